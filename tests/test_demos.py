@@ -33,7 +33,7 @@ def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(show, "train", few)
     monkeypatch.setattr(show, "read", first)
-    monkeypatch.setattr("heedful.training.validation.ANSWERED", 5)
+    monkeypatch.setattr("heedful.training.validation.MAX_PREDICTED", 5)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ MODULES = {  # old: new
     "text.merge_dropout": "text.bpe_dropout",
     "training.beginning": "training.run_folder",
     "training.choices": "training.resolve",
+    "training.layer_rates": "training.optimisation",
     "training.watch": "training.record_attention",
     "verification": "verify",
     "verify.own_checks": "verify.consistency_checks",

@@ -12,9 +12,8 @@ import torch
 
 import heedful
 from heedful import cli, presets
-from heedful.training.layer_rates import layer_rates
 from heedful.training.muon import muon
-from heedful.training.optimisation import adamw
+from heedful.training.optimisation import adamw, layer_rates
 
 SMALL = ["vit-micro", "bert-tiny", "gpt-micro", "transformer-tiny", "t5-small"]
 

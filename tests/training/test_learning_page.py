@@ -43,5 +43,5 @@ def test_its_formulae_are_the_codes() -> None:
     for t in (1, 7, 100, 20_000):
         polynomial.updates = exponential.updates = t
         gamma = 1 / 0.1 - 2
-        assert math.isclose(polynomial.pull(), (gamma + 1) / (gamma + t))
-        assert math.isclose(exponential.pull(), 1 - min(0.999, (1 + t) / (10 + t)), rel_tol=1e-9)
+        assert math.isclose(polynomial.weight_of_update(), (gamma + 1) / (gamma + t))
+        assert math.isclose(exponential.weight_of_update(), 1 - min(0.999, (1 + t) / (10 + t)), rel_tol=1e-9)

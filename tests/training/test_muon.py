@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import heedful
-from heedful.training.muon import Muon, Together, muon, orthogonal
+from heedful.training.muon import CombinedOptimiser, Muon, muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 48, 16), (2, 16, 48)])
@@ -80,14 +80,14 @@ def test_every_parameter_has_one_optimiser() -> None:
 
 
 def test_what_it_remembers_is_taken_up() -> None:
-    def made() -> tuple[nn.Module, Together]:
+    def made() -> tuple[nn.Module, CombinedOptimiser]:
         torch.manual_seed(0)
         model = heedful.create("gpt-micro", seed=0)
         optimiser = muon(model, lr=0.01, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
-        assert isinstance(optimiser, Together)
+        assert isinstance(optimiser, CombinedOptimiser)
         return model, optimiser
 
-    def step(model: nn.Module, optimiser: Together, number: int) -> None:
+    def step(model: nn.Module, optimiser: CombinedOptimiser, number: int) -> None:
         optimiser.zero_grad()
         model(torch.randint(65, (2, 8), generator=torch.Generator().manual_seed(number))).square().sum().backward()
         optimiser.step()

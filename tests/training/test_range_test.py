@@ -15,7 +15,6 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.training import GradientLimits, Limits, Loop, Objective
 from heedful.training import range_test as range_test_module
-from heedful.training.layer_rates import layer_rates
 from heedful.training.range_test import APART, HIGHEST, LOWEST, STEPS, range_test
 from heedful.training.schedule import cosine
 
@@ -136,7 +135,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
 
 def test_groups_of_lower_rates_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     import heedful
-    from heedful.training import adamw
+    from heedful.training.optimisation import adamw, layer_rates
 
     model = heedful.create("vit-micro", seed=0)
     pixels = torch.rand(4, 1, 28, 28)

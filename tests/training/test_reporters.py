@@ -101,7 +101,7 @@ def test_a_service_that_cannot_begin_is_one_line(
 
     monkeypatch.setitem(__import__("sys").modules, "wandb", SimpleNamespace(init=init, __spec__=SimpleNamespace()))
     assert train(data, "--training.report=wandb", "--max-steps=4") == 2
-    assert "wandb cannot begin (no key at all); log in with: wandb login" in capsys.readouterr().err
+    assert "wandb cannot start (no key at all); log in with: wandb login" in capsys.readouterr().err
 
 
 def test_what_is_not_there_is_said_before_anything_is_written(

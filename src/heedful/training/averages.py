@@ -1,4 +1,4 @@
-"""Averages of the weights that the optimiser passes through."""
+"""Averages of the weights over training: polynomial, exponential, and of the last evaluations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from heedful.errors import HeedfulError
 
 
 class Average(ABC):
-    """An average of a model's trainable weights over training; what it averages, its subclasses say.
+    """Base of averages of a model's trainable weights over training.
 
-    It is held in float32 at least. Buffers (a batch norm's statistics) are not averaged: they stay the model's.
+    Averages are in float32 or a wider type. Buffers (a batch norm's statistics) are not averaged.
     """
 
     kind: ClassVar[str]
@@ -28,28 +28,28 @@ class Average(ABC):
     @property
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
-        """The average, by the names of the parameters."""
+        """The averaged weights by parameter name."""
 
     @abstractmethod
     def update(self) -> None:
-        """Take note of the model's weights as they are now; called once a step."""
+        """Updates the average with the model's present weights; called once a step."""
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """While it lasts, the model has the averaged weights; afterwards its own again, bit for bit."""
+        """Gives the model the averaged weights while the block runs; then its own again, bit for bit."""
         own = {name: p.detach().clone() for name, p in self._parameters.items()}
         try:
-            self._put(self.weights)
+            self._set_weights(self.weights)
             yield
         finally:
-            self._put(own)
+            self._set_weights(own)
 
     @torch.no_grad()
-    def _put(self, weights: Mapping[str, Tensor]) -> None:
+    def _set_weights(self, weights: Mapping[str, Tensor]) -> None:
         for name, parameter in self._parameters.items():
             parameter.copy_(weights[name])
 
-    def _now(self) -> dict[str, Tensor]:
+    def _copy_of_weights(self) -> dict[str, Tensor]:
         return {
             name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
             for name, p in self._parameters.items()
@@ -60,9 +60,10 @@ class Average(ABC):
         return {"kind": self.kind, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``; a :class:`HeedfulError` if it is of another kind or of other parameters.
+        """Restores ``state``; the settings of the average (share, decay or number) stay as given now.
 
-        How the average is made (its share, decay or number) stays as given now.
+        Raises:
+            HeedfulError: the state is of another kind of average or of other parameters.
         """
         if state["kind"] != self.kind:
             raise HeedfulError(
@@ -82,31 +83,31 @@ class _Running(Average):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._weights = self._now()
+        self._weights = self._copy_of_weights()
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """ā, by the names of the parameters."""
+        """The averaged weights ā by parameter name."""
         return self._weights
 
     @abstractmethod
-    def pull(self) -> float:
-        """w_t."""
+    def weight_of_update(self) -> float:
+        """Returns w_t."""
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the model's weights as they are now; called once a step."""
+        """Updates ā with the model's present weights; called once a step."""
         self.updates += 1
         means = list(self._weights.values())
         now = [p.to(mean.dtype) for p, mean in zip(self._parameters.values(), means, strict=True)]
-        torch._foreach_lerp_(means, now, self.pull())
+        torch._foreach_lerp_(means, now, self.weight_of_update())
 
     def state_dict(self) -> dict[str, Any]:
-        """The average and the number of updates in it."""
+        """Returns the average and its number of updates."""
         return {**super().state_dict(), "weights": self._weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``: see :meth:`Average.load_state_dict`."""
+        """Restores ``state``: see :meth:`Average.load_state_dict`."""
         super().load_state_dict(state)
         self._check(state["weights"])
         for name, mean in self._weights.items():
@@ -116,13 +117,13 @@ class _Running(Average):
 class Polynomial(_Running):
     """A running average over the later part of training, whatever its length.
 
-    After update t, the average is Σ_s c_s θ_s / Σ_s c_s over s = 1..t with c_s growing as s^γ, kept by
-    w_t = (γ + 1) / (γ + t): polynomial-decay averaging (Shamir and Zhang, 2013, section 3). The mean age of what is
-    averaged is the share 1 / (γ + 2) of the steps so far, so unlike an exponential average nothing has to be fitted to
-    the length of the run.
+    After update t, the average is Σ_s c_s θ_s / Σ_s c_s over s = 1..t with c_s growing as s^γ, computed with
+    w_t = (γ + 1) / (γ + t): polynomial-decay averaging (Shamir and Zhang, 2013, section 3). The mean age of the
+    averaged weights is the share 1 / (γ + 2) of the steps so far. Unlike the decay of an exponential average, it need
+    not be adapted to the length of the run.
 
     Args:
-        model: the model to follow.
+        model: the model whose weights are averaged.
         share: the mean age, as a share of the steps so far, above 0 and below ½. The default 0.1 is about the mean age
             in the customary average of the last tenth to fifth of a run's checkpoints.
     """
@@ -135,19 +136,19 @@ class Polynomial(_Running):
         super().__init__(model)
         self.gamma = 1 / share - 2
 
-    def pull(self) -> float:
-        """(γ + 1) / (γ + t): 1 at the first update."""
+    def weight_of_update(self) -> float:
+        """Returns (γ + 1) / (γ + t): 1 at the first update."""
         return (self.gamma + 1) / (self.gamma + self.updates)
 
 
 class Exponential(_Running):
-    """An exponential moving average (Polyak and Juditsky, 1992, made to forget): w_t = 1 − min(d, (1 + t) / (10 + t)).
+    """An exponential moving average (after Polyak and Juditsky, 1992): w_t = 1 − min(d, (1 + t) / (10 + t)).
 
     Its mean age is about 1 / (1 − d) steps. The second term is the customary warm-up of the decay, 8,990 steps for
     d = 0.999: until it is over, the mean age is about a tenth of the steps so far, as :class:`Polynomial`'s is.
 
     Args:
-        model: the model to follow.
+        model: the model whose weights are averaged.
         decay: d, above 0 and below 1.
     """
 
@@ -159,68 +160,71 @@ class Exponential(_Running):
         super().__init__(model)
         self.decay = decay
 
-    def pull(self) -> float:
-        """1 − min(d, (1 + t) / (10 + t))."""
+    def weight_of_update(self) -> float:
+        """Returns 1 − min(d, (1 + t) / (10 + t))."""
         return 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
 
 
 class Last(Average):
     """The mean of the weights at the last ``most`` evaluations (Vaswani et al., 2017, section 6.1: the last 5 or 20).
 
-    The weights are taken where they are first swapped after a step, which is at each evaluation. Up to ``most`` copies
-    of them are held beside the model, and in its checkpoint.
+    Weights are copied at the first :meth:`swapped` after a step, which is at each evaluation. Memory and checkpoint
+    hold up to ``most`` copies.
 
     Args:
-        model: the model to follow.
-        most: evaluations to average, at least 2.
+        model: the model whose weights are averaged.
+        most: number of evaluations to average, at least 2.
     """
 
     kind = "last"
 
     def __init__(self, model: nn.Module, *, most: int = 5) -> None:
         if most < 2:
-            raise HeedfulError(f"the average of the last {most} evaluations is none; give a whole number above 1")
+            raise HeedfulError(f"an average of the last {most} evaluations has no meaning; give a whole number above 1")
         super().__init__(model)
         self.most = most
-        self._taken = 0  # the update after which the last one was taken
-        self._kept: list[dict[str, Tensor]] = []
+        self._copied_after = 0  # number of updates at the last copy
+        self._copies: list[dict[str, Tensor]] = []
 
     def update(self) -> None:
-        """Count the step."""
+        """Counts the step."""
         self.updates += 1
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """While it lasts, the model has the averaged weights, those of now among them; afterwards its own again."""
-        if not self._kept or self._taken != self.updates:
-            self._kept = [*self._kept, self._now()][-self.most :]
-            self._taken = self.updates
+        """Gives the model the averaged weights while the block runs, including the present ones; then its own again."""
+        if not self._copies or self._copied_after != self.updates:
+            self._copies = [*self._copies, self._copy_of_weights()][-self.most :]
+            self._copied_after = self.updates
         with super().swapped():
             yield
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The mean of what was taken, by the names of the parameters."""
-        first, *others = (list(one.values()) for one in self._kept)
-        means = torch._foreach_div(first, len(self._kept))
+        """The mean of the copies by parameter name."""
+        first, *others = (list(copy.values()) for copy in self._copies)
+        means = torch._foreach_div(first, len(self._copies))
         for other in others:
-            torch._foreach_add_(means, other, alpha=1 / len(self._kept))
+            torch._foreach_add_(means, other, alpha=1 / len(self._copies))
         return dict(zip(self._parameters, means, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights of the last evaluations."""
-        return {**super().state_dict(), "taken": self._taken, "kept": self._kept}
+        """Returns the weights of the last evaluations."""
+        return {**super().state_dict(), "taken": self._copied_after, "kept": self._copies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``: see :meth:`Average.load_state_dict`."""
+        """Restores ``state``: see :meth:`Average.load_state_dict`."""
         super().load_state_dict(state)
-        for one in state["kept"]:
-            self._check(one)
-        self._taken = state["taken"]
-        self._kept = [{name: mean.copy_(one[name]) for name, mean in self._now().items()} for one in state["kept"]]
+        copies = state["kept"]
+        for weights in copies:
+            self._check(weights)
+        self._copied_after = state["taken"]
+        self._copies = [
+            {name: p.copy_(weights[name]) for name, p in self._copy_of_weights().items()} for weights in copies
+        ]
 
 
-def average_of(model: nn.Module, *, polynomial: float = 0.0, ema: float = 0.0, last: int = 0) -> Average | None:
+def create_average(model: nn.Module, *, polynomial: float = 0.0, ema: float = 0.0, last: int = 0) -> Average | None:
     """Returns the average of one of the settings that is not 0, or None: ``polynomial`` is the mean age, ``ema`` the
     decay, ``last`` the number of evaluations.
     """

@@ -1,4 +1,4 @@
-"""Choice of the weights that are kept, and patience."""
+"""Best weights of a run, and patience."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heedful.metrics.registry import sign
 
 
 class BestWeights:
-    """The evaluation whose weights are kept.
+    """Tracks the evaluation whose weights are the best so far.
 
     Args:
-        metric: decides, by its own direction (:func:`heedful.metrics.registry.sign`); among equals the loss.
-        margin: the standard error of the metric, as evaluated last. Weights whose metric lies within it of the highest
-            are kept where their loss is lower.
+        metric: decides, by its own direction (:func:`heedful.metrics.registry.sign`); among equals the loss decides.
+        margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within it of
+            the best value become the best where their loss is lower.
     """
 
     def __init__(self, metric: str, margin: Callable[[], float]) -> None:
@@ -26,13 +26,13 @@ class BestWeights:
 
     def forget(self) -> None:
         """Forgets all evaluations."""
-        self.best: dict[str, Any] | None = None  # {"step", "value", "metrics"}, of the weights that are kept
+        self.best: dict[str, Any] | None = None  # {"step", "value", "metrics"} of the best weights
         self.highest: tuple[float, int] | None = None  # sign · metric and its step, of the best value
         self.lowest = math.inf  # loss
         self.stale = 0  # evaluations since the best, and since the lowest loss
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Records an evaluation; returns True if its weights are to be kept."""
+        """Records an evaluation; returns True if its weights are the best so far."""
         if self.metric not in metrics:
             raise HeedfulError(f"the evaluation has no metric {self.metric!r}; {nearest(self.metric, metrics)}")
         loss = metrics.get("loss", math.inf)
@@ -64,7 +64,7 @@ class BestWeights:
         return sign(self.metric) * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
 
     def same(self, metrics: Mapping[str, float]) -> bool:
-        """Returns True if ``metrics`` rank as those of the kept weights, or if none are kept."""
+        """Returns True if ``metrics`` rank as those of the best weights, or if there are none yet."""
         if self.best is None:
             return True
         return self.metric in metrics and self._rank(metrics) == self._rank(self.best["metrics"])

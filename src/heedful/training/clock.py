@@ -1,4 +1,4 @@
-"""Clock of a run: its seconds, its limits, and how much of an evaluation there is time for."""
+"""Clock of a run: seconds, limits, and the share of an evaluation that there is time for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from heedful.training.schedule import Limits
 from heedful.util.ranks import Ranks
 
-OVERRUN = 1.25  # times the time left that an evaluation may be expected to take before it is cut
+OVERRUN = 1.25  # an evaluation is shortened if it is expected to take longer than this factor of the time left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Clock:
         self.beginning, self.evaluation_seconds = reserved.beginning, reserved.evaluation
         self.ending = reserved.ending
         self.seconds = 0.0
-        self.updated = 0.0  # seconds at the last update, on all ranks alike
-        self.progress: float | None = None  # share of the run that is done; None: without limits
+        self.updated = 0.0  # seconds at the last update, the same on all ranks
+        self.progress: float | None = None  # share of the run that is done; None: no limit
         self._mark = time.monotonic()
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class Clock:
         return next((name for name, share in shares.items() if share >= 1), None)
 
     def _reserved(self, steps: int) -> float:
-        """Seconds of max_minutes that are not for steps. The first step is always made."""
+        """Returns the seconds of max_minutes that are not for steps; 0 before the first step, which is always taken."""
         return self.beginning + self.evaluation_seconds + self.ending if steps else 0.0
 
     def evaluation_share(self) -> float:

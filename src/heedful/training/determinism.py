@@ -1,4 +1,4 @@
-"""Deterministic algorithms: the same bits each time, or an error that names what is not deterministic."""
+"""Deterministic algorithms: the same bits each time, or an error that names the operation that has none."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 from heedful.errors import HeedfulError
 
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # NVIDIA's matrix products add up in one order only with a workspace of its own
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS is deterministic only with a fixed workspace
 FIXED = ":4096:8"
 
 
 def fixed_workspace() -> None:
-    """Ask for the workspace before the GPU's first product, which reads it for the rest of the process."""
+    """Sets the workspace of cuBLAS; call it before the first matrix product on the GPU, which reads it once."""
     os.environ.setdefault(WORKSPACE, FIXED)
 
 
 @contextmanager
 def threads_restored() -> Iterator[None]:
-    """At its end, operations on the CPU use as many threads as before."""
+    """Restores the number of CPU threads at its end."""
     before = torch.get_num_threads()
     try:
         yield
@@ -31,22 +31,20 @@ def threads_restored() -> Iterator[None]:
 
 
 def use_threads(count: int, say: Callable[[str], None]) -> None:
-    """Let operations on the CPU use ``count`` threads, which decide in what order they sum, and say so where it is
-    another number than before.
-    """
+    """Sets the number of CPU threads, which decides the order of sums; ``say`` takes a line where it changes."""
     before = torch.get_num_threads()
     if count == before:
         return
     torch.set_num_threads(count)
     if (used := torch.get_num_threads()) == count:
-        say(f"threads    {count} (--training.threads) in place of the {before} that are usual here")
+        say(f"threads    {count} (--training.threads) in place of {before}, the default here")
     else:
         say(f"! --training.threads {count}: this PyTorch uses {used} instead; a resumed run ends with other bits")
 
 
 @contextmanager
 def deterministic(asked: bool) -> Iterator[None]:
-    """While it lasts, PyTorch uses algorithms alone that give the same bits each time; afterwards what it did before.
+    """Makes PyTorch use only deterministic algorithms while the block runs; then restores its settings.
 
     On a CPU they mostly do anyway. The switch is the whole process's. What has no such algorithm is a
     :class:`HeedfulError` in place of PyTorch's own words.
@@ -55,7 +53,7 @@ def deterministic(asked: bool) -> Iterator[None]:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    tried, workspace = torch.backends.cudnn.benchmark, os.environ.get(WORKSPACE)
+    benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(WORKSPACE)
     fixed_workspace()
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
@@ -64,7 +62,7 @@ def deterministic(asked: bool) -> Iterator[None]:
     except RuntimeError as error:
         if WORKSPACE in str(error):
             raise HeedfulError(
-                f"--deterministic needs {WORKSPACE}={FIXED} before this process's first product on the GPU, and there "
+                f"--deterministic needs {WORKSPACE}={FIXED} before the first matrix product on the GPU, and there "
                 "was one; set it before Python starts"
             ) from None
         operation, known, _ = str(error).partition(" does not have a deterministic implementation")
@@ -76,7 +74,7 @@ def deterministic(asked: bool) -> Iterator[None]:
         ) from None
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.benchmark = tried
+        torch.backends.cudnn.benchmark = benchmark
         os.environ.pop(WORKSPACE)
         if workspace is not None:
             os.environ[WORKSPACE] = workspace

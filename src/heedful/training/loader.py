@@ -1,4 +1,4 @@
-"""The loader yields whole optimisation steps, and its place among them is four numbers."""
+"""Loader, an endless iterator of optimisation steps that can be resumed at any step."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Loader:
 
     Args:
         lengths: (N,) lengths, or (N, 2) for pairs.
-        collate: makes a batch of tensors of an array of indices, given a random generator whose state is a function of
+        collate: returns a batch for an array of indices, given a random generator whose state is a function of
             (seed, epoch, batch).
-        tokens: the budget of a micro-batch, in tokens a side.
+        tokens: maximum tokens of a micro-batch on each side.
         accumulate: micro-batches in a step.
         seed: of the order.
-        max_rows: at most so many examples in a micro-batch; ``None``: as many as the budget holds.
-        digests: of what a run is about, by name; its state is not taken up where one has changed.
+        max_rows: maximum examples of a micro-batch; None: no limit but ``tokens``.
+        digests: digests of the data by name; a state with other digests is refused.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Loader:
         digests: Mapping[str, str] | None = None,
     ) -> None:
         if accumulate < 1:
-            raise HeedfulError(f"a step of {accumulate} micro-batches learns nothing; accumulate at least 1")
+            raise HeedfulError(f"a step has {accumulate} micro-batches; accumulate at least 1")
         self.lengths = as_lengths(lengths)
         self.collate = collate
         self.accumulate = accumulate
@@ -58,7 +58,7 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimisation steps in the current epoch. Epochs may differ by a few, since each is cut anew."""
+        """Optimisation steps in the current epoch. Epochs may differ by a few, since each is divided anew."""
         return -(-len(self._plan) // self.accumulate)
 
     @property
@@ -77,13 +77,13 @@ class Loader:
         return _Step(self, self.epoch, first, self._plan[first : first + self.accumulate])
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: loaded after a step was yielded, it goes on with the next one."""
+        """Returns the position in the data; a loader that restores it yields the next step."""
         return {"epoch": self.epoch, "step": self.step, "order": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go where ``state`` says; a :class:`HeedfulError` if it was taken over other data or another batch size."""
-        mine, theirs = self._identity(), state["order"]
-        changed = [name for name in mine if mine[name] != theirs.get(name)]
+        """Restores ``state``; raises :class:`HeedfulError` if it is of other data or another batch size."""
+        own, saved = self._identity(), state["order"]
+        changed = [name for name in own if own[name] != saved.get(name)]
         if changed:
             raise HeedfulError(
                 f"the run was started with other examples or another order of them (changed: {', '.join(changed)}); "
@@ -96,7 +96,7 @@ class Loader:
 
 
 class _Step(Sequence[dict[str, Tensor]]):
-    """The micro-batches of a step, each made when it is asked for: of several ranks each asks for its own."""
+    """The micro-batches of a step; each is collated on access, so a rank collates only its own."""
 
     def __init__(self, loader: Loader, epoch: int, first: int, plan: Batches) -> None:
         self._loader, self._seed, self._first, self._plan = loader, [loader._order["seed"], epoch], first, plan

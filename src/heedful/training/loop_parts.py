@@ -1,4 +1,4 @@
-"""Objects that the training loop takes, and its outcome."""
+"""Objects that the training loop takes, and its result."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Steps(Protocol):
         """Epochs yielded so far; a whole number exactly at the end of one."""
 
     def __next__(self) -> Sequence[Batch]:
-        """The micro-batches of the next optimisation step, of all ranks; each is made when it is asked for."""
+        """The micro-batches of the next optimisation step, of all ranks; each is created on access."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
+        """Returns the position in the data."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go there."""
+        """Restores a position."""
 
 
 class Optimiser(Protocol):
-    """Protocol of an optimiser; those of ``torch.optim`` are such."""
+    """Protocol of an optimiser, such as those of ``torch.optim``."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Its groups, each with its learning rate."""
+        """Parameter groups, each with its learning rate."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clears the gradients."""
 
     def step(self) -> Any:
-        """Change the parameters."""
+        """Updates the parameters."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the optimiser's state."""
@@ -63,9 +63,9 @@ class Outcome:
     epochs: float
     tokens: int  # what the objective counted, over the whole run
     seconds: float  # of training and evaluating, over all sessions of the run
-    best: dict[str, Any] | None  # {"step", "value", "metrics"} of the evaluation whose weights are kept
-    highest: int | None  # the step of the best value of the metric; chance may lie between it and ``best``
-    met: str  # the limit: "max_steps", "max_epochs", "max_minutes" or "patience"
+    best: dict[str, Any] | None  # {"step", "value", "metrics"} of the evaluation whose weights were saved
+    highest: int | None  # step of the best value of the metric; it may differ from ``best`` by chance
+    met: str  # the limit that ended the run: "max_steps", "max_epochs", "max_minutes" or "patience"
     stopped_because: str  # that, or "already done"
 
 
@@ -88,7 +88,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Evaluations during a run, and what follows from them.
+    """Evaluations during a run, and the choice of the best weights.
 
     Attributes:
         measure: given the number of steps done and a share (0 to 1) of the examples, returns the model's metrics.
@@ -114,7 +114,7 @@ class Saving:
     """Checkpoints of a run.
 
     Attributes:
-        checkpoints: where they are written; a checkpoint that is there is resumed from.
+        checkpoints: the run resumes from the newest one, if there is one.
         every: steps between checkpoints; None: after evaluations, and after epochs a minute later. The last step is
             always saved.
         stored: returns the weights in the folder "last" or "average" of the run.

@@ -1,4 +1,4 @@
-"""Muon: matrices that step along their momentum made orthogonal, beside AdamW for everything else."""
+"""Muon, an optimiser for matrices with orthogonalised momentum, beside AdamW for all other parameters."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from heedful.training.optimisation import adamw, at_rates
+from heedful.training.optimisation import adamw, groups_by_rate
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose slope at 0 is steepest while it stays near 1
 STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal (Jordan et al., 2024), for matrices.
+    """Muon (Jordan et al., 2024): orthogonalised momentum, for matrices.
 
     M ← μM + (1 − μ)G,  O = orthogonal((1 − μ)G + μM),  θ ← θ − lr (0.2 √max(rows, columns) O + weight_decay · θ),
 
-    where ``orthogonal`` sets all singular values to about 1. The factor makes the entries of an update as large as
-    AdamW's usually are, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of one shape
-    and one learning rate are handled together. Of matrices that are shared out among processes (``fully_shard``) each
-    process keeps its share of M, gathers what is made orthogonal, and takes its share of the step.
+    where ``orthogonal`` sets all singular values to about 1. The factor makes the entries of an update about as large
+    as AdamW's, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of one shape and one
+    learning rate are updated together. Where matrices are sharded (``fully_shard``), each rank has its shard of M,
+    gathers the matrices to orthogonalise, and updates its shard.
 
     Args:
         matrices: parameters, or groups of them.
         lr: learning rate.
         momentum: μ.
         weight_decay: decoupled.
-        dtype: what is made orthogonal is rounded to; None: as it comes. The published form is bfloat16, which takes a
-            sixth to a third of the time where a processor multiplies it; M and θ stay as they are.
+        dtype: in which matrices are orthogonalised; None: their own. The published form is bfloat16, which takes a
+            sixth to a third of the time on a processor with instructions for it; M and θ keep their dtype.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class Muon(torch.optim.Optimizer):
         self.dtype = dtype
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody steps with a closure here
-        """Take a step along the gradients that are there."""
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closures
+        """Updates the matrices that have a gradient."""
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
-            alike: dict[torch.Size, list[Tensor]] = {}
+            by_shape: dict[torch.Size, list[Tensor]] = {}
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    alike.setdefault(matrix.shape, []).append(matrix)
-            for shape, matrices in alike.items():
+                    by_shape.setdefault(matrix.shape, []).append(matrix)
+            for shape, matrices in by_shape.items():
                 gradients: list[Tensor] = [matrix.grad for matrix in matrices if matrix.grad is not None]
                 means = [self._mean(matrix) for matrix in matrices]
                 torch._foreach_lerp_(means, gradients, 1 - momentum)
-                ahead = torch._foreach_lerp(gradients, means, momentum)  # Nesterov's look ahead
-                stacked = torch.stack(list(map(whole, ahead)))
+                ahead = torch._foreach_lerp(gradients, means, momentum)  # Nesterov momentum
+                stacked = torch.stack(list(map(gathered, ahead)))
                 steps = orthogonal(stacked.to(self.dtype or stacked.dtype)).to(stacked.dtype) * (
                     -0.2 * lr * max(shape) ** 0.5
                 )
                 torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
-                torch._foreach_add_(matrices, list(map(shared_as, steps, matrices)))
+                torch._foreach_add_(matrices, list(map(sharded_like, steps, matrices)))
 
     def _mean(self, matrix: Tensor) -> Tensor:
         state = self.state[matrix]
@@ -76,17 +76,17 @@ class Muon(torch.optim.Optimizer):
         return mean
 
 
-def whole(matrix: Any) -> Tensor:
-    """All of a matrix of which this process may have a share; called by all of them."""
-    gathered: Tensor = matrix.full_tensor() if hasattr(matrix, "full_tensor") else matrix
-    return gathered
+def gathered(matrix: Any) -> Tensor:
+    """Returns the whole of a matrix that may be sharded; called on all ranks."""
+    whole: Tensor = matrix.full_tensor() if hasattr(matrix, "full_tensor") else matrix
+    return whole
 
 
-def shared_as(matrix: Tensor, like: Any) -> Tensor:
-    """This process' share of a whole ``matrix``, cut as ``like`` is; the matrix itself where that is whole."""
+def sharded_like(matrix: Tensor, like: Any) -> Tensor:
+    """Returns a whole ``matrix`` sharded as ``like`` is; the matrix itself where ``like`` is not sharded."""
     if not hasattr(like, "full_tensor"):
         return matrix
-    from torch.distributed.tensor import DTensor, Replicate  # a second that one process need not wait for
+    from torch.distributed.tensor import DTensor, Replicate  # takes a second to import
 
     mesh = like.device_mesh
     return DTensor.from_local(matrix, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
@@ -95,13 +95,13 @@ def shared_as(matrix: Tensor, like: Any) -> Tensor:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """(N, rows, columns) with every singular value brought to between about 0.7 and 1.2, the vectors kept.
+    """Returns matrices (N, rows, columns) with the same singular vectors and singular values of about 0.7 to 1.2.
 
     Five steps of X ← aX + b(XXᵀ)X + c(XXᵀ)²X from X / ‖X‖ (Newton–Schulz; Bernstein and Newhouse, 2024).
 
     >>> import torch
-    >>> made = orthogonal(torch.randn(1, 8, 16, generator=torch.Generator().manual_seed(0)))
-    >>> bool(((torch.linalg.svdvals(made) - 0.95).abs() < 0.3).all())
+    >>> matrices = orthogonal(torch.randn(1, 8, 16, generator=torch.Generator().manual_seed(0)))
+    >>> bool(((torch.linalg.svdvals(matrices) - 0.95).abs() < 0.3).all())
     True
     """
     a, b, c = COEFFICIENTS
@@ -114,33 +114,33 @@ def orthogonal(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-class Together:
-    """Several optimisers that step as one."""
+class CombinedOptimiser:
+    """Several optimisers that act as one."""
 
     def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
         self.optimisers = optimisers
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all."""
+        """Parameter groups of all optimisers."""
         return [group for optimiser in self.optimisers for group in optimiser.param_groups]
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clears the gradients."""
         for optimiser in self.optimisers:
             optimiser.zero_grad()
 
     def step(self) -> None:
-        """Each takes its step."""
+        """Updates the parameters of all optimisers."""
         for optimiser in self.optimisers:
             optimiser.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of both."""
+        """Returns the states of all optimisers."""
         return {"optimisers": [optimiser.state_dict() for optimiser in self.optimisers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``; ``ValueError`` where it is of other optimisers."""
+        """Restores ``state``; raises ``ValueError`` if it is of other optimisers."""
         states: Sequence[dict[str, Any]] = state.get("optimisers", ())
         if len(states) != len(self.optimisers):
             raise ValueError("the saved state is of another optimiser")
@@ -157,15 +157,18 @@ def muon(
     weight_decay: float,
     rates: Mapping[int, float] = MappingProxyType({}),
     dtype: torch.dtype | None = None,
-) -> Together | torch.optim.Optimizer:
-    """Muon for the matrices of the blocks of ``model``, AdamW for what it does not fit: embeddings, heads, what has
-    one dimension. Arguments as of :func:`heedful.training.optimisation.adamw`, ``dtype`` as of ``Muon``.
+) -> CombinedOptimiser | torch.optim.Optimizer:
+    """Muon for the matrices of the model's blocks; AdamW for embeddings, heads and parameters with one dimension.
+
+    Arguments as of :func:`heedful.training.optimisation.adamw`, ``dtype`` as of ``Muon``.
     """
     inside = {id(p) for name, p in model.named_parameters() if ".block." in name and p.ndim == 2}
     matrices = [p for p in model.parameters() if id(p) in inside and p.requires_grad]
-    made: list[torch.optim.Optimizer] = []
+    optimisers: list[torch.optim.Optimizer] = []
     if matrices:
-        made.append(Muon(at_rates(matrices, lr, rates), lr=lr, weight_decay=weight_decay, dtype=dtype))
-    if any(p.requires_grad and id(p) not in inside for p in model.parameters()):  # an adapter has matrices alone
-        made.append(adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside, rates=rates))
-    return Together(*made) if len(made) > 1 else made[0]
+        optimisers.append(Muon(groups_by_rate(matrices, lr, rates), lr=lr, weight_decay=weight_decay, dtype=dtype))
+    if any(p.requires_grad and id(p) not in inside for p in model.parameters()):  # an adapter has only matrices
+        optimisers.append(
+            adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, without=inside, rates=rates)
+        )
+    return CombinedOptimiser(*optimisers) if len(optimisers) > 1 else optimisers[0]

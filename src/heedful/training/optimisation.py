@@ -1,4 +1,4 @@
-"""The optimiser."""
+"""AdamW over a model's parameters, grouped by weight decay and learning rate; lower rates for deeper layers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from heedful.layers import PatchEmbedding
+from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
+from heedful.models import Model
+from heedful.stack import Stack
 
-FUSED = {"cpu", "cuda", "mps", "xpu"}  # the devices with a one-pass AdamW in torch 2.11 and later
+FUSED = {"cpu", "cuda", "mps", "xpu"}  # devices with a fused AdamW in torch 2.11 and later
 
 
 def adamw(
@@ -26,27 +28,30 @@ def adamw(
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied ones once.
 
-    Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings, an image's class token among them, and whatever has one
-    dimension (biases, norms) do not: a row that a batch does not hold has no gradient to balance the decay, and a row
-    or a norm's weight is no map.
+    Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings (an image's class token included) and parameters with one
+    dimension (biases, norms) do not: the row of a token that a batch lacks has no gradient to balance the decay, and
+    such a row or a norm's weight is no linear map.
 
     Args:
-        model: its parameters with ``requires_grad`` are taken.
+        model: its parameters with ``requires_grad`` are trained.
         lr: the peak learning rate; a schedule multiplies it.
         betas: decay of the two moments; those of Vaswani et al. (2017), section 5.3, as is ``eps``.
         eps: added to the root of the second moment.
         weight_decay: of the decaying group.
-        without: ``id`` of parameters that another optimiser takes.
-        rates: by ``id`` of a parameter, the share of ``lr`` that it learns at; 1 for the others.
+        without: ``id`` of parameters that another optimiser trains.
+        rates: factor of ``lr`` by ``id`` of a parameter; 1 for the others.
     """
-    embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    embedded |= {id(module.prefix) for module in model.modules() if isinstance(module, PatchEmbedding)}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    embeddings |= {id(module.prefix) for module in model.modules() if isinstance(module, PatchEmbedding)}
     trainable = [p for p in model.parameters() if p.requires_grad and id(p) not in without]
-    decaying = [p for p in trainable if p.ndim >= 2 and id(p) not in embedded]
+    decaying = [p for p in trainable if p.ndim >= 2 and id(p) not in embeddings]
     ids = {id(p) for p in decaying}
-    kept = [p for p in trainable if id(p) not in ids]
+    others = [p for p in trainable if id(p) not in ids]
     return torch.optim.AdamW(
-        [*at_rates(decaying, lr, rates, weight_decay=weight_decay), *at_rates(kept, lr, rates, weight_decay=0.0)],
+        [
+            *groups_by_rate(decaying, lr, rates, weight_decay=weight_decay),
+            *groups_by_rate(others, lr, rates, weight_decay=0.0),
+        ],
         lr=lr,
         betas=betas,
         eps=eps,
@@ -54,11 +59,34 @@ def adamw(
     )
 
 
-def at_rates(
+def groups_by_rate(
     parameters: Iterable[nn.Parameter], lr: float, rates: Mapping[int, float], **options: float
 ) -> list[dict[str, Any]]:
-    """Groups of ``parameters`` for an optimiser, one a learning rate, the highest first; ``rates`` as for adamw."""
+    """Returns parameter groups for an optimiser, one a learning rate, the highest first; ``rates`` as for ``adamw``."""
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(rates.get(id(parameter), 1.0), []).append(parameter)
     return [{"params": groups[rate], "lr": lr * rate, **options} for rate in sorted(groups, reverse=True)]
+
+
+def layer_rates(model: Model, decay: float) -> dict[int, float]:
+    """Returns factors of the learning rate by ``id`` of a parameter, lower for deeper layers; 1 for those not in it.
+
+    In a stack of n blocks, block i = 1..n has ``decay`` ^ (n + 1 − i); its embeddings, positions and embedding norm
+    have ``decay`` ^ (n + 1), head and final norm 1, as in BEiT's fine-tuning (Bao et al. 2022). ELECTRA has one more
+    step between head and blocks (Clark et al. 2020). The idea is Howard and Ruder's (2018, section 3.2). Encoder and
+    decoder count their own blocks. An embedding tied to the output layer counts as an embedding; one that both sides
+    share counts as the encoder's.
+    """
+    factors: list[tuple[nn.Module, float]] = []
+    embeddings: list[nn.Module] = []
+    for part in model.children():
+        if isinstance(part, TokenEmbedding | PatchEmbedding):
+            embeddings.append(part)
+        elif isinstance(part, Stack):
+            count = len(part.block)
+            below = (*embeddings, part.position, part.embedding_norm)
+            factors += [(module, decay ** (count + 1)) for module in below]
+            factors += [(block, decay ** (count - index)) for index, block in enumerate(part.block)]
+            embeddings = []
+    return {id(p): factor for module, factor in factors for p in module.parameters()}

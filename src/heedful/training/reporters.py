@@ -1,4 +1,4 @@
-"""Where else the log of a run is shown: TensorBoard, Weights & Biases, Trackio."""
+"""Reporters of a run's log to other programs: TensorBoard, Weights & Biases, Trackio."""
 
 from __future__ import annotations
 
@@ -15,131 +15,130 @@ from heedful.errors import HeedfulError
 
 
 class Reporter(ABC):
-    """Shows the lines of a run's log.
+    """Base of reporters, which show the lines of a run's log.
 
     Args:
-        out: the run's folder, whose name is the run's.
-        settings: how the run is made.
+        out: the run's folder; its name is the run's.
+        settings: of the run.
     """
 
-    package: ClassVar[str]  # what has to be installed
+    package: ClassVar[str]  # required package
 
     def __init__(self, out: Path, settings: Mapping[str, Any]) -> None:
         self.out, self.settings = out, settings
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Before the first line, which is of a later step than ``step``."""
+        """Starts the report; the first line is of a step after ``step``."""
 
     @abstractmethod
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
-        """The numbers of a line."""
+        """Reports the numbers of a line."""
 
     @abstractmethod
     def end(self) -> None:
-        """After the last line; nothing may be lost."""
+        """Ends the report; waits until all lines are written or sent."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Show a line of the log: those of its numbers that are some."""
+        """Reports the finite numbers and the samples of a line."""
         numbers = {n: float(v) for n, v in line.items() if isinstance(v, int | float) and math.isfinite(v)}
         self.show(int(line["step"]), {name: value for name, value in numbers.items() if name != "step"})
         if samples := line.get("samples"):
-            self.tell(int(line["step"]), samples)
+            self.show_samples(int(line["step"]), samples)
 
     @abstractmethod
-    def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """The samples of a line, if it has some."""
+    def show_samples(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
+        """Reports the samples of a line."""
 
 
 class TensorBoard(Reporter):
-    """``tensorboard --logdir RUN``. A resumed run drops what was written after its checkpoint."""
+    """Writes event files for ``tensorboard --logdir RUN``; a resumed run drops events after its checkpoint."""
 
     package = "tensorboard"
 
     def begin(self, step: int) -> None:
-        """Open a file of events."""
+        """Opens an event file."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its own, of other packages
+            warnings.simplefilter("ignore")  # tensorboard's, about other packages
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer: Any = SummaryWriter(str(self.out / "tensorboard"), purge_step=step + 1)
 
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
-        """A scalar each."""
+        """Writes a scalar a number."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
 
-    def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """A text of all, each a line."""
+    def show_samples(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
+        """Writes the samples as one text, a line each."""
         texts = [" → ".join(f"`{text}`" for text in sample.values()) for sample in samples]
         self._writer.add_text("samples", "  \n".join(texts), step)
 
     def end(self) -> None:
-        """Write what waits."""
+        """Writes buffered events, and closes the file."""
         self._writer.close()
 
 
 class _Service(Reporter):
-    """A package with ``init``, ``log``, ``Table`` and ``finish``; by its folder a run is known, and goes on."""
+    """Base of services whose package has ``init``, ``log``, ``Table`` and ``finish``; the folder identifies a run."""
 
     def begin(self, step: int) -> None:
-        """Open the run, or go on with it."""
+        """Opens the run, or resumes it."""
         self._module = module = importlib.import_module(self.package)
         name = self.out.resolve()
         try:
             self._run: Any = module.init(
-                project="heedful", config=dict(self.settings), resume="allow", **self.more(name)
+                project="heedful", config=dict(self.settings), resume="allow", **self.init_options(name)
             )
-        except Exception as error:  # each has errors of its own, of networks, keys and disks
+        except Exception as error:  # each package has its own errors of networks, keys and disks
             raise HeedfulError(
-                f"{self.package} cannot begin ({' '.join(str(error).split())[:200]}); {self.remedy}"
+                f"{self.package} cannot start ({' '.join(str(error).split())[:200]}); {self.remedy}"
             ) from None
 
     remedy: ClassVar[str]
 
-    def more(self, out: Path) -> dict[str, Any]:
-        """Further arguments of its ``init``."""
+    def init_options(self, out: Path) -> dict[str, Any]:
+        """Returns further arguments of the package's ``init``."""
         return {}
 
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One call a line."""
+        """Logs the numbers of a line in one call."""
         self._run.log(dict(numbers), step=step)
 
-    def tell(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """A table of all, each a row."""
+    def show_samples(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
+        """Logs the samples as a table, a row each."""
         columns = list(dict.fromkeys(name for sample in samples for name in sample))
         rows = [[sample.get(name, "") for name in columns] for sample in samples]
         self._run.log({"samples": self._module.Table(columns=columns, data=rows)}, step=step)
 
     def end(self) -> None:
-        """Wait until all is sent or on disk."""
+        """Waits until all lines are sent or on disk."""
         self._run.finish()
 
 
 class Wandb(_Service):
-    """Weights & Biases: its files lie in the run's folder; WANDB_MODE=offline keeps them there."""
+    """Reports to Weights & Biases; its files are in the run's folder, with WANDB_MODE=offline only there."""
 
     package = "wandb"
     remedy = "log in with: wandb login, or set WANDB_MODE=offline, or leave wandb out of --training.report"
 
-    def more(self, out: Path) -> dict[str, Any]:
-        """Its files in the run's folder, and a name for the run that only this folder has."""
-        return {"name": out.name, "dir": str(out), "id": _own(out)}
+    def init_options(self, out: Path) -> dict[str, Any]:
+        """Returns the folder of its files, the run's name, and an id of the folder."""
+        return {"name": out.name, "dir": str(out), "id": _id_of(out)}
 
 
 class Trackio(_Service):
-    """Trackio: ``trackio show --project heedful``."""
+    """Reports to Trackio: ``trackio show --project heedful``."""
 
     package = "trackio"
-    remedy = "see what its message says, or leave trackio out of --training.report"
+    remedy = "read its message, or leave trackio out of --training.report"
 
-    def more(self, out: Path) -> dict[str, Any]:
-        """A name that only this folder has, for it is what a run is known by; the machine's own figures left out."""
-        return {"name": f"{out.name}-{_own(out)[:6]}", "auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
+    def init_options(self, out: Path) -> dict[str, Any]:
+        """Returns a name that is unique to the folder, since Trackio identifies runs by name; no system metrics."""
+        return {"name": f"{out.name}-{_id_of(out)[:6]}", "auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
 
 
-def _own(out: Path) -> str:
-    """The same for the same folder, for another another."""
+def _id_of(out: Path) -> str:
     return hashlib.blake2b(str(out).encode(), digest_size=8).hexdigest()
 
 
@@ -147,7 +146,7 @@ REPORTERS: Mapping[str, type[Reporter]] = {"tensorboard": TensorBoard, "wandb": 
 
 
 def check_reports(names: Sequence[str]) -> None:
-    """Raise ``HeedfulError`` where a package is missing."""
+    """Raises ``HeedfulError`` if a reporter's package is not installed."""
     missing = [name for name in names if importlib.util.find_spec(REPORTERS[name].package) is None]
     if missing:
         extras = ",".join(missing)
@@ -157,5 +156,5 @@ def check_reports(names: Sequence[str]) -> None:
 
 
 def reporters(names: Sequence[str], out: Path, settings: Mapping[str, Any]) -> list[Reporter]:
-    """The reporters of these names."""
+    """Returns the reporters of these names."""
     return [REPORTERS[name](out, settings) for name in names]

@@ -36,7 +36,7 @@ from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.run_data import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Task
-from heedful.training.averages import average_of
+from heedful.training.averages import create_average
 from heedful.training.ceiling import Ceiling, flops_of, most_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.clock import ReservedTime
@@ -44,14 +44,13 @@ from heedful.training.determinism import deterministic, fixed_workspace, threads
 from heedful.training.engine import Alone, create_engine
 from heedful.training.finish import finish
 from heedful.training.guard import GradientLimits
-from heedful.training.layer_rates import layer_rates
 from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimiser, Saving
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
-from heedful.training.optimisation import adamw
+from heedful.training.optimisation import adamw, layer_rates
 from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.resolve import for_ranks, resolved, with_recipe
@@ -347,7 +346,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         model=model,
         objective=objective,
         loader=loader,
-        average=average_of(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last),
+        average=create_average(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last),
         optimiser=_optimiser(model, settings, dtype),
         schedule=schedule(training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio),
         limits=Limits(
@@ -454,7 +453,7 @@ def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader)
     def save_best(metrics: Mapping[str, float]) -> None:
         with engine.whole(run.model) as model:
             save_task_and_model(model, run.task, run.out, {**run.card, "metrics": dict(metrics)})
-        validation.keep()
+        validation.mark_best()
 
     return Evaluation(
         measure=validation.measure,

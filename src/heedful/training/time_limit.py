@@ -31,7 +31,7 @@ from heedful.training.log import Log
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Logging, Outcome
 from heedful.training.schedule import Limits
-from heedful.training.validation import ANSWERED, part, units
+from heedful.training.validation import MAX_PREDICTED, part, units
 from heedful.util.ranks import Ranks
 
 MARGIN = 0.9  # share of the time that is planned: the machine may become slower
@@ -64,7 +64,7 @@ class Speed(NamedTuple):
 
     def evaluation(self, examples: int) -> float:
         """Seconds of an evaluation of so many examples."""
-        return self.read * examples + self.answer * min(examples, ANSWERED)
+        return self.read * examples + self.answer * min(examples, MAX_PREDICTED)
 
 
 class Trial(Protocol):

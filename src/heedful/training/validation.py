@@ -20,8 +20,8 @@ from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
 if TYPE_CHECKING:
     from heedful.training.record_attention import AttentionRecorder
 
-FEWEST = 8  # validation examples of an evaluation, however little time is left
-ANSWERED = 500  # validation examples predicted at each evaluation; the loss is over all of them
+MIN_EXAMPLES = 8  # validation examples of an evaluation, however little time is left
+MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss is over all of them
 
 
 class Validation:
@@ -58,36 +58,39 @@ class Validation:
 
     def measure(self, step: int, share: float = 1.0) -> dict[str, float]:
         """Returns the metrics after ``step`` steps, on a share of the examples."""
-        share = max(share, FEWEST / units(self.task, self.examples))
+        share = max(share, MIN_EXAMPLES / units(self.task, self.examples))
         self.last_examples = part(self.task, self.examples, share, self.max_length)
-        self.last = self.task.measure(self.model, self.last_examples.examples, self.last_examples.rows, most=ANSWERED)
+        self.last = self.task.measure(
+            self.model, self.last_examples.examples, self.last_examples.rows, most=MAX_PREDICTED
+        )
         self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         if self.recorder is not None:
             self.recorder.record(step, metrics)
         return metrics
 
-    def keep(self) -> None:
-        """Notes that the weights evaluated last were saved as the best."""
+    def mark_best(self) -> None:
+        """Records that the weights evaluated last were saved as the best."""
         self.best, self.best_examples = self.last, self.last_examples
 
     def margin(self) -> float:
-        """Returns the standard error of the deciding metric, as measured last; 0 where no scores per example exist."""
+        """Returns the standard error of the main metric in the last evaluation; 0 without scores per example."""
         scores = self.last.example_scores if self.last is not None else None
         return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
 
     @torch.no_grad()
     def measure_folder(self, folder: Path) -> None:
-        """Evaluates the best weights, which lie in ``folder``."""
+        """Evaluates the best weights, which are in ``folder``."""
         model = load(folder, dtype="float32").to(self.model.device)
         make_contiguous(model)
         self.best_examples = self.examples
-        self.best = self.task.measure(model.eval(), self.examples.examples, self.examples.rows, most=ANSWERED)
+        self.best = self.task.measure(model.eval(), self.examples.examples, self.examples.rows, most=MAX_PREDICTED)
 
 
 def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:
-    """Returns a share of the validation examples, the same ones each time: rows at equal distances, of documents the
-    first part of their text.
+    """Returns a share of the validation examples, the same ones each time.
+
+    These are rows at equal distances; of documents the first part of the text.
     """
     if share >= 1:
         return examples
