@@ -120,9 +120,9 @@ def run(
     model = made(family, dropout)
     if again:
         apply_training_plan(model, "plain", recompute=True)
-    learn = engine.learner(model, objective)
+    learn = engine.wrap(model, objective)
     if looked_at:  # before the first step, as a run that is taken up may be
-        with torch.no_grad(), engine.measuring(model):
+        with torch.no_grad(), engine.evaluating(model):
             objective(model, {"rows": ROWS})
     average = Polynomial(model)
     loop = Loop(

@@ -22,7 +22,7 @@ from heedful.config import DecoderConfig, EmbeddingConfig, LanguageHead, StackCo
 from heedful.models import Model, build
 from heedful.tasks.token_batches import IGNORED
 from heedful.training import ceiling as module
-from heedful.training.ceiling import Ceiling, flops_of, most_flops
+from heedful.training.ceiling import Ceiling, flops_of, peak_flops
 
 Batch = Mapping[str, Tensor]
 
@@ -183,21 +183,21 @@ def test_what_cannot_be_measured_is_not_told(monkeypatch: pytest.MonkeyPatch) ->
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(torch, "randn", full)
-    assert most_flops(torch.device("cpu"), torch.float32) is None
+    assert peak_flops(torch.device("cpu"), torch.float32) is None
 
 
 @pytest.mark.parametrize("has", [True, False])
 def test_bf16_has_no_ceiling_where_it_has_no_instructions(monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
     monkeypatch.setattr("heedful.training.ceiling.onednn_product", lambda a, b, bias: a @ b)
-    found = most_flops(torch.device("cpu"), torch.bfloat16, seconds=0.05)
+    found = peak_flops(torch.device("cpu"), torch.bfloat16, seconds=0.05)
     assert (found is not None) == has
 
 
 def test_measuring_draws_nothing_and_ends() -> None:
     torch.manual_seed(5)
     before, began = torch.get_rng_state(), time.monotonic()
-    found = most_flops(torch.device("cpu"), torch.float32, seconds=0.05)
+    found = peak_flops(torch.device("cpu"), torch.float32, seconds=0.05)
     assert time.monotonic() - began < 10
     assert torch.equal(torch.get_rng_state(), before)
     assert found is not None

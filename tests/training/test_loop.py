@@ -207,7 +207,7 @@ def test_a_gradient_that_is_no_number_stops_the_run_too(tmp_path):
     ],
 )
 def test_short_epochs_do_not_save_each(tmp_path, monkeypatch, soon, every, evaluated, saved):
-    monkeypatch.setattr("heedful.training.loop.SOON", soon)
+    monkeypatch.setattr("heedful.training.loop.MIN_SECONDS", soon)
     steps = []
 
     class Noted(Checkpoints):

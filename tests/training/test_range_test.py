@@ -125,7 +125,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert shown.err.splitlines()[0].startswith("step 10 of 40  epoch 1.")
     assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]
     assert cli.main([*run, "--resume"]) == 2
-    assert "--lr-range-test looks at a run's beginning" in capsys.readouterr().err
+    assert "--lr-range-test starts a new run" in capsys.readouterr().err
     assert cli.main([*run, "--training.report", "tensorboard"]) == 2
     assert "--lr-range-test leaves no log to report; leave --training.report out" in capsys.readouterr().err
     assert cli.main([*run[:-1], "--lr-range-test=false"]) == 2

@@ -28,22 +28,22 @@ from heedful.tasks.token_batches import IGNORED
 
 Batch = Mapping[str, Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]
-AFTER = 30.0  # seconds of a run before anything is measured or counted: a short one pays nothing
-TIME = 0.4  # seconds that measuring takes
+AFTER = 30.0  # seconds of a run before the measurement, so that short runs have none
+TIME = 0.4  # seconds of the measurement
 LARGEST = 4096  # rows of the matrices
 LONG = 0.02  # seconds of a product from which on its matrices are large enough
-FORWARD, BACKWARD = 2, 2  # FLOPs a weight and token; the backward pass twice, for the input's gradient and the weight's
+FORWARD, BACKWARD = 2, 2  # FLOPs a weight and token; backward twice, for the gradients of input and weight
 
 
 class Ceiling:
-    """The share of the ceiling in each window of a run's log.
+    """Share of the machine's peak in each window of a run's log.
 
-    Nothing is done until the first line of the log that falls ``after`` so many seconds: then the ceiling is measured,
-    and from there on each step's work is counted. No random state but its own is touched.
+    The peak is measured at the first line of the log after ``after`` seconds. From then on the work of each step is
+    counted. Global random state stays the same.
 
     Args:
-        flops: of a batch, forward and backward.
-        measure: the most FLOPs a second; None where it cannot be measured.
+        flops: returns the FLOPs of a batch, forward and backward.
+        measure: returns the peak in FLOPs a second; None where it cannot be measured.
         after: seconds from the first call.
     """
 
@@ -51,51 +51,51 @@ class Ceiling:
         self, flops: Callable[[Batch], float], measure: Callable[[], float | None], after: float = AFTER
     ) -> None:
         self.flops, self.measure, self.after = flops, measure, after
-        self._began: float | None = None
-        self._most: float | None = None
+        self._started: float | None = None
+        self._peak: float | None = None
         self._measured = False
         self._work = 0.0
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """The batches of a step, before they are moved to the device."""
-        if self._most is not None:
+        """Counts the batches of a step, before they are moved to the device."""
+        if self._peak is not None:
             self._work += sum(map(self.flops, batches))
 
     def share(self, seconds: float) -> float | None:
         """Returns the share of the peak that the last steps reached in ``seconds``; None: not known yet."""
         work, self._work = self._work, 0.0
-        if self._began is None:
-            self._began = time.monotonic()
-        if not self._measured and time.monotonic() - self._began >= self.after:
-            self._measured, self._most = True, self.measure()
-            return None  # its own steps were not counted
-        return work / (seconds * self._most) if self._most and work and seconds > 0 else None
+        if self._started is None:
+            self._started = time.monotonic()
+        if not self._measured and time.monotonic() - self._started >= self.after:
+            self._measured, self._peak = True, self.measure()
+            return None  # the steps of this window were not counted
+        return work / (seconds * self._peak) if self._peak and work and seconds > 0 else None
 
 
 @torch.no_grad()
-def most_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) -> float | None:
-    """FLOPs a second of square matrix products, the best of those made in ``seconds``; None where memory is too small,
-    and where there are no instructions for the type, where large products are the slowest.
+def peak_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) -> float | None:
+    """Returns the highest FLOPs a second of square matrix products within ``seconds``.
 
-    The matrices grow until a product takes 20 ms, or has 4,096 rows. On a CPU the general routine and oneDNN take
-    turns, for the faster one differs from machine to machine, and a run may use both.
+    None where memory is too small, or the machine has no instructions for the dtype. The matrices grow until a product
+    takes 20 ms, or has 4,096 rows. On a CPU both torch's own product and oneDNN's are measured, since the faster one
+    differs between machines and a run may use both.
     """
     if dtype is torch.bfloat16 and emulates_bfloat16(device):
         return None
-    ways: list[Product] = [torch.mm]
+    products: list[Product] = [torch.mm]
     if device.type == "cpu" and has_onednn(dtype):
-        ways.append(lambda a, b: onednn_product(a, b, None))
+        products.append(lambda a, b: onednn_product(a, b, None))
     generator = torch.Generator(device).manual_seed(0)
     ends, size, best, long = time.monotonic() + seconds, 512, 0.0, False
     try:
         while time.monotonic() < ends:
             a, b = (torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
-            for way in ways:
-                way(a, b)  # the first of a size is slower
+            for product in products:
+                product(a, b)  # the first one of a size is slower
             while time.monotonic() < ends:
-                took = min(_timed(way, a, b) for way in ways)
-                best = max(best, FORWARD * size**3 / took)
-                long = took >= LONG
+                duration = min(_timed(product, a, b) for product in products)
+                best = max(best, FORWARD * size**3 / duration)
+                long = duration >= LONG
                 if not long and size < LARGEST:
                     size *= 2
                     break
@@ -104,53 +104,53 @@ def most_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) 
     return best
 
 
-def _timed(way: Product, a: Tensor, b: Tensor) -> float:
-    """Seconds of a product; several are timed together where one would be over before it could be timed."""
+def _timed(product: Product, a: Tensor, b: Tensor) -> float:
+    """Returns the seconds of a product; on a GPU the mean of ten, since one is too short to time."""
     wait = partial(torch.accelerator.synchronize, a.device) if a.device.type != "cpu" else _nothing
     count = 1 if a.device.type == "cpu" else 10
     wait()
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(count):
-        way(a, b)
+        product(a, b)
     wait()
-    return (time.perf_counter() - began) / count
+    return (time.perf_counter() - started) / count
 
 
 def _nothing() -> None:
-    """A CPU is done when it says so."""
+    """Does nothing: operations on a CPU are synchronous."""
 
 
 def flops_of(model: Any) -> Callable[[Batch], float]:
-    r"""A function of a batch: the FLOPs of its forward and backward pass, padding left out.
+    r"""Returns a function that counts the FLOPs of a batch's forward and backward pass, without padding.
 
     .. math:: \sum_{stacks} \Big(6 N \sum_i n_i + 12 L d \sum_i n_i m_i\Big) + 6 N_{head} n
 
     N are the weights of a stack's linear maps, L its blocks, d heads times their size, n_i the tokens of text i and m_i
-    those that it looks at: its own, in cross-attention the source's, with a sliding window no more than that. Maps of
-    keys and values in cross-attention count source tokens. A causal mask halves nothing (as in the paper), and whatever
-    is computed twice (gradient checkpointing, cached gradients) counts once. A weight that is not trained counts 4 in
-    place of 6, and the projection of patches, whose input wants no gradient, too. The head counts the tokens that it is
-    computed for: all, for masked language models the hidden ones, for classifiers one of each text. Norms, activations,
-    softmax, embeddings, biases and the optimiser are left out.
+    its keys: its own tokens, in cross-attention the source's, with a sliding window at most that. Key and value maps of
+    cross-attention count source tokens. A causal mask halves nothing (as in the paper), and work that is computed twice
+    (gradient checkpointing, cached gradients) counts once. A weight that is not trained counts 4 in place of 6, and so
+    does the projection of patches, whose input needs no gradient. The head counts the tokens that it is computed for:
+    all, for masked language models the masked ones, for classifiers one of each text. Norms, activations, softmax,
+    embeddings, biases and the optimiser are left out.
     """
     config = model.config
     if isinstance(config, VisionConfig):
         return _of_images(model, config)
     head = _maps(model.head)
-    chosen = isinstance(config.head, MaskedHead | LanguageHead)
-    every = isinstance(config.head, TokenHead | SpanHead)
+    of_labelled_tokens = isinstance(config.head, MaskedHead | LanguageHead)
+    of_all_tokens = isinstance(config.head, TokenHead | SpanHead)
 
     def of_head(batch: Batch, lengths: Tensor) -> float:
-        if chosen:
+        if of_labelled_tokens:
             return head * int((batch["labels"] != IGNORED).sum())
-        return head * (float(lengths.sum()) if every else len(lengths))
+        return head * (float(lengths.sum()) if of_all_tokens else len(lengths))
 
     if isinstance(config, EncoderDecoderConfig):
         first, second = _Stack(model.encoder, config.encoder), _Stack(model.decoder, config.decoder)
 
         def of_pairs(batch: Batch) -> float:
             if "source" in batch:
-                source, target = _lengths(batch["source"], batch.get("source_mask")), _learned(batch["labels"])
+                source, target = _lengths(batch["source"], batch.get("source_mask")), _labelled_lengths(batch["labels"])
             else:  # a classifier, whose decoder reads the text again
                 source = target = _lengths(batch["ids"], batch.get("mask"))
             return first(source, source) + second(target, target, source) + of_head(batch, target)
@@ -165,7 +165,7 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
             ids, labels = batch[name], batch.get("labels")
             mask = batch.get(f"{name[:-3]}mask", batch.get("texts"))
             shifted = mask is None and labels is not None and labels.shape == ids.shape
-            lengths = _learned(labels) if shifted and labels is not None else _lengths(ids, mask)
+            lengths = _labelled_lengths(labels) if shifted and labels is not None else _lengths(ids, mask)
             total += stack(lengths, lengths) + of_head(batch, lengths)
         return total
 
@@ -173,18 +173,18 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
 
 
 class _Stack:
-    """The FLOPs of a stack over texts."""
+    """Counts the FLOPs of a stack over texts."""
 
     def __init__(self, stack: Any, config: StackConfig) -> None:
         cross = [block.cross_attention for block in stack.block] if config.cross else []
-        self.memory = sum(_maps(one.key) + _maps(one.value) for one in cross)  # a source token
+        self.memory = sum(_maps(attention.key) + _maps(attention.value) for attention in cross)  # a source token
         self.token = _maps(stack) - self.memory
         width = config.heads * (config.head_dim or config.dim // config.heads)
-        self.pair = 6 * FORWARD * config.depth * width  # of each block: two products, and four in the backward pass
+        self.pair = 6 * FORWARD * config.depth * width  # in each block two products, and four in the backward pass
         self.window = config.window
 
     def __call__(self, queries: Tensor, keys: Tensor, source: Tensor | None = None) -> float:
-        """Of texts of these lengths (N,), which look at ``keys`` of their own and ``source`` tokens of another."""
+        """Returns the FLOPs for texts of these lengths (N,), ``keys`` in self-, ``source`` in cross-attention."""
         own = keys if self.window is None else keys.clamp(max=self.window)
         flops = self.token * float(queries.sum()) + self.pair * float((queries * own).sum())
         if source is not None:
@@ -195,13 +195,13 @@ class _Stack:
 def _of_images(model: Any, config: VisionConfig) -> Callable[[Batch], float]:
     tokens, before = config.patches.tokens, config.patches.prefix_tokens
     row, projection = torch.tensor([float(tokens)]), model.embedding.projection.weight
-    each = (tokens - before) * (FORWARD + BACKWARD * projection.requires_grad) * projection.numel()
-    each += _Stack(model.encoder, config.encoder)(row, row) + _maps(model.head)
-    return lambda batch: float(each * len(batch["pixels"]))
+    flops = (tokens - before) * (FORWARD + BACKWARD * projection.requires_grad) * projection.numel()
+    flops += _Stack(model.encoder, config.encoder)(row, row) + _maps(model.head)
+    return lambda batch: float(flops * len(batch["pixels"]))
 
 
 def _maps(part: nn.Module) -> float:
-    """FLOPs a token of the linear maps in a part of a model, adapters among them."""
+    """Returns the FLOPs a token of the linear maps in a part of a model, with adapters."""
     weights = {
         id(p): p
         for module in part.modules()
@@ -223,8 +223,8 @@ def _lengths(ids: Tensor, mask: Tensor | None) -> Tensor:
     return counts[counts > 0].double()
 
 
-def _learned(labels: Tensor) -> Tensor:
+def _labelled_lengths(labels: Tensor) -> Tensor:
     """Returns the number of tokens of each row up to its last label: what follows is padding."""
-    there = labels != IGNORED
-    places = torch.arange(1, labels.size(1) + 1)
-    return (there * places).amax(1).double()
+    is_label = labels != IGNORED
+    positions = torch.arange(1, labels.size(1) + 1)
+    return (is_label * positions).amax(1).double()

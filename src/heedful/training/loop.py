@@ -27,39 +27,39 @@ from heedful.training.schedule import Limits, Schedule
 from heedful.util.ranks import gone, is_loss
 from heedful.util.sharding import followed
 
-SOON = 60.0  # seconds after a checkpoint in which the end of an epoch is no reason for another
+MIN_SECONDS = 60.0  # between two checkpoints at ends of epochs
 
 
 @dataclass
 class _Counters:
-    """The part of the state that is the loop's own."""
+    """The loop's own part of the state."""
 
     step: int = 0
     tokens: int = 0
     evaluated: int = 0  # the step evaluated last
-    norms: list[float] = field(default_factory=list)  # of the last gradients, where spikes are looked for
-    skipped: int = 0  # steps
-    parts: int = 1  # into which a micro-batch is split, since it does not fit the memory
+    norms: list[float] = field(default_factory=list)  # of the last gradients, if spikes are skipped
+    skipped: int = 0  # number of skipped steps
+    parts: int = 1  # into which micro-batches are split to fit the memory
 
 
 @dataclass(kw_only=True)
 class Loop:
-    """Trains ``model``; ``Loop(...).fit()`` runs until a limit is met or the metric has stopped getting better.
+    """Trains ``model``; ``Loop(...).fit()`` runs until a limit is met or patience ends.
 
-    The gradient of a step is that of (Σ loss over its micro-batches) / (Σ count over them), the second sum taken
-    before the first backward: how the examples are spread over micro-batches changes nothing.
+    The gradient of a step is that of (Σ loss over its micro-batches) / (Σ count over them); how the examples are spread
+    over micro-batches changes nothing.
 
-    Where ``saving`` has a checkpoint the run is resumed from it. With limits in steps or epochs it ends with
-    the same bits as a run never stopped, on the same machine, torch, device and number of threads (on a GPU with
-    deterministic kernels). Ctrl-C and SIGTERM let the step in flight end, save, and go on as ``KeyboardInterrupt`` and
-    ``SystemExit(143)``; an evaluation is left at once and made again on resuming; a second Ctrl-C leaves at once
-    without saving.
+    Where ``saving`` has a checkpoint, the run resumes from it. With limits in steps or epochs it ends with the same
+    bits as a run that was never stopped, on the same machine, torch, device and number of threads (on a GPU with
+    deterministic kernels). After Ctrl-C or SIGTERM the loop ends its step, saves, and raises ``KeyboardInterrupt`` or
+    ``SystemExit(143)``. An evaluation is interrupted at once and repeated on resuming. A second Ctrl-C ends the run at
+    once, without saving.
 
-    Of several ranks each takes every n-th micro-batch of a step, and all end it with the gradient that one process has.
-    What is drawn at random in a micro-batch (dropout) is a function of (seed, step, its number in the step): it is the
-    same whoever takes it. Where a rank goes, the others end with an error and, where one of them has the whole
-    model and knows that the step before has ended, a checkpoint. A micro-batch that does not fit the memory of one
-    process is split into halves, quarters, ... from there on, with the same gradient.
+    With several ranks, each computes every n-th micro-batch of a step, and all end it with the gradient that one
+    process computes. Random numbers in a micro-batch (dropout) are a function of (seed, step, its number in the step),
+    so they are the same on any rank. Where a rank is lost, the others end with an error, and one that has the whole
+    model and knows that the last step ended writes a checkpoint. From a micro-batch on that does not fit the memory of
+    one process, micro-batches are split into halves, quarters and so on, with the same gradient.
     """
 
     model: nn.Module  # batches are moved to its device
@@ -70,9 +70,9 @@ class Loop:
     limits: Limits
     gradient_limits: GradientLimits = field(default_factory=GradientLimits)
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast in forward passes; weights and optimiser stay fp32
-    seed: int = 0  # of what is drawn in the forward pass
+    seed: int = 0  # of random numbers in the forward pass
     engine: Alone = field(default_factory=Alone)  # how several processes train together
-    average: Average | None = None  # evaluated, and given to on_better, in place of the weights themselves
+    average: Average | None = None  # evaluated and saved as the best in place of the weights themselves
     evaluation: Evaluation | None = None
     saving: Saving | None = None
     logging: Logging = field(default_factory=Logging)
@@ -83,17 +83,17 @@ class Loop:
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
         self._peaks = [group["lr"] for group in self.optimiser.param_groups]
-        # True: each step's loss and norm are read before its weights are changed, which makes a GPU wait.
+        # True: each step's loss and norm are checked before the weights change, for which the CPU waits for a GPU.
         spikes = self.gradient_limits.skip_spikes is not None
         self._checks_each_step = self._device.type == "cpu" or self.logging.every == 1 or spikes
         self._counters = _Counters()
         self._clock = Clock(self.limits, self.reserved)
         self._window = LogWindow()
         self._best = BestWeights(self.evaluation.metric if self.evaluation else "loss", self._margin)
-        self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of the steps not read yet
+        self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of steps that were not checked yet
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
         self._saved_at = 0.0  # seconds of the run when it was written
-        self._reduced = False  # True: the newest checkpoint lacks what the folder stores
+        self._reduced = False  # True: the newest checkpoint lacks weights that the run folder stores
         self._loader_before: dict[str, Any] | None = None  # state of the loader before the step in flight
         self._spare = Spare()
 
@@ -119,7 +119,7 @@ class Loop:
         return self._counters.step
 
     def fit(self) -> Outcome:
-        """Trains to the end; the model keeps its last weights."""
+        """Trains until a limit is met; the model then has the last weights."""
         self._gradient = Gradient(
             model=self.model,
             objective=self.objective.loss,
@@ -142,7 +142,7 @@ class Loop:
             self.saving.on_resume(self)
         log.begin(first)
         self.model.train()
-        ranks, agreed = self.engine.ranks, False
+        ranks, all_interrupted = self.engine.ranks, False
         with log, Interrupts() as interrupts:
             self._clock.start()
             try:
@@ -154,15 +154,15 @@ class Loop:
                         self._write_line(metrics)
                     if reason or self._save_due(evaluated=due):
                         self._save()
-                    agreed = ranks.sum(interrupts.received)[0] > 0
-                    if agreed:
+                    all_interrupted = ranks.sum(interrupts.received)[0] > 0
+                    if all_interrupted:
                         raise KeyboardInterrupt
                     if reason:
                         return self._outcome(reason)
                     self._step()
                     reason = self._stop_reason()
             except KeyboardInterrupt:
-                if agreed or interrupts.deferred:
+                if all_interrupted or interrupts.deferred:
                     self._save()
                     self._wait()
                     log.note(f"stopped after step {counters.step:,}{self._newest_checkpoint()}")
@@ -177,14 +177,12 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------------ steps
 
     def _step(self) -> None:
-        """One optimisation step. It does not wait for a GPU, unless each step is checked."""
+        """Takes an optimisation step; does not wait for a GPU unless each step is checked."""
         counters, ranks = self._counters, self.engine.ranks
         self._loader_before = self.loader.state_dict()
         micro_batches = self._gradient.micro_batches(counters.step, next(self.loader))
         if micro_batches.total == 0:
-            raise HeedfulError(
-                f"step {counters.step + 1} has no token to learn from; check that the targets are not empty"
-            )
+            raise HeedfulError(f"step {counters.step + 1} has nothing to predict; check that the targets are not empty")
         factor = self.schedule(counters.step + 1, self._clock.progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
@@ -241,7 +239,7 @@ class Loop:
         return self.engine.ranks.alike(error)
 
     def _read_losses(self) -> None:
-        """Reads the losses of the steps since the last time: the one place that waits for the device."""
+        """Reads and checks the losses of the last steps; the one place that waits for the device."""
         if not self._pending:
             return
         losses, norms = (torch.stack(column).tolist() for column in zip(*self._pending, strict=True))
@@ -268,7 +266,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ evaluations
 
     def _measure(self, interrupts: Interrupts) -> dict[str, float] | None:
-        """Evaluates, and keeps the weights that are the best. Random numbers drawn here are not taken from training."""
+        """Evaluates, and saves the weights if they are the best; training's random numbers stay the same."""
         assert self.evaluation is not None
         self._read_losses()
         weights = nullcontext() if self.average is None else self.average.swapped()
@@ -285,12 +283,12 @@ class Loop:
         return metrics
 
     def _evaluated(self, evaluation: Evaluation, interrupts: Interrupts) -> dict[str, float] | None:
-        """Evaluates on all ranks together. One process may be interrupted; several leave together, at the end."""
+        """Evaluates on all ranks. One process can be interrupted at once; several end the evaluation first."""
         ranks = self.engine.ranks
-        share, began = ranks.same(self._clock.evaluation_share()), time.monotonic()
+        share, started = ranks.same(self._clock.evaluation_share()), time.monotonic()
         if share < 1:
             self.logging.log.note(
-                f"! step {self.step:,}: --max-minutes has time for {share:.0%} of the evaluation; it is cut to that"
+                f"! step {self.step:,}: --max-minutes has time for {share:.0%} of the evaluation and evaluates that"
             )
         with (
             self.engine.evaluating(self.model),
@@ -299,10 +297,10 @@ class Loop:
         ):
             measured = evaluation.measure(self.step, share)
         if share == 1:
-            self._clock.evaluation_seconds = time.monotonic() - began
+            self._clock.evaluation_seconds = time.monotonic() - started
         own = None if measured is None else {name: float(value) for name, value in measured.items()}
-        shared: dict[str, float] | None = ranks.same(own)
-        return shared
+        metrics: dict[str, float] | None = ranks.same(own)
+        return metrics
 
     def _show_evaluation(self, done: int, total: int) -> None:
         self.logging.log.evaluating(self.step, done, total, self._clock.left())
@@ -310,9 +308,9 @@ class Loop:
     def _margin(self) -> float:
         return 0.0 if self.evaluation is None else float(self.engine.ranks.same(self.evaluation.margin()))
 
-    def forget_best(self, kept: Mapping[str, float]) -> bool:
-        """Forgets the best weights unless their metrics are ``kept``; returns True if it did."""
-        if self._best.same(kept):
+    def forget_best(self, saved: Mapping[str, float]) -> bool:
+        """Forgets the best weights if the ``saved`` ones have other metrics; returns True if it did."""
+        if self._best.same(saved):
             return False
         self._best.forget()
         return True
@@ -331,7 +329,7 @@ class Loop:
         if (ceiling := self.logging.ceiling) is not None:
             if (share := ceiling.share(window.seconds)) is not None:
                 line["share_of_ceiling"] = round(share, 4)
-            self._clock.lap()  # measuring is no step
+            self._clock.lap()  # the measurement is not part of a step
         if counters.skipped:
             line["skipped"] = counters.skipped
         line["seconds"] = round(self._clock.seconds, 3)
@@ -346,21 +344,24 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ checkpoints
 
     def _save_due(self, evaluated: bool) -> bool:
-        """Returns True if a checkpoint is due; of many short epochs not each ends with one."""
+        """Returns True if a checkpoint is due; short epochs do not each end with one."""
         if self.saving is None:
             return False
         if self.saving.every is not None:
             return self._due(self.saving.every)
-        return evaluated or (self._due(None) and (self._saved is None or self._clock.updated - self._saved_at >= SOON))
+        return evaluated or (
+            self._due(None) and (self._saved is None or self._clock.updated - self._saved_at >= MIN_SECONDS)
+        )
 
     def _save(self, rescue: bool = False) -> None:
-        """Writes the state after the last complete step, unless it is written already; ``rescue``: on the rank that
-        writes in place of another.
+        """Writes the state after the last complete step, unless it is written already.
+
+        ``rescue``: this rank writes in place of rank 0, which was lost.
         """
         counters = self._counters
         self._read_losses()
         if self.saving is None or (self._saved == (counters.step, counters.evaluated) and not rescue):
-            return  # of another rank it is not known whether its writing ended
+            return  # a rescue writes again: it is not known whether the lost rank ended its writing
         state = self.state()
         if rescue:
             self.saving.checkpoints.rescue(state)
@@ -371,12 +372,12 @@ class Loop:
         self._clock.lap()
 
     def _wait(self) -> None:
-        """Waits until the last checkpoint is written: steps do not wait for it, what follows them does."""
+        """Waits until the last checkpoint is written."""
         if self.saving is not None:
             self.saving.checkpoints.wait()
 
     def state(self) -> dict[str, Any]:
-        """Returns all that a checkpoint holds."""
+        """Returns the content of a checkpoint."""
         window = {f"window_{name}": value for name, value in vars(self._window).items()}
         return {
             "format": FORMAT,
@@ -387,16 +388,18 @@ class Loop:
         }
 
     def reduce_checkpoint(self) -> None:
-        """Writes the checkpoint of a run that has ended without the weights that its folder stores with the same bits.
+        """Rewrites the checkpoint of a run that has ended, without weights that its folder stores with the same bits.
 
-        The whole checkpoint stays until the smaller one is written, and comes back with the next one that is saved.
+        The complete checkpoint stays until the smaller one is written. The next checkpoint is a complete one.
         """
         if self.saving is not None and self.saving.stored is not None and not self._reduced:
             self.saving.checkpoints.replace(without_stored(self.state(), self.saving.stored))
 
     def _restore(self, state: Mapping[str, Any], saving: Saving) -> None:
-        """Restores a checkpoint. The optimiser's settings stay those given now; its moments are restored, and the rate
-        of the last step, whose line may not have been written.
+        """Restores a checkpoint.
+
+        The optimiser's settings stay as given now; its moments are restored, and the learning rate of the last step,
+        whose line may not be in the log yet.
         """
         path = saving.checkpoints.path
         if saving.stored is not None:
@@ -425,22 +428,23 @@ class Loop:
         self._clock.restore(numbers)
         self._best.restore(numbers)
         self._window = LogWindow(**{own.name: numbers[f"window_{own.name}"] for own in fields(LogWindow)})
-        if self.engine.ranks.size == 1:  # which alone splits: several gather together, each as many passes
+        if self.engine.ranks.size == 1:  # several ranks never split
             self._gradient.parts = self._counters.parts
         self._saved, self._saved_at = (self._counters.step, self._counters.evaluated), self._clock.seconds
 
     # -------------------------------------------------------------------------------------------------------------- end
 
     def _lost_rank(self, error: BaseException) -> HeedfulError:
-        """Saves what this rank has after another was lost, if it is the whole; returns the error. In a step each rank
-        may write for the first: if that was lost, it had ended all of the step before.
+        """Saves the state after another rank was lost, if this rank has all of it; returns the error.
+
+        In a step any rank may write in place of rank 0: if that was lost, it had ended the step before.
         """
         before, first, sharded = self._loader_before, self.engine.ranks.first, self.engine.needs_all
         if before is not None:
             self.loader.load_state_dict(before)  # the step in flight did not end
         if not sharded and (first or before is not None):
             self._save(rescue=not first)
-        with suppress(Exception, SystemExit):  # what was being written may have gone with the other
+        with suppress(Exception, SystemExit):  # a write may have failed with the lost rank
             self._wait()
         return HeedfulError(gone(error, f", at step {self.step + 1:,}{self._newest_checkpoint()}"))
 

@@ -1,4 +1,4 @@
-"""The learning-rate range test: at which rates a run begins to learn, and at which it falls apart."""
+"""Learning-rate range test: tries rising learning rates, and suggests one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from heedful.training.schedule import Limits
 from heedful.util.ranks import joined
 
 LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 100
-AROUND = 4  # steps before and after one, over which its loss is a mean
-APART = 4  # times the lowest loss: no more is to be learned from higher rates
+SMOOTHING = 4  # steps before and after one over which its loss is averaged
+DIVERGED = 4  # times the lowest loss at which the test stops
 ROWS, BAR = 14, 40
-SHOWN = 10  # steps between two lines, where there is no bar
+SHOWN = 10  # steps between two lines without a progress bar
 
 
 @dataclass(frozen=True)
-class Tried:
+class RangeTest:
     """Result of a range test.
 
     Attributes:
-        rates: of each step.
-        losses: of each step, the mean with the four before and after it.
-        lowest: the rate at which that was lowest.
-        steepest: the rate at which it fell fastest, per factor of the rate.
-        suggested: ``steepest``, or a tenth of ``lowest`` if that is less: far from where all falls apart.
+        rates: learning rates, one a step.
+        losses: loss of each step, averaged with the four before and after it.
+        lowest: the rate at which the loss was lowest.
+        steepest: the rate at which the loss fell fastest, per factor of the rate.
+        suggested: ``steepest``, or a tenth of ``lowest`` if that is less: far from rates that diverge.
     """
 
     rates: list[float]
@@ -46,20 +46,20 @@ class Tried:
     suggested: float
 
     def lines(self) -> list[str]:
-        """A table with bars, for people."""
+        """Returns a table with bars, for people."""
         low, high = min(self.losses), max(self.losses[: self.rates.index(self.lowest) + 1])
-        each = -(-len(self.rates) // ROWS)
+        stride = -(-len(self.rates) // ROWS)
         bars = [BAR * (loss - low) / ((high - low) or 1) for loss in self.losses]
         table = [
             f"{rate:9.2e}  {loss:9.4f}  {'█' * min(BAR, round(bar))}"
-            for rate, loss, bar in list(zip(self.rates, self.losses, bars, strict=True))[::each]
+            for rate, loss, bar in list(zip(self.rates, self.losses, bars, strict=True))[::stride]
         ]
-        told = f"the loss falls fastest at {self.steepest:.1e} and is lowest at {self.lowest:.1e}"
-        return ["     rate       loss", *table, f"{told}: take --training.lr={self.suggested:.1e}"]
+        summary = f"the loss falls fastest at {self.steepest:.1e} and is lowest at {self.lowest:.1e}"
+        return ["     rate       loss", *table, f"{summary}: take --training.lr={self.suggested:.1e}"]
 
 
-class _Apart(Exception):
-    """The loss has grown beyond what more steps could tell of."""
+class _Diverged(Exception):
+    """Raised when the loss has diverged."""
 
 
 class _Losses(Log):
@@ -74,25 +74,23 @@ class _Losses(Log):
         self._shown = line
         if not self._bar.active and line["step"] % SHOWN == 0:
             self.note(f"step {line['step']} of {STEPS}  {describe(line)}")
-        if min(self.losses[-AROUND:]) > APART * min(self.losses):
-            raise _Apart
+        if min(self.losses[-SMOOTHING:]) > DIVERGED * min(self.losses):
+            raise _Diverged
 
 
 def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
-    """Runs the range test on the run that ``settings`` describe, and leaves nothing behind.
+    """Runs the range test on the run that ``settings`` describe; writes no files.
 
     Returns:
         ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``, the last for people.
     """
     if settings.resume:
-        raise HeedfulError(
-            "--lr-range-test looks at a run's beginning, and --resume goes on with one; give one of them"
-        )
+        raise HeedfulError("--lr-range-test starts a new run, and --resume continues one; give one of them")
     if settings.training.report:
         raise HeedfulError("--lr-range-test leaves no log to report; leave --training.report out")
     with joined() as ranks, threads_restored(), TemporaryDirectory() as folder:
         if ranks.size > 1:
-            raise HeedfulError("--lr-range-test is a matter of one process; leave torchrun out")
+            raise HeedfulError("--lr-range-test needs one process; leave torchrun out")
         temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
         run = prepare(temporary, ranks, print_nothing, started=time.monotonic())
         loop = build_loop(run, None, ranks, quiet=True)
@@ -101,12 +99,14 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
     return {"task": run.task.name, **vars(result), "lines": result.lines()}
 
 
-def range_test(loop: Loop, quiet: bool = True) -> Tried:
-    """Try rates from 1e-7 to 1, each a fixed factor above the one before, a step each (Smith 2017, section 3.3).
+def range_test(loop: Loop, quiet: bool = True) -> RangeTest:
+    """Tries rates from 1e-7 to 1, a step each, with a fixed factor between two steps (Smith 2017, section 3.3).
 
-    ``loop`` is that of a run that has not begun: its model and data are used up, its schedule, limits and whatever it
-    would write are not. The rates are those of the groups that learn fastest. Raises :class:`HeedfulError` where the
-    loss did not fall at any rate.
+    ``loop`` is that of a run before its first step. The test trains its model, and uses neither its schedule nor its
+    limits nor its files. The rates are those of the parameter groups with the highest rate.
+
+    Raises:
+        HeedfulError: the loss did not fall at any rate.
     """
     peak = max(group["lr"] for group in loop.optimiser.param_groups)
     log = _Losses(quiet)
@@ -126,22 +126,22 @@ def range_test(loop: Loop, quiet: bool = True) -> Tried:
     )
     try:
         trial.fit()
-    except _Apart:
+    except _Diverged:
         pass
     except HeedfulError:
-        if len(log.rates) < STEPS // 10:  # no rate is to blame
+        if len(log.rates) < STEPS // 10:  # the learning rate is not the cause
             raise
-    return _read(log.rates, log.losses)
+    return _evaluate(log.rates, log.losses)
 
 
-def _read(rates: list[float], raw: Sequence[float]) -> Tried:
-    losses = [statistics.fmean(raw[max(0, i - AROUND) : i + AROUND + 1]) for i in range(len(raw))]
-    place = min(range(len(losses)), key=losses.__getitem__)
-    falls = [losses[i - AROUND] - losses[min(i + AROUND, place)] for i in range(AROUND, place)]
-    if not falls or losses[place] > 0.99 * losses[0]:
+def _evaluate(rates: list[float], raw: Sequence[float]) -> RangeTest:
+    losses = [statistics.fmean(raw[max(0, i - SMOOTHING) : i + SMOOTHING + 1]) for i in range(len(raw))]
+    lowest = min(range(len(losses)), key=losses.__getitem__)
+    falls = [losses[i - SMOOTHING] - losses[min(i + SMOOTHING, lowest)] for i in range(SMOOTHING, lowest)]
+    if not falls or losses[lowest] > 0.99 * losses[0]:
         raise HeedfulError(
-            f"the loss did not fall at any learning rate from {rates[0]:.0e} to {rates[-1]:.0e}; look at the data with "
+            f"the loss did not fall at any learning rate from {rates[0]:.0e} to {rates[-1]:.0e}; check the data with "
             "heedful audit, or give larger batches"
         )
-    steepest = rates[AROUND + max(range(len(falls)), key=falls.__getitem__)]
-    return Tried(rates, losses, rates[place], steepest, min(steepest, rates[place] / 10))
+    steepest = rates[SMOOTHING + max(range(len(falls)), key=falls.__getitem__)]
+    return RangeTest(rates, losses, rates[lowest], steepest, min(steepest, rates[lowest] / 10))

@@ -37,7 +37,7 @@ from heedful.stack import set_drop_path
 from heedful.tasks.run_data import divided, rule_of
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
-from heedful.training.ceiling import Ceiling, flops_of, most_flops
+from heedful.training.ceiling import Ceiling, flops_of, peak_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.clock import ReservedTime
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
@@ -411,7 +411,7 @@ def _logging(run: Run, ranks: Ranks, dtype: torch.dtype, quiet: bool) -> Logging
             reporters=reporters(settings.training.report, out, settings.to_dict()),
         ),
         every=every,
-        ceiling=Ceiling(lambda batch: passes * flops(batch), partial(most_flops, model.device, dtype)),
+        ceiling=Ceiling(lambda batch: passes * flops(batch), partial(peak_flops, model.device, dtype)),
     )
 
 

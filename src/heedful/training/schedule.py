@@ -1,10 +1,9 @@
-"""Progress of a run and learning rate schedules.
+"""Limits of a run and learning-rate schedules.
 
-A schedule is a pure function ``(step, progress) -> factor`` of the peak learning rate. ``step`` counts from 1: the step
-about to be taken. ``progress``, from 0 to 1, is the share of the run done before it; ``None`` where the run has no
-limit. It stands for the total number of steps. A run limited by minutes knows that number where it was planned
-(:mod:`heedful.training.time_limit`). Without a plan it is not repeatable bit for bit under a schedule that reads
-progress.
+A schedule is a pure function ``(step, progress) -> factor`` of the peak learning rate. ``step`` counts from 1: the next
+step. ``progress``, from 0 to 1, is the share of the run done before it; None where the run has no limit. It stands for
+the total number of steps. A run limited by minutes knows that number if it was planned
+(:mod:`heedful.training.time_limit`). Without a plan, a run with such a schedule is not repeatable bit for bit.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ Schedule = Callable[[int, float | None], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Where a run ends: at whichever limit it meets first; ``None``: no such limit.
+    """Limits of a run, which ends at the first one that it meets; None: no such limit.
 
-    All are absolute: counted from the beginning of the run, across resumes.
+    All count from the beginning of the run, across resumes.
     """
 
     max_steps: int | None = None
@@ -36,12 +35,13 @@ class Limits:
                 raise HeedfulError(f"{name.replace('_', '-')} is {value}; give a number above 0, or leave it out")
 
     def shares(self, *, steps: int, epochs: float, seconds: float) -> dict[str, float]:
-        """The share done of every limit that is set; the planned steps are a share of ``max_minutes``."""
+        """Returns the share done of each limit that is set; planned steps count for ``max_minutes``."""
         return self._shares(steps, epochs, seconds, clock=True)
 
     def progress(self, *, steps: int, epochs: float, seconds: float) -> float | None:
-        """The share of the run that is done, 0 to 1: the largest of the limits' shares; ``None`` without a limit. Where
-        steps are planned the clock has no part in it.
+        """Returns the share of the run that is done, 0 to 1: the largest share of a limit; None without a limit.
+
+        Where steps are planned, the clock has no effect.
         """
         shares = self._shares(steps, epochs, seconds, clock=self.planned_steps is None)
         return min(1.0, max(shares.values())) if shares else None
@@ -97,7 +97,7 @@ def wsd(warmup: int = 0, min_lr_ratio: float = 0.0, decay_ratio: float = 0.2) ->
 
     m is ``min_lr_ratio``, q the share done of that last part. The phases are those of Hu et al. (2024), section 4; the
     root and the fifth of the run those of Hägele et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the
-    rate does not know how long the run will be: a run that has not got there goes on under a later limit as if that had
+    rate does not depend on the length of the run: a run resumed before it under a later limit goes on as if that had
     always been its limit.
     """
 
@@ -113,13 +113,12 @@ def _rise(step: int, warmup: int) -> float:
 
 
 def _after(step: int, progress: float | None, warmup: int) -> float:
-    """The share done, before ``step``, of what follows the warm-up."""
+    """Returns the share of the steps after the warm-up that are done before ``step``."""
     progress = _known(progress)
     before = step - 1
     if before <= warmup or progress == 0:
         return 0.0
-    # Where the limit is in steps this is warmup / max_steps exactly; under another limit the run's pace so far gives
-    # it.
+    # With a limit in steps this is exactly warmup / max_steps; with another limit it follows from the pace so far.
     risen = progress * warmup / before
     return (progress - risen) / (1 - risen)
 
@@ -127,7 +126,7 @@ def _after(step: int, progress: float | None, warmup: int) -> float:
 def _known(progress: float | None) -> float:
     if progress is None:
         raise HeedfulError(
-            "this schedule falls towards the end of the run, but the run has none; "
+            "this schedule falls towards the end of the run, but the run has no limit; "
             "set max-steps, max-epochs or max-minutes, or take the schedule inverse_sqrt or constant"
         )
     return progress
@@ -144,7 +143,7 @@ OPTIONS = {"min_lr_ratio": ("cosine", "linear", "wsd"), "decay_ratio": ("wsd",)}
 
 
 def schedule(name: str, warmup: int, min_lr_ratio: float | None = None, decay_ratio: float | None = None) -> Schedule:
-    """Returns the schedule of a name; an option that it does not have is an error."""
+    """Returns the schedule of a name; raises ``HeedfulError`` for an option that it does not have."""
     options = {"min_lr_ratio": min_lr_ratio, "decay_ratio": decay_ratio}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
