@@ -326,7 +326,7 @@ def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> N
         compare([labels, labels], [data], split="tset", say=quiet)
     (tmp_path / "pairs.tsv").write_text("text\ttext_pair\tlabel\none\ttwo\tyes\nthree\tfour\tno\n", "utf-8")
     other = folder_of("text-classification", tmp_path / "pairs.tsv", tmp_path / "two", 0, preset="bert-tiny")
-    with pytest.raises(HeedfulError, match=r"asked with text, label, .* with text, text_pair, label; only"):
+    with pytest.raises(HeedfulError, match=r"takes text, label, .* takes text, text_pair, label; only"):
         compare([labels, str(other)], [data], say=quiet)
     lists = [json.dumps({"text": f"one {w}", "label": [w, "all"]}) for w in FRUIT]
     (tmp_path / "lists.jsonl").write_text("\n".join(lists) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Fill-mask: an encoder that says which tokens are missing from a text (Devlin et al. 2019). Column ``text``."""
+"""Fill-mask by an encoder: masked language modelling (Devlin et al. 2019). Column ``text``."""
 
 from __future__ import annotations
 
@@ -72,26 +72,26 @@ IN_TURN = 2000  # maximum number of tokens that are masked one at a time
 
 
 class Guess(NamedTuple):
-    """The likeliest tokens for one mask, and their probabilities."""
+    """Likeliest tokens for one mask, with their probabilities."""
 
     tokens: list[int]
     scores: list[float]
 
 
 class Blank(NamedTuple):
-    """Ids to read, whose text they are of, and where in them masks stand that are to be filled."""
+    """Model input for some of a text's masks."""
 
-    owner: int
+    owner: int  # number of the text
     ids: list[int]
-    places: list[int]
+    places: list[int]  # positions of the masks to fill
 
 
 class FillMask(EncoderTask):
-    """An encoder with a masked-language-model head over a stream of documents; the tokens missing from a text.
+    """An encoder with a masked-language-model head, trained on documents; predicts the masked tokens of a text.
 
-    Documents are joined to one stream with the tokenizer's end token after each, and read in windows with around each
-    what the tokenizer puts around a text (``[CLS] ... [SEP]``), across the ends of documents (Liu et al. 2019, section
-    4.2: full sentences).
+    Documents are joined to one stream, each with the tokenizer's end token, and read in windows across the ends of
+    documents (Liu et al. 2019, section 4.2: full sentences). Each window gets the tokenizer's special tokens (``[CLS]
+    ... [SEP]``).
 
     >>> import heedful
     >>> data = Rows([Row({"text": "the cow says moo and the owl says hoo"}, "farm.txt", 1)])
@@ -102,8 +102,8 @@ class FillMask(EncoderTask):
     True
 
     Args:
-        tokenizer: of the text, with a mask token.
-        window: tokens of a window, special ones counted, where nobody says.
+        tokenizer: tokenizer of the text, with a mask token.
+        window: default number of tokens of a window, special tokens included.
     """
 
     name: ClassVar[str] = "fill-mask"
@@ -129,7 +129,7 @@ class FillMask(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end."""
+        """Splits off some of many documents, or the last lines of each of a few."""
         return divided(rows, valid, seed, same)
 
     @classmethod
@@ -176,7 +176,7 @@ class FillMask(EncoderTask):
         return cls(tokenizer, trained_window(folder, cls.name))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Sets which tokens are hidden: by default 15 %, one by one."""
+        """Sets the share of masked tokens and the unit of masking: by default 15 %, single tokens."""
         masking = settings.masking
         stop = STOP if masking.length is None else stop_probability(masking.length)
         self.masking = replace(self.masking, share=masking.share or SHARE, unit=masking.unit or "token", stop=stop)
@@ -197,7 +197,7 @@ class FillMask(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """All rows as one stream of tokens, in windows of ``max_length``, special ones counted."""
+        """Joins all rows to one stream, in windows of ``max_length`` tokens, special ones included."""
         most = max_length or min(self.window or defaults.MAX_LENGTH, self.longest)
         if most > self.longest:
             raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
@@ -206,28 +206,30 @@ class FillMask(EncoderTask):
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
-        """(N, 1): the window with what stands around it, for each."""
+        """Returns the lengths (N, 1) of the windows, special tokens included."""
         return window_lengths(examples)[:, None] + self.around.added
 
     def _framed(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[list[int]]:
-        """The ids of each window with what stands around it."""
+        """Returns the ids of each window with its special tokens."""
         return [self.around.join(row.tolist())[0] for row in window_ids(examples, random)]
 
     def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """``ids`` (B, T), with some of them hidden, their ``mask``, and ``labels``: what was hidden, elsewhere -100.
+        """Returns ``ids`` (B, T) with masked tokens, their ``mask``, and ``labels``: the masked tokens, -100 elsewhere.
 
-        With ``random`` windows begin elsewhere each time and other tokens are hidden, as the settings say. Without it
-        15 % of the tokens of each window stand behind the mask, one by one, always the same ones: whatever a model was
-        trained on, its figures can be compared.
+        In training the windows begin at random positions, and random tokens are masked as the settings say. Else 15 %
+        of each window's tokens are masked, always the same ones, so that models trained with other settings can be
+        compared.
         """
         ids, mask = padded_with_mask(self._framed(examples, random), self.padding)
         rows = ids.numpy()
         if random is not None:
             hidden, chosen = self.masking(rows, random)
         else:
-            fixed = [np.random.default_rng([SEED, window.place]) for window in examples]
-            each = [self.evaluation_masking(row[None], draws) for row, draws in zip(rows, fixed, strict=True)]
-            hidden, chosen = (np.concatenate(part) for part in zip(*each, strict=True))
+            generators = [np.random.default_rng([SEED, window.place]) for window in examples]
+            masked = [
+                self.evaluation_masking(row[None], generator) for row, generator in zip(rows, generators, strict=True)
+            ]
+            hidden, chosen = (np.concatenate(part) for part in zip(*masked, strict=True))
         labels = ids.masked_fill(~torch.from_numpy(chosen), IGNORED)
         return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
 
@@ -239,18 +241,18 @@ class FillMask(EncoderTask):
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Tokens that were chosen."""
+        """Returns the number of tokens chosen for prediction."""
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over chosen tokens of −log p(token | the window as it is shown); see ``Translation.objective`` for
-        ``label_smoothing``. The head is computed for the chosen tokens alone.
+        """Σ over chosen tokens of −log p(token | masked window); ``label_smoothing`` as in
+        ``EncoderDecoderTask.objective``. The head is computed for the chosen tokens alone.
         """
         assert isinstance(model, Encoder)
         return output_loss(model.head, *self._chosen(model, batch), label_smoothing)
 
     def _chosen(self, model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The final stream (M, D) of the M chosen tokens of a batch, and what they are (M,)."""
+        """Returns the encoder's output (M, D) at the M chosen tokens of a batch, and their ids (M,)."""
         chosen = batch["labels"] != IGNORED
         return model.hidden(batch["ids"], batch["mask"])[chosen], batch["labels"][chosen]
 
@@ -267,15 +269,16 @@ class FillMask(EncoderTask):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Measured:
-        """``loss`` and ``accuracy`` (percent) of the 15 % of tokens that ``collate`` hides, over all windows, and the
-        ``pseudo_perplexity`` exp(−1/N Σ log p(w_t | all others of its window)): Salazar et al. 2020, section 2.3.
+        """Returns ``loss`` and ``accuracy`` (percent) of the 15 % of tokens that ``collate`` masks, over all windows,
+        and ``pseudo_perplexity``, exp(−1/N Σ log p(w_t | all others of its window)) (Salazar et al. 2020, section 2.3).
 
-        The latter takes a pass for each token: it is of ``most`` tokens, or of 2,000, drawn once, where there are more;
-        the details say of how many. It compares models of one vocabulary. Any of ``options`` is an error.
+        The latter takes a forward pass for each token. It is computed on ``most`` tokens, by default 2,000, always the
+        same ones; the details hold their number. It compares models with the same vocabulary. Any of ``options`` is an
+        error.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
-        sums, stream = np.zeros((len(rows), 5)), examples[0].stream
+        row_sums, stream = np.zeros((len(rows), 5)), examples[0].stream
         window_sums = np.zeros((stream.windows, 5))
 
         def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
@@ -283,135 +286,141 @@ class FillMask(EncoderTask):
             hidden, truth = self._chosen(model, batch)
             logits = model.head(hidden).float()
             losses = F.cross_entropy(logits, truth, reduction="none")
-            each = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
-            return each.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
+            sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
+            return sums.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
 
-        for places, (each, hidden) in self.map_batches(model, examples, read, batch_tokens):
-            window, place = hidden.T
-            firsts = np.array([examples[i].place * stream.context for i in places]) - len(self.around.before)
-            np.add.at(sums[:, :3], document_numbers(stream, firsts[window] + place), each)
-            np.add.at(window_sums[:, :3], np.array([examples[i].place for i in places])[window], each)
-        tokens = self._in_turn(model, examples, sums, most or IN_TURN, batch_tokens or EVALUATED)
-        scored = Sums(sums, masked_metrics)
-        total = sums.sum(axis=0)
+        for places, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
+            window, position = hidden.T
+            windows = np.array([examples[i].place for i in places])
+            firsts = windows * stream.context - len(self.around.before)
+            np.add.at(row_sums[:, :3], document_numbers(stream, firsts[window] + position), sums)
+            np.add.at(window_sums[:, :3], windows[window], sums)
+        tokens = self._add_pseudo_likelihoods(model, examples, row_sums, most or IN_TURN, batch_tokens or EVALUATED)
+        scored = Sums(row_sums, masked_metrics)
+        total = row_sums.sum(axis=0)
         details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
         return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, masked_metrics))
 
-    def _in_turn(self, model: Model, examples: Sequence[StreamWindow], sums: np.ndarray, most: int, tokens: int) -> int:
-        """Hide up to ``most`` tokens one at a time, add -log p and 1 to the last two sums of their documents; how many
-        tokens there are.
+    def _add_pseudo_likelihoods(
+        self, model: Model, examples: Sequence[StreamWindow], row_sums: np.ndarray, most: int, tokens: int
+    ) -> int:
+        """Masks up to ``most`` tokens one at a time and adds −log p and 1 to the last two sums of their documents;
+        returns the number of tokens.
         """
         assert isinstance(model, Encoder)
         stream, before = examples[0].stream, len(self.around.before)
-        taken, total = drawn_positions(examples, self.evaluation_masking.ordinary, most)
-        windows = (taken // stream.context).tolist()
+        drawn, total = drawn_positions(examples, self.evaluation_masking.ordinary, most)
+        windows = (drawn // stream.context).tolist()
         rows = {place: torch.tensor(self._framed([StreamWindow(stream, place)])[0]) for place in set(windows)}
-        places = list(zip(windows, (taken % stream.context + before).tolist(), strict=True))
-        found = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
-        documents = document_numbers(stream, taken)
-        sums[:, 3] += np.bincount(documents, -found, len(sums))
-        sums[:, 4] += np.bincount(documents, minlength=len(sums))
+        places = list(zip(windows, (drawn % stream.context + before).tolist(), strict=True))
+        log_p = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
+        documents = document_numbers(stream, drawn)
+        row_sums[:, 3] += np.bincount(documents, -log_p, len(row_sums))
+        row_sums[:, 4] += np.bincount(documents, minlength=len(row_sums))
         return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Each token with its frequency in the training text, one added to every count, whatever stands around it."""
-        loss, right = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
-        metrics = {"loss": loss, "accuracy": right, "pseudo_perplexity": math.exp(loss)}
+        """Scores the tokens' frequencies in the training text, plus one, without context."""
+        loss, accuracy = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
+        metrics = {"loss": loss, "accuracy": accuracy, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """None: the simple method is the ``guess``."""
+        """Returns None: the simple method is the ``guess``."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Each token with its frequency in the training text, window by window."""
+        """Scores the tokens' frequencies in the training text for each window."""
         sums = frequency_sums(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
         scored = Sums(np.pad(sums, ((0, 0), (0, 2))), masked_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Each text with the likeliest token in the place of each mask, and the product of their probabilities; a text
-        without words gets an empty answer.
+        """Returns each text with the likeliest token for each mask, and the product of their probabilities; "" for a
+        text without words.
 
-        The mask is written as the tokenizer's own (``[MASK]``, ``<mask>``). Several masks are filled each on its own,
-        the others being masked, as `transformers` does. With ``top_k`` the output is a list of the likeliest tokens,
-        ``{"label": the token, "score": its probability, "text": the text with it}``; of several masks a list of such
-        lists, in each of which the other masks stand as they were. Of a text longer than the model reads, the part
-        around each mask is read, and a warning says so.
+        Masks are written as the tokenizer's mask token (``[MASK]``, ``<mask>``). Each is predicted on its own while the
+        others stay masked, as in `transformers`. With ``top_k`` the output is a list of the likeliest tokens,
+        ``{"label": token, "score": probability, "text": text with it}``; for several masks a list of such lists, with
+        the other masks left in the texts. Of a text longer than the model takes, the part around each mask is read,
+        with a warning.
         """
         assert isinstance(model, Encoder)
         top_k, budget = options.get("top_k"), options.get("batch_tokens") or EVALUATED
         check_texts(self.name, inputs)
-        asked = [i for i, text in enumerate(inputs) if text.strip()]
-        for i in asked:
+        nonblank = [i for i, text in enumerate(inputs) if text.strip()]
+        for i in nonblank:
             check_has_mask(inputs[i], self.mask_name, i, len(inputs))
-        answers = [Prediction(text, [] if top_k else "", None) for text in inputs]
-        read = blanks(self.tokenizer, [inputs[i] for i in asked], self.longest)
-        guesses: list[list[Guess]] = [[] for _ in read]
+        predictions = [Prediction(text, [] if top_k else "", None) for text in inputs]
+        blanks = blanks_of(self.tokenizer, [inputs[i] for i in nonblank], self.longest)
+        guesses: list[list[Guess]] = [[] for _ in blanks]
 
         @torch.no_grad()
-        def guessed(batch: np.ndarray) -> list[list[Guess]]:
-            ids, real = (part.to(model.device) for part in padded_with_mask([read[i].ids for i in batch], self.padding))
-            made = []
-            for i, stream in zip(batch, model.hidden(ids, real), strict=True):
-                p = model.head(stream[read[i].places]).float().softmax(-1)
+        def guess_masks(batch: np.ndarray) -> list[list[Guess]]:
+            ids, mask = (
+                part.to(model.device) for part in padded_with_mask([blanks[i].ids for i in batch], self.padding)
+            )
+            batch_guesses = []
+            for i, hidden in zip(batch, model.hidden(ids, mask), strict=True):
+                p = model.head(hidden[blanks[i].places]).float().softmax(-1)
                 best = p.topk(min(top_k or 1, p.size(-1)))
-                made.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
-            return made
+                batch_guesses.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
+            return batch_guesses
 
-        batches = evaluation_batches([len(blank.ids) for blank in read], budget, pairs=budget * SQUARE) if read else []
-        for batch, told in sharding.each(batches, guessed):
-            for i, best in zip(batch, told, strict=True):
+        lengths = [len(blank.ids) for blank in blanks]
+        batches = evaluation_batches(lengths, budget, pairs=budget * SQUARE) if blanks else []
+        for batch, batch_guesses in sharding.each(batches, guess_masks):
+            for i, best in zip(batch, batch_guesses, strict=True):
                 guesses[i] = best
-        found: list[list[Guess]] = [[] for _ in asked]
-        for blank, made in zip(read, guesses, strict=True):
-            found[blank.owner] += made
-        for i, each in zip(asked, found, strict=True):
-            score = math.prod(guess.scores[0] for guess in each)
-            answers[i] = Prediction(inputs[i], self._output(inputs[i], each, top_k), score)
-        return answers
+        text_guesses: list[list[Guess]] = [[] for _ in nonblank]
+        for blank, own_guesses in zip(blanks, guesses, strict=True):
+            text_guesses[blank.owner] += own_guesses
+        for i, own_guesses in zip(nonblank, text_guesses, strict=True):
+            score = math.prod(guess.scores[0] for guess in own_guesses)
+            predictions[i] = Prediction(inputs[i], self._output(inputs[i], own_guesses, top_k), score)
+        return predictions
 
-    def _output(self, text: str, each: Sequence[Guess], top_k: int | None) -> Any:
+    def _output(self, text: str, guesses: Sequence[Guess], top_k: int | None) -> Any:
         if not top_k:
-            return fill_masks(self.tokenizer, text, [guess.tokens[0] for guess in each])
+            return fill_masks(self.tokenizer, text, [guess.tokens[0] for guess in guesses])
         lists = []
-        for place, guess in enumerate(each):
-            others = [None] * place, [None] * (len(each) - place - 1)
-            texts = [fill_masks(self.tokenizer, text, [*others[0], token, *others[1]]) for token in guess.tokens]
+        for number, guess in enumerate(guesses):
+            before, after = [None] * number, [None] * (len(guesses) - number - 1)
+            texts = [fill_masks(self.tokenizer, text, [*before, token, *after]) for token in guess.tokens]
             labels = [
                 self.tokenizer.backend.decode([token], skip_special_tokens=False).strip() for token in guess.tokens
             ]
-            told = zip(labels, guess.scores, texts, strict=True)
-            lists.append([{"label": label, "score": score, "text": made} for label, score, made in told])
+            choices = zip(labels, guess.scores, texts, strict=True)
+            lists.append([{"label": label, "score": score, "text": filled} for label, score, filled in choices])
         return lists[0] if len(lists) == 1 else lists
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """As all: the first words of texts, the last of them guessed."""
+        """Returns the first words of texts, the last of them predicted."""
         return last_word_samples(self, model, rows)
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Each text with its last word missing."""
+        """Returns each text with its last word masked."""
         return [" ".join([*text.split()[:-1], self.mask_name]) for text in texts]
 
     def row_line(self, row: Row) -> str:
-        """The beginning of the text."""
+        """Returns the beginning of the text."""
         return short(row.values["text"][:200])
 
 
-def blanks(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Blank]:
-    """One for each text; of a text of more than ``longest`` tokens one for each of its masks, the part around it, and a
-    warning says so. The masks of a text come in their order.
+def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Blank]:
+    """Returns one input for each text; for a text of more than ``longest`` tokens one for each mask, with the tokens
+    around it, and logs a warning. The masks of a text keep their order.
 
     >>> tokenizer = Tokenizer.train(["a small text"], size=300, template="both", mask=True)
-    >>> blanks(tokenizer, ["<mask> <mask>"], 8)
+    >>> blanks_of(tokenizer, ["<mask> <mask>"], 8)
     [Blank(owner=0, ids=[1, 4, 4, 2], places=[1, 2])]
-    >>> blanks(tokenizer, ["<mask><mask>"], 3)
+    >>> blanks_of(tokenizer, ["<mask><mask>"], 3)
     [Blank(owner=0, ids=[1, 4, 2], places=[1]), Blank(owner=0, ids=[1, 4, 2], places=[1])]
     """
     (name, mask), around = mask_token(tokenizer), tokenizer.around()
     room, shift = longest - around.added, len(around.before)
-    made, cut = [], 0
+    blanks, cut = [], 0
     for owner, (text, ids) in enumerate(zip(texts, tokenizer.encode(texts), strict=True)):
         places = [place for place, token in enumerate(ids) if token == mask]
         if len(places) != text.count(name):
@@ -420,12 +429,12 @@ def blanks(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Bla
                 "its tokenizer_config.json"
             )
         if len(ids) <= room:
-            made.append(Blank(owner, around.join(ids)[0], [place + shift for place in places]))
+            blanks.append(Blank(owner, around.join(ids)[0], [place + shift for place in places]))
             continue
         cut += 1
         for place in places:
             first = min(max(0, place - room // 2), len(ids) - room)
-            made.append(Blank(owner, around.join(ids[first : first + room])[0], [place - first + shift]))
+            blanks.append(Blank(owner, around.join(ids[first : first + room])[0], [place - first + shift]))
     if cut:
         log.warning(
             CountWarning(
@@ -434,27 +443,24 @@ def blanks(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Bla
                 f"longer than the {longest:,} tokens that the model reads; so many around each mask were read",
             )
         )
-    return made
+    return blanks
 
 
 @torch.no_grad()
 def pseudo_log_likelihoods(
     model: Encoder, rows: Mapping[int, Tensor], places: Sequence[tuple[int, int]], mask: int, tokens: int
 ) -> NDArray[np.float64]:
-    """log p(w_t | all tokens of its row but w_t), in nats, for each (key of ``rows``, t) of ``places``.
-
-    Salazar et al. 2020, equation 2.
-
-    Each place is a forward pass of its row with that one token behind the mask.
+    """Returns the pseudo-log-likelihood log p(w_t | the other tokens of its row), in nats, for each (key of ``rows``,
+    t) of ``places`` (Salazar et al. 2020, equation 2). Each takes a forward pass of its row with that token masked.
 
     Args:
         model: an encoder with a masked-language-model head.
         rows: ids (T,) of whole windows, without padding.
-        places: what is to be guessed.
-        mask: the mask token's id.
-        tokens: of a batch, about.
+        places: the tokens to predict.
+        mask: id of the mask token.
+        tokens: approximate number of tokens in a batch.
     """
-    found = np.empty(len(places))
+    log_p = np.empty(len(places))
     order = sorted(range(len(places)), key=lambda i: len(rows[places[i][0]]))
     while order:
         length = len(rows[places[order[0]][0]])
@@ -462,10 +468,10 @@ def pseudo_log_likelihoods(
         batch = [i for i in order[:most] if len(rows[places[i][0]]) == length]
         del order[: len(batch)]
         ids = torch.stack([rows[places[i][0]] for i in batch]).to(model.device)
-        at = torch.tensor([places[i][1] for i in batch], device=model.device)
-        each = torch.arange(len(batch), device=model.device)
-        truth = ids[each, at]
-        ids[each, at] = mask
+        positions = torch.tensor([places[i][1] for i in batch], device=model.device)
+        index = torch.arange(len(batch), device=model.device)
+        truth = ids[index, positions]
+        ids[index, positions] = mask
         hidden = model.hidden(ids)
-        found[batch] = model.head(hidden[each, at]).double().log_softmax(-1)[each, truth].cpu().numpy()
-    return found
+        log_p[batch] = model.head(hidden[index, positions]).double().log_softmax(-1)[index, truth].cpu().numpy()
+    return log_p
