@@ -14,7 +14,7 @@ from heedful.data.documents import read_rows
 from heedful.data.texts_on_disk import FileSlice, any_on_disk, row_size
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
-from heedful.tasks.documents import divided, located
+from heedful.tasks.documents import split_documents, token_stream
 from heedful.text import Tokenizer
 
 TEXT = "".join(f"The {n} old café\r\nstood {'—' * (n % 3)} by\n\n  the sea, {n * n} times;\n" for n in range(400))
@@ -64,9 +64,9 @@ def test_their_tokens_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest
     other = tmp_path / "other.txt"
     other.write_text("a short text\n")
     files = [made(tmp_path), str(other)]
-    whole, starts = located(tokenizer, read_rows(files, "text"), [7], [5])
+    whole, starts = token_stream(tokenizer, read_rows(files, "text"), [7], [5])
     rows = in_pieces(monkeypatch, *files)
-    found, places = located(tokenizer, rows, [7], [5])
+    found, places = token_stream(tokenizer, rows, [7], [5])
     assert isinstance(found, np.memmap)
     assert found.tolist() == whole.tolist()
     assert places.tolist() == starts.tolist()
@@ -75,24 +75,24 @@ def test_their_tokens_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest
 def test_tokens_are_made_once_for_a_file_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer.train([TEXT], 300, template="none")
     rows = in_pieces(monkeypatch, made(tmp_path))
-    first, _ = located(tokenizer, rows, [], [5])
+    first, _ = token_stream(tokenizer, rows, [], [5])
     with monkeypatch.context() as patch:
         patch.setattr(Tokenizer, "encode", lambda *_: pytest.fail("made again"))
-        assert located(tokenizer, rows, [], [5])[0].tolist() == first.tolist()
+        assert token_stream(tokenizer, rows, [], [5])[0].tolist() == first.tolist()
     again = in_pieces(monkeypatch, made(tmp_path, TEXT.replace("old", "new")))
-    assert located(tokenizer, again, [], [5])[0].tolist() != first.tolist()
+    assert token_stream(tokenizer, again, [], [5])[0].tolist() != first.tolist()
     assert not list((tmp_path / "kept").glob("**/.*"))
 
 
 def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = in_pieces(monkeypatch, made(tmp_path))
-    train, held = divided(rows, None, 0)
+    train, held = split_documents(rows, None, 0)
     assert [*train, *held] == [*rows]
     assert abs(sum(map(row_size, held)) - 4 * 700) <= max(map(row_size, rows)) / 2
     assert all(row.line >= train[-1].line for row in held)
-    assert len(divided(rows, 0.5, 0)[1]) == round(0.5 * len(rows))
+    assert len(split_documents(rows, 0.5, 0)[1]) == round(0.5 * len(rows))
     with pytest.raises(HeedfulError, match="give a validation file"):
-        divided(rows[:3], None, 0)
+        split_documents(rows[:3], None, 0)
 
 
 def test_a_wrong_byte_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from heedful.data import Kind, Rows, read, texts_on_disk
 from heedful.data.documents import read_rows
 from heedful.data.texts_on_disk import OnDisk, any_on_disk, row_size
 from heedful.errors import HeedfulError
-from heedful.tasks.documents import divided, located, sampled
+from heedful.tasks.documents import sampled_documents, split_documents, token_stream
 from heedful.text import Tokenizer
 
 SMALL, LARGE = 1 << 28, 1
@@ -121,7 +121,7 @@ def test_a_folder_is_large_where_its_files_are_together(tmp_path: Path, monkeypa
         rows = read_rows([str(folder)], "text")
         assert any_on_disk(rows) is large
         assert rows.skipped == 19 + 4  # blank lines; no column, no words, no UTF-8, no text
-        tokens, starts = located(tokenizer, rows, [7], [5])
+        tokens, starts = token_stream(tokenizer, rows, [7], [5])
         found.append((tokens.tolist(), starts.tolist()))
     assert len(rows) > 46
     assert found[0] == found[1]
@@ -135,31 +135,33 @@ def test_tokens_are_made_once_for_a_table_as_it_is(tmp_path: Path, monkeypatch: 
     tokenizer = Tokenizer.train(WORDS, 300, template="none")
     make(path, WORDS)
     whole, rows = read_both(monkeypatch, path)
-    expected, starts = located(tokenizer, whole, [7], [5])
-    found, places = located(tokenizer, rows, [7], [5])
+    expected, starts = token_stream(tokenizer, whole, [7], [5])
+    found, places = token_stream(tokenizer, rows, [7], [5])
     assert isinstance(found, np.memmap)
     assert (found.tolist(), places.tolist()) == (expected.tolist(), starts.tolist())
     with monkeypatch.context() as patch:
         patch.setattr(texts_on_disk.TableOnDisk, "text", lambda *_: pytest.fail("read again"))
-        assert located(tokenizer, rows, [7], [5])[0].tolist() == expected.tolist()
-        assert located(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() == expected.tolist()
+        assert token_stream(tokenizer, rows, [7], [5])[0].tolist() == expected.tolist()
+        assert token_stream(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() == expected.tolist()
     make(path, [text.replace("has", "had") for text in WORDS])
     with pytest.raises(HeedfulError, match=rf"a.{kind} is not what it was .*; begin again"):
-        located(tokenizer, rows, [8], [5])
-    assert located(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() != expected.tolist()
+        token_stream(tokenizer, rows, [8], [5])
+    assert token_stream(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() != expected.tolist()
 
 
 def test_the_last_documents_are_held_back_and_some_of_all_are_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, rows = read_both(monkeypatch, parquet(tmp_path / "a.parquet", WORDS * 20))
-    train, held = divided(rows, None, 0)
+    train, held = split_documents(rows, None, 0)
     assert [*train, *held] == [*rows]
     assert abs(sum(map(row_size, held)) - 4 * 700) <= max(map(row_size, rows)) / 2
-    assert len(divided(rows, 0.25, 0)[1]) == round(0.25 * len(rows))
-    with pytest.raises(HeedfulError, match="1 of 1 documents cannot be held back; give a validation file"):
-        divided(Rows(rows[:1]), None, 0)
-    some, every = sampled(rows), sum(map(row_size, rows))
+    assert len(split_documents(rows, 0.25, 0)[1]) == round(0.25 * len(rows))
+    with pytest.raises(
+        HeedfulError, match="1 of 1 documents cannot be split off for validation; give a validation file"
+    ):
+        split_documents(Rows(rows[:1]), None, 0)
+    some, every = sampled_documents(rows), sum(map(row_size, rows))
     assert every > 64 * 700
     assert 0.6 < sum(map(row_size, some)) / (64 * 700) < 1.5
     assert some[0] is rows[0]

@@ -22,8 +22,8 @@ from heedful.inference.pipeline import pipeline
 from heedful.metrics.translation import translation_metrics
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.baselines import linear_images, linear_text, packed
-from heedful.tasks.run_data import divided
+from heedful.tasks.baselines import linear_images, linear_text, xz_bits_per_byte
+from heedful.tasks.run_data import train_and_validation_rows
 from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of
 from heedful.views.run_figures import draw_report
@@ -100,8 +100,8 @@ def test_packed_is_what_the_compressor_adds() -> None:
         return len(lzma.compress(data, format=lzma.FORMAT_RAW, filters=filters))
 
     read_before = size(learned + asked) - size(learned)
-    assert packed(learned, asked) == pytest.approx(8 * read_before / len("".join(asked).encode()))
-    assert packed(learned, asked) < packed([], asked)
+    assert xz_bits_per_byte(learned, asked) == pytest.approx(8 * read_before / len("".join(asked).encode()))
+    assert xz_bits_per_byte(learned, asked) < xz_bits_per_byte([], asked)
 
 
 def test_without_scikit_learn_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def folder_of(name: str, files: list[Path], out: Path, data: DataSettings | None
         model=ModelSettings(dim=16, heads=2, depth=1),
         tokenizer=TokenizerSettings(kind="bpe", size=300, shared=True if name == "translation" else None),
     )
-    rows, _ = divided(kind, settings)
+    rows, _ = train_and_validation_rows(kind, settings)
     task = kind.prepare(rows, settings)
     model = heedful.create(task.config(settings), seed=0)
     task.before_training(model, settings)
@@ -196,7 +196,7 @@ def test_what_a_baseline_lacks_is_said_before_the_model_is_scored(
     assert told[-1].startswith("nothing was drawn: text-generation has no picture")
     assert not (tmp_path / "drawn").exists()
     monkeypatch.setattr(TextGeneration, "measure", None)  # a call would fail otherwise
-    with pytest.raises(HeedfulError, match="no simple method answers prompts or messages; leave --baseline out"):
+    with pytest.raises(HeedfulError, match="there is no baseline for prompts or messages; leave --baseline out"):
         evaluate(str(folder), data, baseline=True, say=told.append)
 
 
@@ -224,7 +224,7 @@ def test_a_language_model_is_held_against_a_compressor(tmp_path: Path) -> None:
     result = evaluate(str(folder), [str(tmp_path / "test.jsonl")], baseline=True, say=lambda line: None)
     held = Counter(row.values["text"] for row in training_rows(pipeline(None, folder)))
     assert 27 <= sum(held.values()) < 30
-    expected = packed([text for text in books[:30] if text in held], books[30:])
+    expected = xz_bits_per_byte([text for text in books[:30] if text in held], books[30:])
     assert result["baseline"]["metrics"] == {"bits_per_byte": pytest.approx(expected)}
     assert set(result["intervals"]) == {"loss", "perplexity", "bits_per_byte"}
     assert result["baseline"]["metrics"]["bits_per_byte"] < result["metrics"]["bits_per_byte"]

@@ -17,7 +17,7 @@ from heedful.data.split import split
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.conversations import Talk
+from heedful.tasks.conversations import InstructionExample
 from heedful.tasks.text_generation import TextGeneration
 from heedful.text import Tokenizer, chat_template
 from heedful.training.run import train
@@ -161,7 +161,7 @@ def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
         assert batch["ids"][i, : len(ids) - 1].tolist() == ids[:-1]
         assert batch["labels"][i].tolist() == labels + [-100] * (batch["labels"].size(1) - len(labels))
     assert task.count(batch) == sum(len(ids) for ids in task.tokenizer.encode(["moo moo", "Moo."])) + 2
-    assert encoded.note == f"{task.count(batch)} tokens of answers learned, what is asked is read"
+    assert encoded.note == f"{task.count(batch)} tokens of answers learned, prompts are read"
     assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
 
 
@@ -292,7 +292,9 @@ def test_a_model_of_documents_is_told_instructions(tmp_path: Path) -> None:
     begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
     after = run(tmp_path / "pairs.tsv", tmp_path / "two", max_steps=30, **begun)["metrics"]
     assert after["perplexity"] < 0.9 * before["perplexity"]
-    assert isinstance(TextGeneration.load(tmp_path / "two").encode(pairs(("The ", "cow"))).examples[0], Talk)
+    assert isinstance(
+        TextGeneration.load(tmp_path / "two").encode(pairs(("The ", "cow"))).examples[0], InstructionExample
+    )
 
 
 def test_a_model_of_documents_is_told_conversations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,10 +305,10 @@ def test_a_model_of_documents_is_told_conversations(tmp_path: Path, caplog: pyte
     (tmp_path / "talks.jsonl").write_text(json.dumps({"messages": asked}) + "\n")
     begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
     run(tmp_path / "talks.jsonl", tmp_path / "two", training=TrainingSettings(lr=1e-2), max_steps=60, **begun)
-    assert "the model has no chat template; messages are put in the plain one" in caplog.text
+    assert "the model has no chat template; messages are written with the default one" in caplog.text
     task = TextGeneration.load(tmp_path / "two")
     (talk,) = task.encode(talks(asked)).examples
-    assert isinstance(talk, Talk)
+    assert isinstance(talk, InstructionExample)
     told = task.tokenizer.decode([[one for one, said in zip(talk.ids, talk.learned, strict=True) if said]])
     assert told == ["moo"]
     assert talk.ids.count(task.end) == 2  # after what is asked and what is answered, as one token

@@ -226,13 +226,13 @@ def test_the_loss_is_that_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 def test_documents_begin_and_end_as_the_tokenizer_and_the_model_say(tmp_path: Path) -> None:
-    from heedful.tasks.documents import joined
+    from heedful.tasks.documents import joined_tokens
     from heedful.tasks.text_generation import TextGeneration
 
     bare = {name: TextGeneration.load(folder_of(name, tmp_path)) for name in DECODERS}
 
     def stream(task: TextGeneration) -> list[int]:
-        return joined(
+        return joined_tokens(
             task.tokenizer, [Row({"text": text}, "", 1) for text in ENGLISH[:2]], task.begins, task.closes
         ).tolist()
 

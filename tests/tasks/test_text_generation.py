@@ -142,7 +142,7 @@ def test_what_the_vocabulary_lacks_is_said(caplog: pytest.LogCaptureFixture) -> 
     assert answer.output[:2] == "QT"
     assert len(answer.output) == 5
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "the model does not know every character of 'QT'; it reads the unknown token there"
+        "the vocabulary lacks characters of 'QT'; the model reads the unknown token there"
     ]
 
 

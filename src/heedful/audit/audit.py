@@ -28,8 +28,8 @@ from heedful.errors import many
 from heedful.models.base import device_of
 from heedful.pretrained.fill_model import build_empty
 from heedful.settings import RunSettings
-from heedful.tasks.documents import sampled
-from heedful.tasks.run_data import divided
+from heedful.tasks.documents import sampled_documents
+from heedful.tasks.run_data import train_and_validation_rows
 from heedful.tasks.task import Encoded, Task
 from heedful.training.resolve import resolved, with_recipe
 
@@ -86,7 +86,7 @@ def audit(settings: RunSettings) -> Audit:
     began = time.perf_counter()
     kind = tasks.chosen(settings)
     settings = with_recipe(kind, settings)
-    train, validation = divided(kind, settings)
+    train, validation = train_and_validation_rows(kind, settings)
     kind = kind.for_rows(train, settings)
     settings = resolved(kind, train, settings, device_of("cpu"))
     task, config = _task_and_config(kind, train, settings)
@@ -130,7 +130,7 @@ def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]
         unit = "pieces of documents" if any(map(continues_previous, train)) else "documents"
         total = len(train)
         yield from check_skipped_rows(train)
-        train = Rows(sampled(train), 0, train.columns)
+        train = Rows(sampled_documents(train), 0, train.columns)
         yield Finding("sampled", "fact", len(train), f"{len(train):,} of {total:,} {unit} were looked at")
     yield from check_skipped_rows(train)
     yield from (replace(finding, part="valid") for finding in check_skipped_rows(validation))

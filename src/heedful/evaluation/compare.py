@@ -19,7 +19,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import metrics_of_draws
 from heedful.metrics.intervals import doubts
 from heedful.metrics.paired import Difference, differences, verdict
-from heedful.tasks.run_data import columns_of, prefix_of
+from heedful.tasks.run_data import columns_in_card, stripped_prefix
 from heedful.tasks.task import Encoded, Measured, short
 
 ANY_TOKENS = "bits_per_byte"  # compares models with different tokenizers; a loss per token does not
@@ -76,9 +76,9 @@ def compare(
             names=columns,
             split=split,
             separator=separator,
-            remembered=columns_of(pipes[0].card) or columns_of(pipes[1].card),
+            remembered=columns_in_card(pipes[0].card) or columns_in_card(pipes[1].card),
         )
-    rows = with_stripped_words(rows, prefix_of(pipes[0].card))
+    rows = with_stripped_words(rows, stripped_prefix(pipes[0].card))
     for note in rows.notes:
         say(note.replace("--data.columns", "--columns"))
     encoded = _encoded(pipes, rows, say)

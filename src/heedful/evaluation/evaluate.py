@@ -18,7 +18,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import overall
 from heedful.metrics.intervals import doubts, intervals
 from heedful.settings import RunSettings
-from heedful.tasks.run_data import columns_of, divided, prefix_of, rule_of
+from heedful.tasks.run_data import columns_in_card, equality_rule, stripped_prefix, train_and_validation_rows
 from heedful.tasks.task import Measured
 from heedful.util.ranks import joined, own_device
 from heedful.util.sharding import among
@@ -81,9 +81,9 @@ def evaluate(
                 names=columns,
                 split=split,
                 separator=separator,
-                remembered=columns_of(pipe.card),
+                remembered=columns_in_card(pipe.card),
             )
-        rows = with_stripped_words(rows, prefix_of(pipe.card))
+        rows = with_stripped_words(rows, stripped_prefix(pipe.card))
         encoded = pipe.task.encode(rows)
         for line in _reading_lines(rows, encoded.note):
             say(line)
@@ -164,15 +164,15 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
     if files is not None:
         data = None if settings is None else settings.data
         names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)
-        remembered = columns_of(pipe.card)
+        remembered = columns_in_card(pipe.card)
         rows = read(
             list(files), pipe.task.columns, names=names, split="train", separator=separator, remembered=remembered
         )
-        return with_stripped_words(rows, prefix_of(pipe.card))
+        return with_stripped_words(rows, stripped_prefix(pipe.card))
     remedy = "name files to learn from: --baseline-train FILE"
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")
     for file in settings.train:
         if not file.startswith((PREFIX, hub_datasets.PREFIX)) and not Path(file).exists():
             raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
-    return divided(type(pipe.task), settings, settled=True, same=rule_of(pipe.card))[0]
+    return train_and_validation_rows(type(pipe.task), settings, settled=True, same=equality_rule(pipe.card))[0]

@@ -22,7 +22,7 @@ from heedful.inference.output_file import PartialFile, is_json, one_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
-from heedful.tasks.run_data import columns_of, prefix_of
+from heedful.tasks.run_data import columns_in_card, stripped_prefix
 from heedful.tasks.task import Prediction
 from heedful.util.progress import Progress
 from heedful.util.ranks import Ranks, joined, own_device
@@ -130,7 +130,7 @@ def predict(
 
 def _remembered(card: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the reading settings of the training data that also apply to inputs."""
-    return {"remembered": columns_of(card), "strip_prefix": prefix_of(card)}
+    return {"remembered": columns_in_card(card), "strip_prefix": stripped_prefix(card)}
 
 
 def _effective(options: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Instructions and conversations for a language model: what is asked is read, what is answered is learned."""
+"""Instructions and conversations for a language model: prompts are read, answers are learned."""
 
 from __future__ import annotations
 
@@ -16,57 +16,60 @@ from heedful.tasks.task import Batch, Encoded, arrow_joined
 from heedful.tasks.token_batches import IGNORED, padded
 from heedful.text import Tokenizer, chat_template
 
-LONGEST = 256  # tokens of an example, where nobody says
-OPENING = 40  # characters of a document that it is begun with
+LONGEST = 256  # default maximum number of tokens of an example
+OPENING = 40  # characters of a document in a sample of a run's log
 
 
-class Talk(NamedTuple):
-    """One example: its ids, which of them are learned, and the bytes of text that these stand for."""
+class InstructionExample(NamedTuple):
+    """An instruction or a conversation, encoded."""
 
     ids: list[int]
-    learned: list[bool]
-    size: int
+    learned: list[bool]  # True for each token of an answer
+    answer_bytes: int  # number of bytes of the answers in UTF-8
 
 
-def are_talks(rows: Sequence[Row]) -> bool:
-    """Returns True if rows hold instructions, not documents; both is an error."""
-    talks = ["text" not in row.values for row in rows]
-    if any(talks) and not all(talks):
-        odd = rows[talks.index(not talks[0])]
-        raise HeedfulError(f"documents and instructions in one set, in {odd.file}:{odd.line}; give one kind of data")
-    return any(talks)
+def are_instructions(rows: Sequence[Row]) -> bool:
+    """Returns True if rows hold instructions, not documents; raises ``HeedfulError`` if they hold both."""
+    flags = ["text" not in row.values for row in rows]
+    if any(flags) and not all(flags):
+        other = rows[flags.index(not flags[0])]
+        raise HeedfulError(
+            f"documents and instructions in one set, in {other.file}:{other.line}; give one kind of data"
+        )
+    return any(flags)
 
 
-def words_of(row: Row) -> list[str]:
-    """The texts of an instruction, or of a conversation with the words that the plain template puts before each."""
+def instruction_texts(row: Row) -> list[str]:
+    """Returns the texts of an instruction, or of a conversation in the default template."""
     if "messages" in row.values:
         return [f"{message['role']}:\n{message['content']}\n" for message in row.values["messages"]]
     return [row.values["prompt"], row.values["completion"]]
 
 
-def opening(row: Row) -> tuple[Any, str | None]:
-    """What a model may be asked to show what it has learned of a row, and what it should say: the first words of a
-    document, which has no answer; a prompt; the messages before the last.
+def prompt_and_target(row: Row) -> tuple[Any, str | None]:
+    """Returns (prompt, target) for a sample of a run's log: the messages before the last, a prompt, or the first words
+    of a document, without a target.
     """
     if "messages" in row.values:
-        *before, last = row.values["messages"]
-        return before, last["content"]
+        *earlier, last = row.values["messages"]
+        return earlier, last["content"]
     if "prompt" in row.values:
         return row.values["prompt"], row.values["completion"]
     first = row.values["text"][:OPENING]
     return first.rpartition(" ")[0] or first, None
 
 
-def told(row: Row) -> str:
-    """An example as one short line for a person."""
+def instruction_line(row: Row) -> str:
+    """Returns an example as one short line for people."""
     if "messages" in row.values:
         return arrow_joined([message["content"] for message in row.values["messages"]])
-    return arrow_joined(words_of(row))
+    return arrow_joined(instruction_texts(row))
 
 
-def with_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
-    """Give a tokenizer that is to read conversations the plain template, in which its end token is written out; whether
-    it needed one.
+def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
+    """Gives a tokenizer the default chat template if rows have messages and it has none; returns True if it did.
+
+    The tokenizer then reads the end token that the template writes as text.
     """
     needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
     if needed:
@@ -75,71 +78,74 @@ def with_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
     return needed
 
 
-def encoded(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:
-    """Each row as one example, whole; those of more than ``most`` tokens are left out, and the note says so.
+def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:
+    """Encodes each row as one example; leaves out rows of more than ``most`` tokens, with a note.
 
-    Of a prompt and its completion these stand one after the other as they are written, after what begins a text, and
-    before the end token; the completion and the end token are learned. Of messages the words of the chat template, in
-    which the assistant's are learned (``heedful.text.chat_template.render_conversation``).
+    A prompt and its completion follow each other between the begin tokens and the end token; completion and end token
+    are learned. Messages are written with the chat template, and the assistant's are learned
+    (``heedful.text.chat_template.render_conversation``).
     """
-    kept, out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
-    for row, talk in zip(rows, _talks(tokenizer, rows, begins, end), strict=True):
-        if len(talk.ids) - 1 <= most:
-            kept.append(row)
-            examples.append(talk)
+    fitting, left_out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
+    for row, example in zip(rows, _examples(tokenizer, rows, begins, end), strict=True):
+        if len(example.ids) - 1 <= most:
+            fitting.append(row)
+            examples.append(example)
         else:
-            out.append(row)
+            left_out.append(row)
     if not examples:
         raise HeedfulError(
             f"every example is longer than {many(most, 'token')}, in {rows[0].file}; raise --data.max-length, or give "
             "shorter ones"
         )
-    note = f"{many(sum(sum(talk.learned) for talk in examples), 'token')} of answers learned, what is asked is read"
-    note += f"; {many(len(out))} longer than {most} tokens left out" if out else ""
-    return Encoded(examples, kept, note, len(out), out)
+    note = f"{many(sum(sum(example.learned) for example in examples), 'token')} of answers learned, prompts are read"
+    note += f"; {many(len(left_out))} longer than {most} tokens left out" if left_out else ""
+    return Encoded(examples, fitting, note, len(left_out), left_out)
 
 
-def _talks(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) -> Iterator[Talk]:
+def _examples(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) -> Iterator[InstructionExample]:
     for row in rows:
         if "messages" in row.values:
             yield _conversation(tokenizer, row)
             continue
-        asked, answered = tokenizer.encode(words_of(row))
-        before = [*begins, *asked]
-        yield Talk(
-            [*before, *answered, end],
-            [False] * len(before) + [True] * (len(answered) + 1),
+        prompt, answer = tokenizer.encode(instruction_texts(row))
+        before = [*begins, *prompt]
+        yield InstructionExample(
+            [*before, *answer, end],
+            [False] * len(before) + [True] * (len(answer) + 1),
             len(row.values["completion"].encode("utf-8", "surrogatepass")),
         )
 
 
-def _conversation(tokenizer: Tokenizer, row: Row) -> Talk:
+def _conversation(tokenizer: Tokenizer, row: Row) -> InstructionExample:
     try:
         parts = chat_template.render_conversation(tokenizer, row.values["messages"])
     except HeedfulError as error:
         raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
     ends = np.cumsum([len(text) for text, _ in parts])
-    spans = [(int(end) - len(text), int(end)) for (text, said), end in zip(parts, ends, strict=True) if said]
+    spans = [(int(end) - len(text), int(end)) for (text, is_answer), end in zip(parts, ends, strict=True) if is_answer]
     ((ids, offsets),) = tokenizer.offsets(["".join(text for text, _ in parts)])
     learned = [any(first < until and last > begin for begin, until in spans) for first, last in offsets]
     if not any(learned[1:]):
-        raise HeedfulError(f"{row.file}:{row.line}: no token of the assistant's is left to learn; look at the template")
-    return Talk(ids, learned, sum(len(text.encode("utf-8", "surrogatepass")) for text, said in parts if said))
+        raise HeedfulError(
+            f"{row.file}:{row.line}: no token of the assistant is left to learn; check the chat template"
+        )
+    answer_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text, is_answer in parts if is_answer)
+    return InstructionExample(ids, learned, answer_bytes)
 
 
-def collated(examples: Sequence[Talk], padding: int) -> dict[str, Tensor]:
-    """``ids`` (B, T) and ``labels``, the token after each where that one is learned. Padding comes last, where no real
-    token sees it.
+def collate_instructions(examples: Sequence[InstructionExample], padding: int) -> dict[str, Tensor]:
+    """Returns ``ids`` (B, T) and ``labels``, the next token if it is learned. Padding comes last, where no token
+    attends to it.
     """
     labels = [
-        [token if learned else IGNORED for token, learned in zip(talk.ids[1:], talk.learned[1:], strict=True)]
-        for talk in examples
+        [token if learned else IGNORED for token, learned in zip(example.ids[1:], example.learned[1:], strict=True)]
+        for example in examples
     ]
-    return {"ids": padded([talk.ids[:-1] for talk in examples], padding), "labels": padded(labels, IGNORED)}
+    return {"ids": padded([example.ids[:-1] for example in examples], padding), "labels": padded(labels, IGNORED)}
 
 
-def answered(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Σ −log p of each example's learned tokens, and how many there are, (B,) each."""
+def answer_losses(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Returns Σ −log p over each example's learned tokens, and their number, (B,) each."""
     labels = batch["labels"]
     losses = F.cross_entropy(
         model(batch["ids"]).flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"

@@ -17,21 +17,19 @@ from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.bulk_encoding import encode_parts
 
-VOCABULARY = 64  # of texts on disk so many pieces' bytes are what a vocabulary is learned from
-PIECES = 4  # and so many pieces' bytes are held back
-FEW = 20  # below so many documents a part of each is held back, from there on some documents
-VALID = 0.1  # the share of each
+VOCABULARY = 64  # size in pieces of the sample of texts on disk from which a vocabulary is trained
+PIECES = 4  # size in pieces of the validation part of texts on disk
+FEW = 20  # number of documents below which the last part of each is split off, instead of whole documents
+VALID = 0.1  # share of each
 
 
-def divided(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Training and validation rows: of many documents some are held back, of few the last part of each that has lines,
-    cut at a line's end.
-    """
+def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
+    """Splits documents for training and validation: some of many documents, or the last lines of each of a few."""
     if any_on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:
-        whole, kept = split(rows, valid, seed, by="text", same=same)
-        return Rows(whole, rows.skipped, rows.columns), Rows(kept, 0, rows.columns)
+        many_train, many_held = split(rows, valid, seed, by="text", same=same)
+        return Rows(many_train, rows.skipped, rows.columns), Rows(many_held, 0, rows.columns)
     train, held = Rows([], rows.skipped, rows.columns), Rows([], 0, rows.columns)
     for row in rows:
         text = row.values["text"]
@@ -42,13 +40,13 @@ def divided(rows: Rows, valid: float | None, seed: int, same: Same = content_dig
     if not held:
         where = f", in {rows[0].file}" if rows else ""
         raise HeedfulError(
-            f"no text has two lines{where}, so that a part could be held back; give a validation file: --valid FILE"
+            f"no text has two lines{where}, so none can be split for validation; give a validation file: --valid FILE"
         )
     return train, held
 
 
-def sampled(rows: Sequence[Row]) -> Sequence[Row]:
-    """All rows; of texts on disk about as many as hold 64 MiB, evenly over all of them."""
+def sampled_documents(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns all rows, or of texts on disk an evenly spaced sample of about 64 MiB."""
     return (
         rows[:: max(1, round(sum(map(row_size, rows)) / (VOCABULARY * texts_on_disk.PIECE)))]
         if any_on_disk(rows)
@@ -57,11 +55,13 @@ def sampled(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
-    """The last rows are held back, few where no share is given: each evaluation reads them all."""
+    """Splits off the last rows; by default few, since each evaluation reads all of them."""
     count = _few(rows) if valid is None else max(1, round(valid * len(rows)))
     if not 0 < count < len(rows):
         what = "pieces" if any(map(continues_previous, rows)) else "documents"
-        raise HeedfulError(f"{count} of {len(rows)} {what} cannot be held back; give a validation file: --valid FILE")
+        raise HeedfulError(
+            f"{count} of {len(rows)} {what} cannot be split off for validation; give a validation file: --valid FILE"
+        )
     return Rows(rows[:-count], rows.skipped, rows.columns), Rows(rows[-count:], 0, rows.columns)
 
 
@@ -74,26 +74,28 @@ def _few(rows: Rows) -> int:
     return count
 
 
-def joined(tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]) -> np.ndarray:
-    """Yields for each document its begin token, its ids and its end token."""
-    return located(tokenizer, rows, begins, closes)[0]
+def joined_tokens(
+    tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]
+) -> np.ndarray:
+    """Returns the tokens of all documents, each with its begin and end tokens, as one array."""
+    return token_stream(tokenizer, rows, begins, closes)[0]
 
 
-def located(
+def token_stream(
     tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As ``joined``, and the place of the first token of each document.
+    """Returns the ``joined_tokens``, and the position of the first token of each document.
 
-    Of texts on disk the tokens are written to a file of their own, once for each text and tokenizer, and read from
-    there: ``heedful.data.token_stream``.
+    The tokens of texts on disk are written to a file once for each text and tokenizer, and read from there
+    (``heedful.data.token_stream``).
     """
     kind = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     starts = array("q")
     if not any_on_disk(rows):
         tokens = np.concatenate([*_parts(tokenizer, rows, begins, closes, kind, starts)])
         return tokens, np.array(starts, dtype=np.int64)
-    made = chain((tokenizer.backend.to_str(), begins, closes, kind.str), map(text_identity, rows))
-    return cached_tokens(made, lambda: _parts(tokenizer, rows, begins, closes, kind, starts), kind, starts)
+    identity = chain((tokenizer.backend.to_str(), begins, closes, kind.str), map(text_identity, rows))
+    return cached_tokens(identity, lambda: _parts(tokenizer, rows, begins, closes, kind, starts), kind, starts)
 
 
 def _parts(
@@ -104,11 +106,11 @@ def _parts(
     kind: np.dtype[Any],
     starts: MutableSequence[int],
 ) -> Iterator[np.ndarray]:
-    """The stream, part by part; ``starts`` gets the place of each document."""
+    """Yields the stream in parts; appends the position of each document to ``starts``."""
     size, last = 0, list[int]()
     texts = (row.values["text"] for row in rows)
     for first, ids in encode_parts(tokenizer, texts, (continues_previous(row) for row in rows)):
-        if first or not starts:  # what is held back of a large text goes on with what is not there
+        if first or not starts:  # the validation part of a large text may begin inside a document
             starts.append(size + len(last))
         part = np.concatenate([np.array([*last, *begins], kind), ids.astype(kind)]) if first else ids.astype(kind)
         size, last = size + len(part), list(closes)

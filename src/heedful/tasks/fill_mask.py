@@ -29,7 +29,7 @@ from heedful.models import Encoder, Model
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.documents import divided, sampled
+from heedful.tasks.documents import sampled_documents, split_documents
 from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.masked_windows import (
@@ -121,16 +121,14 @@ class FillMask(EncoderTask):
         table = word_joints(tokenizer)
         ordinary = np.array([i not in tokenizer.special for i in range(tokenizer.vocab_size)])
         self.masking = Masking(self.mask, ordinary, np.array(table.before), np.array(table.after))
-        self.evaluation_masking = replace(
-            self.masking, masked=1.0, other=0.0
-        )  # what is measured: all that is chosen is hidden
+        self.evaluation_masking = replace(self.masking, masked=1.0, other=0.0)  # every chosen token is masked
 
     # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Splits off some of many documents, or the last lines of each of a few."""
-        return divided(rows, valid, seed, same)
+        return split_documents(rows, valid, seed, same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -154,7 +152,7 @@ class FillMask(EncoderTask):
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Trains the tokenizer on the training documents."""
-        texts = (row.values["text"] for row in sampled(rows))
+        texts = (row.values["text"] for row in sampled_documents(rows))
         tokenizer = cls.train_tokenizer(texts, settings, kind="bpe", mask=True)
         return cls(tokenizer, settings.data.max_length or defaults.MAX_LENGTH)
 

@@ -12,8 +12,8 @@ from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, count
 from heedful.errors import HeedfulError, many
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.tasks.conversations import opening
-from heedful.tasks.documents import joined, located
+from heedful.tasks.conversations import prompt_and_target
+from heedful.tasks.documents import joined_tokens, token_stream
 from heedful.tasks.model_setup import special_id
 from heedful.tasks.task import LINE, SAMPLES, LoggedSample, Task, short
 from heedful.text import Tokenizer
@@ -25,7 +25,7 @@ SHUFFLED = 1 << 22  # maximum number of positions that are drawn by a permutatio
 
 def last_word_samples(task: Task, model: Model, rows: Rows) -> list[LoggedSample]:
     """Returns samples for a run's log: the beginnings of the first ``rows``, their last word predicted by the model."""
-    texts = [text for text in (short(opening(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
+    texts = [text for text in (short(prompt_and_target(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
     inputs = task.trial_inputs(texts)
     predictions = task.predict(model, inputs) if inputs else []
     return [
@@ -52,7 +52,7 @@ def window_stream(
             f"{many(room + added, 'token')} cannot hold a text and the {many(added, 'special one')} around it; raise "
             "--data.max-length"
         )
-    tokens, starts = located(tokenizer, rows, [], [special_id(tokenizer.end)])
+    tokens, starts = token_stream(tokenizer, rows, [], [special_id(tokenizer.end)])
     if not any(ordinary[chunk].any() for _, chunk in chunks(tokens)):
         where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
         raise HeedfulError(f"no token that can be masked{where}: nothing to learn from; give more text")
@@ -131,7 +131,7 @@ def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, le
     """Returns mean −log p and accuracy (percent) on the tokens of ``rows`` of a model that knows only the tokens'
     frequencies in ``learned``, plus one.
     """
-    known, own = (_counts(joined(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
+    known, own = (_counts(joined_tokens(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
     counts, truth = (known + 1) * ordinary, own * ordinary
     p = counts / counts.sum()
     loss = float(-(truth[ordinary] * np.log(p[ordinary])).sum() / truth.sum())
@@ -140,7 +140,7 @@ def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, le
 
 def frequency_sums(tokenizer: Tokenizer, ordinary: np.ndarray, stream: Stream, learned: Rows) -> np.ndarray:
     """Returns for each window of a stream (N, 3): Σ −log p, right predictions and tokens, as ``frequency_metrics``."""
-    counts = (_counts(joined(tokenizer, learned, [], []), len(ordinary)) + 1) * ordinary
+    counts = (_counts(joined_tokens(tokenizer, learned, [], []), len(ordinary)) + 1) * ordinary
     p = counts / counts.sum()
     tokens = np.asarray(stream.tokens)
     positions = np.flatnonzero(ordinary[tokens])

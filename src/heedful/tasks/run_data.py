@@ -1,4 +1,4 @@
-"""The rows of a run: from two sources, the parts of one that has parts, or one set divided."""
+"""Training and validation rows of a run: from two sources, the splits of one, or a random split."""
 
 from __future__ import annotations
 
@@ -18,40 +18,45 @@ from heedful.tasks.task import Task
 BY_CONTENT = "content"  # in heedful.json, under data.same
 
 
-def remembered_by(model: str | None) -> dict[str, str]:
+def training_columns(model: str | None) -> dict[str, str]:
     """Returns the column names of the training data; {} where the folder does not hold them."""
-    return columns_of(read_card(model)) if model is not None and Path(model).is_dir() else {}
+    return columns_in_card(read_card(model)) if model is not None and Path(model).is_dir() else {}
 
 
-def columns_of(card: Mapping[str, Any]) -> dict[str, str]:
+def columns_in_card(card: Mapping[str, Any]) -> dict[str, str]:
     """Returns the column names of the training data from ``heedful.json``."""
     data = card.get("data")
-    found = data.get("columns") if isinstance(data, Mapping) else None
-    if not isinstance(found, Mapping):
+    columns = data.get("columns") if isinstance(data, Mapping) else None
+    if not isinstance(columns, Mapping):
         return {}
-    return {name: called for name, called in found.items() if isinstance(name, str) and isinstance(called, str)}
+    return {name: source for name, source in columns.items() if isinstance(name, str) and isinstance(source, str)}
 
 
-def rule_of(card: Mapping[str, Any]) -> Same:
-    """Which rows counted as the same when a run held some back: by content, or, of a run whose ``heedful.json`` does
-    not say it, as written.
+def equality_rule(card: Mapping[str, Any]) -> Same:
+    """Returns the rule of equal rows by which a run was split: by content, or byte by byte if ``heedful.json`` does not
+    say.
     """
     data = card.get("data")
     return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes
 
 
-def divided(
+def train_and_validation_rows(
     kind: type[Task], settings: RunSettings, settled: bool = False, same: Same = content_digest
 ) -> tuple[Rows, Rows]:
-    """Training and validation rows, the same ones whenever the settings are, of the class that ``kind.for_rows`` tells,
-    or, where that is ``settled``, of ``kind``. Rows whose first column is the ``same`` are not divided.
+    """Returns the training and validation rows of a run; equal settings give equal rows.
 
-    Raises ``HeedfulError`` for what cannot be read, and for ``--data.valid-fraction`` beside validation data.
+    Args:
+        kind: class of the task.
+        settings: settings of the run.
+        settled: True if ``kind`` is the variant for these rows; else ``kind.for_rows`` chooses it.
+        same: maps equal first columns to the same key; such rows stay together.
+
+    Raises ``HeedfulError`` for data that cannot be read, and for ``--data.valid-fraction`` beside validation data.
     """
     data = settings.data
-    take = partial(read, names=data.columns, separator=data.label_separator)
-    remembered = remembered_by(settings.start_from)
-    rows = take(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
+    read_columns = partial(read, names=data.columns, separator=data.label_separator)
+    remembered = training_columns(settings.start_from)
+    rows = read_columns(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
     if data.strip_prefix is not None:
         _check_prefix(rows, data.strip_prefix)
         rows = with_stripped_words(rows, data.strip_prefix)
@@ -61,7 +66,9 @@ def divided(
     if settings.valid or "valid" in splits(settings.train):
         if data.valid_fraction is not None:
             raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
-        held = take(list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping)
+        held = read_columns(
+            list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping
+        )
         return rows, with_stripped_words(held, data.strip_prefix)
     learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
@@ -69,7 +76,7 @@ def divided(
     return learned, held
 
 
-def prefix_of(card: Mapping[str, Any]) -> str | None:
+def stripped_prefix(card: Mapping[str, Any]) -> str | None:
     """Returns the prefix that is stripped from every word of the data, from ``heedful.json``."""
     settings = card.get("settings")
     data = settings.get("data") if isinstance(settings, Mapping) else None

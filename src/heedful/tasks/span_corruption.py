@@ -31,7 +31,7 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import defaults
-from heedful.tasks.documents import divided, sampled
+from heedful.tasks.documents import sampled_documents, split_documents
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask
 from heedful.tasks.masked_windows import (
     SEED,
@@ -125,7 +125,7 @@ class SpanCorruption(EncoderDecoderTask):
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Splits off some of many documents, or the last lines of each of a few."""
-        return divided(rows, valid, seed, same)
+        return split_documents(rows, valid, seed, same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -154,7 +154,7 @@ class SpanCorruption(EncoderDecoderTask):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Trains the tokenizer on the training documents."""
         given = settings.tokenizer
-        texts = (row.values["text"] for row in sampled(rows))
+        texts = (row.values["text"] for row in sampled_documents(rows))
         tokenizer = Tokenizer.train(
             texts, given.size or 8000, given.kind or "bpe", bool(given.lowercase), sentinels=SENTINELS
         )

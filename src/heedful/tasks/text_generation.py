@@ -1,4 +1,4 @@
-"""Text generation: a text goes on, by a decoder that predicts each token from those before it (Radford et al. 2019)."""
+"""Text generation by a decoder that predicts each token from those before it (Radford et al. 2019)."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings, TokenizerSettings
 from heedful.tasks import defaults
-from heedful.tasks.baselines import NGrams, packed
+from heedful.tasks.baselines import NGrams, xz_bits_per_byte
 from heedful.tasks.conversations import (
     LONGEST,
-    Talk,
-    answered,
-    are_talks,
-    collated,
-    encoded,
-    opening,
-    told,
-    with_template,
-    words_of,
+    InstructionExample,
+    add_default_template,
+    answer_losses,
+    are_instructions,
+    collate_instructions,
+    encode_instructions,
+    instruction_line,
+    instruction_texts,
+    prompt_and_target,
 )
-from heedful.tasks.documents import divided, located, sampled
+from heedful.tasks.documents import sampled_documents, split_documents, token_stream
 from heedful.tasks.inputs_and_targets import Side, next_token_side
 from heedful.tasks.model_setup import (
     check_vocabulary,
@@ -82,21 +82,23 @@ from heedful.util.input_warnings import CountWarning, InputWarning
 log = logging.getLogger("heedful")
 
 
-SPOKEN = 60  # tokens of a sample in the log
-CONTEXT = 256  # of a published model that names none
+SAMPLE_TOKENS = 60  # tokens of a sample in the log
+CONTEXT = 256  # default context in tokens
 GENERATION = MappingProxyType({"do_sample": True, "temperature": 0.8, "top_k": 0, "max_new_tokens": 200})
 
 
 class TextGeneration(Task):
-    """A decoder over a stream of documents: loss, perplexity, bits a byte; continuations of prompts.
+    """A decoder trained on documents or instructions; generates the continuation of a prompt.
+
+    Documents are joined to one stream of tokens and read in windows.
 
     Args:
-        tokenizer: of the text. What it puts before a text (Llama's ``<s>``) stands before each prompt and document;
-            where it puts nothing, its end token stands before each document (as in GPT-2) and for an empty prompt.
-        context: the most tokens that the model reads; None: any number.
-        ends: the ids that end a text for the model; () are the tokenizer's end token. A document is closed by one of
-            them, unless what begins the next is one.
-        separate: documents that share a window do not see each other, and their positions begin at 0.
+        tokenizer: tokenizer of the text. The tokens that it adds before a text (Llama's ``<s>``) begin each prompt and
+            document. If it adds none, its end token begins each document (as in GPT-2) and stands for an empty prompt.
+        context: maximum number of tokens that the model reads; None for any number.
+        ends: the model's end tokens; () takes the tokenizer's. A document ends with one of them, unless the next
+            document begins with one.
+        separate: documents in one window do not attend to each other, and their positions begin at 0.
     """
 
     name: ClassVar[str] = "text-generation"
@@ -123,76 +125,77 @@ class TextGeneration(Task):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Of many documents some are held back, of few the last part of each that has lines, cut at a line's end. Of
-        instructions those with the same prompt stay together.
+        """Splits off some of many documents, or the last lines of each of a few. Instructions with the same prompt stay
+        together.
         """
-        if not rows or not are_talks(rows):
-            return divided(rows, valid, seed, same)
+        if not rows or not are_instructions(rows):
+            return split_documents(rows, valid, seed, same)
         train, held = split(rows, valid, seed, by="prompt" if "prompt" in rows[0].values else "messages", same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
-    def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
-        """By the length of the text: every character a token, or learned pieces; few passes over much of it."""
-        talks = are_talks(rows)
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns settings by the length of the text: kind and size of the tokenizer, number of epochs."""
+        instructions = are_instructions(rows)
         characters = sum(len(text) for row in rows for text in _texts(row))
         size = defaults.size_for(characters, defaults.DECODER)
-        begun = asked.start_from is not None
-        context = asked.data.max_length or (LONGEST if talks else size.context)
-        if asked.start_from is not None:
-            context = asked.data.max_length or cls.load(asked.start_from).context or CONTEXT
-        kind = asked.tokenizer.kind or ("bpe" if talks else size.kind)  # what is asked may hold any character
+        context = given.data.max_length or (LONGEST if instructions else size.context)
+        if given.start_from is not None:
+            context = given.data.max_length or cls.load(given.start_from).context or CONTEXT
+        kind = given.tokenizer.kind or ("bpe" if instructions else size.kind)  # a prompt may have any character
         vocabulary = size.vocabulary if kind != "character" else 4 + len(_letters(rows))
-        tokenizer = TokenizerSettings() if begun else TokenizerSettings(kind=kind, size=vocabulary)  # type: ignore[arg-type]  # words of the table
-        return replace(defaults.decoder(size, asked, context), tokenizer=tokenizer)
+        tokenizer = TokenizerSettings()
+        if given.start_from is None:
+            tokenizer = TokenizerSettings(kind=kind, size=vocabulary)  # type: ignore[arg-type]  # words of the table
+        return replace(defaults.decoder(size, given, context), tokenizer=tokenizer)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Train the tokenizer on the training documents."""
-        asked = settings.tokenizer
-        texts = (text for row in sampled(rows) for text in _texts(row))
+        """Trains the tokenizer on the training documents."""
+        given = settings.tokenizer
+        texts = (text for row in sampled_documents(rows) for text in _texts(row))
         tokenizer = Tokenizer.train(
-            texts, asked.size or 1000, asked.kind or "bpe", bool(asked.lowercase), template="none"
+            texts, given.size or 1000, given.kind or "bpe", bool(given.lowercase), template="none"
         )
         context = settings.data.max_length or CONTEXT
         tokenizer.config["model_max_length"] = context
-        with_template(tokenizer, rows)
+        add_default_template(tokenizer, rows)
         return cls(tokenizer, context, separate=_separated(rows, settings))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """The folder's model; one without a chat template that is to learn from messages gets the plain one."""
+        """Loads the folder's model; for messages, a model without a chat template gets the default one."""
         task, model = super().for_fine_tuning(folder, rows, settings)
         task.separate = _separated(rows, settings)
-        if with_template(task.tokenizer, rows):
+        if add_default_template(task.tokenizer, rows):
             log.warning(
-                "the model has no chat template; messages are put in the plain one (the role and a colon, a line end, "
-                "the content, the end token), which the new folder keeps"
+                "the model has no chat template; messages are written with the default one (role and colon, line end, "
+                "content, end token), which is saved in the new folder"
             )
         return task, model
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer of a model folder; the context is what it names, or the model's positions where those are
-        fewer.
-        """
+        """Loads the tokenizer; the context is its ``model_max_length``, or the model's positions if those are fewer."""
         folder = find(folder)
         tokenizer, config = tokenizer_of(checked_folder(cls.name, folder)), config_of(folder)
         if template := chat_template.read_template(folder) or chat_template.read_template(home(folder)):
             tokenizer.config["chat_template"] = template
-        named = [tokenizer.config.get("model_max_length"), positions_of(config)]
-        known = [int(length) for length in named if length is not None and length < 1e9]  # a huge one stands for none
+        limits = [tokenizer.config.get("model_max_length"), positions_of(config)]
+        lengths = [int(limit) for limit in limits if limit is not None and limit < 1e9]  # a huge one means no limit
         ends = config.special.end if isinstance(config, DecoderConfig) else ()
         data = read_card(folder).get("settings", {}).get("data", {})
         separate = bool(data.get("document_mask", data.get("separate")))  # the older name, in older folders
-        return cls(tokenizer, min(known, default=None), ends, separate)
+        return cls(tokenizer, min(lengths, default=None), ends, separate)
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer."""
+        """Writes the tokenizer."""
         self.tokenizer.save(folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """The preset with this vocabulary, and as many learned positions as the context."""
+        """Returns the preset with the settings' changes and this vocabulary; learned positions are as many as the
+        context has tokens.
+        """
         config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
         stack = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
         if isinstance(stack.position, LearnedPosition):
@@ -206,12 +209,14 @@ class TextGeneration(Task):
         )
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Tell how to generate; a model that goes on keeps what its folder said."""
+        """Sets the generation defaults of a new model; a fine-tuned one keeps its folder's."""
         if settings.start_from is None:
             model.generation = {**GENERATION, **model.generation}
 
     def check_model(self, model: Model) -> None:
-        """A decoder that predicts tokens, with a row for every token; rows to spare are no harm."""
+        """Raises ``HeedfulError`` unless the model is a decoder with a language-model head and an embedding for every
+        token.
+        """
         config = model.config
         if not isinstance(config, DecoderConfig) or not isinstance(config.head, LanguageHead):
             raise HeedfulError(
@@ -223,56 +228,61 @@ class TextGeneration(Task):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """All rows as one stream of tokens, in windows of ``max_length``; of all tokens, where there are fewer.
-        Instructions are examples of their own: ``heedful.tasks.conversations.encoded``.
+        """Joins all documents to one stream, in windows of ``max_length`` tokens, or one window if it is shorter.
+        Instructions are examples of their own (``heedful.tasks.conversations.encode_instructions``).
         """
         context = max_length or self.context or CONTEXT
         if context > (self.context or context):
             raise HeedfulError(f"the model reads {self.context} tokens, not {context}; lower --data.max-length")
-        if rows and are_talks(rows):
+        if rows and are_instructions(rows):
             self.unit = "answer_tokens"
-            return encoded(self.tokenizer, rows, self.begins, self.end, context)
-        tokens, starts = located(self.tokenizer, rows, self.begins, self.closes)
+            return encode_instructions(self.tokenizer, rows, self.begins, self.end, context)
+        tokens, starts = token_stream(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
             raise HeedfulError(f"fewer than two tokens of text{where}: nothing to learn from; give more text")
-        made = Stream(tokens, min(context, len(tokens) - 1), starts)
-        note = f"{many(len(tokens), 'token')} in windows of {made.context}"
-        if made.context < context:
+        stream = Stream(tokens, min(context, len(tokens) - 1), starts)
+        note = f"{many(len(tokens), 'token')} in windows of {stream.context}"
+        if stream.context < context:
             note += f": the text is shorter than the context of {context}"
         if isinstance(tokens, np.memmap):
             note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
         if unknown := count_token(tokens, self.tokenizer.unknown):
             note += f"; {unknown:,} of them unknown to the vocabulary"
-        return Encoded(StreamWindows(made), rows, note)
+        return Encoded(StreamWindows(stream), rows, note)
 
-    def lengths(self, examples: Sequence[StreamWindow | Talk]) -> np.ndarray:
-        """(N, 1): the context, for each; of an instruction its own length."""
+    def lengths(self, examples: Sequence[StreamWindow | InstructionExample]) -> np.ndarray:
+        """Returns the lengths (N, 1): the context of a window, the length of an instruction."""
         if isinstance(examples, StreamWindows):
             return np.full((len(examples), 1), examples.stream.context, dtype=np.int64)
-        sizes = [len(one.ids) - 1 if isinstance(one, Talk) else one.stream.context for one in examples]
+        sizes = [
+            len(example.ids) - 1 if isinstance(example, InstructionExample) else example.stream.context
+            for example in examples
+        ]
         return np.array(sizes, dtype=np.int64)[:, None]
 
     def collate(
-        self, examples: Sequence[StreamWindow | Talk], random: np.random.Generator | None = None
+        self, examples: Sequence[StreamWindow | InstructionExample], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
-        """``ids`` (B, context) and ``labels``, the token after each: see ``heedful.data.token_stream.read_windows``;
-        for instructions ``heedful.tasks.conversations.collated``. Where documents are separate, ``texts`` (B, context)
-        numbers those of a window, and none is asked how the next one begins.
+        """Returns ``ids`` (B, context) and ``labels``, the token after each
+        (``heedful.data.token_stream.read_windows``).
+
+        For separate documents also ``texts`` (B, context), the number of each token's document in its window; the first
+        token of a document is then no label. Instructions are collated by ``conversations.collate_instructions``.
         """
-        talks = [one for one in examples if isinstance(one, Talk)]
-        if talks:
-            return collated(talks, self.tokenizer.pad or 0)
-        windows = [one for one in examples if isinstance(one, StreamWindow)]
-        shown = read_windows(windows, random)
-        labels = np.where(shown.there, shown.tokens, IGNORED)[:, 1:]
-        batch = {"ids": shown.tokens[:, :-1]}
+        instructions = [example for example in examples if isinstance(example, InstructionExample)]
+        if instructions:
+            return collate_instructions(instructions, self.tokenizer.pad or 0)
+        windows = [example for example in examples if isinstance(example, StreamWindow)]
+        read = read_windows(windows, random)
+        labels = np.where(read.there, read.tokens, IGNORED)[:, 1:]
+        batch = {"ids": read.tokens[:, :-1]}
         if self.separate:
-            begins = shown.begins(windows[0].stream)
-            batch["texts"] = np.where(shown.there, begins.cumsum(1) + ~begins[:, :1], 0)[:, :-1]
-            if self.closes:  # else what begins the next closes this one
+            begins = read.begins(windows[0].stream)
+            batch["texts"] = np.where(read.there, begins.cumsum(1) + ~begins[:, :1], 0)[:, :-1]
+            if self.closes:  # else the token that begins the next document ends this one
                 labels = np.where(begins[:, 1:], IGNORED, labels)
-        return {name: torch.from_numpy(each) for name, each in {**batch, "labels": labels}.items()}
+        return {name: torch.from_numpy(array) for name, array in {**batch, "labels": labels}.items()}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
         """Returns the text, with the next token as target."""
@@ -281,11 +291,11 @@ class TextGeneration(Task):
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Tokens that are predicted."""
+        """Returns the number of predicted tokens."""
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ −log p(token | those before it in its window); see ``Translation.objective`` for ``label_smoothing``."""
+        """Σ −log p(token | those before it in its window), smoothed as in ``EncoderDecoderTask.objective``."""
         assert isinstance(model, Decoder)
         hidden = model.hidden(batch["ids"], batch.get("texts"))
         return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
@@ -302,93 +312,108 @@ class TextGeneration(Task):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Measured:
-        """Over all tokens, each predicted from those before it in its window of the training context.
+        """Returns ``loss``, Σ −log p / tokens, ``perplexity``, e^loss, and ``bits_per_byte``, Σ −log₂ p / bytes in
+        UTF-8.
 
-        ``loss`` is Σ −log p / tokens, ``perplexity`` e^loss, ``bits_per_byte`` Σ −log₂ p / bytes of the text in UTF-8:
-        the one that models of different tokenizers may be compared by. Windows follow one another, so that a token
-        sees half a context on average; the end-of-text tokens between documents are among those predicted. Nothing is
-        generated: ``most`` changes nothing, and any of ``options`` is an error. Of instructions all figures are of what
-        is answered, end tokens included, each token predicted from all of its example before it.
+        ``bits_per_byte`` compares models with different tokenizers. Each token is predicted from those before it in its
+        window of the training context. Windows do not overlap, so that a token has half a context on average. The end
+        tokens of documents are predicted, too. For instructions only the answers count, end tokens included. Nothing is
+        generated: ``most`` has no effect, and any of ``options`` is an error.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: a language model is scored without generating; leave it out")
-        sums = np.zeros((len(rows), 3))
-        if isinstance(examples[0], Talk):
-            sums[:, 2] = [talk.size for talk in examples]
-            for places, (nats, count) in self.map_batches(model, examples, partial(answered, model), batch_tokens):
-                sums[places, 0], sums[places, 1] = nats, count
-            return _measured(sums)
-        owners = np.cumsum([not continues_previous(row) for row in rows])  # of pieces of a large text, the document
-        owners -= owners[0]
-        sums, window_sums = np.zeros((owners[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
-        np.add.at(sums[:, 2], owners, [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows])
+        if isinstance(examples[0], InstructionExample):
+            row_sums = np.zeros((len(rows), 3))
+            row_sums[:, 2] = [example.answer_bytes for example in examples]
+            for places, (nats, count) in self.map_batches(model, examples, partial(answer_losses, model), batch_tokens):
+                row_sums[places, 0], row_sums[places, 1] = nats, count
+            return _measured(row_sums)
+        documents = np.cumsum([not continues_previous(row) for row in rows])  # a large text has several rows
+        documents -= documents[0]
+        document_sums, window_sums = np.zeros((documents[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
+        np.add.at(
+            document_sums[:, 2], documents, [len(row.values["text"].encode("utf-8", "surrogatepass")) for row in rows]
+        )
         for document, window, nats in self._nats(model, examples, batch_tokens):
-            for table, owner in ((sums, document), (window_sums, window)):
+            for table, owner in ((document_sums, document), (window_sums, window)):
                 table[:, 0] += np.bincount(owner, nats, len(table))
                 table[:, 1] += np.bincount(owner, minlength=len(table))
-        return replace(_measured(sums), window_scores=Sums(window_sums, next_token_metrics))
+        return replace(_measured(document_sums), window_scores=Sums(window_sums, next_token_metrics))
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """As all: how the beginnings of texts go on, or what is answered, by the likeliest token each time."""
-        asked = [(ask, target) for ask, target in map(opening, rows[:SAMPLES]) if ask]
-        answers = self.predict(model, [ask for ask, _ in asked], do_sample=False, max_new_tokens=SPOKEN)
-        told = []
-        for (ask, target), answer in zip(asked, answers, strict=True):
-            shown = ask if isinstance(ask, str) else ask[-1]["content"]
-            output = answer.output.removeprefix(ask) if isinstance(ask, str) else answer.output
-            told.append({"input": short(shown, LINE), "output": short(output, LINE)})
+        """Returns greedy continuations of the beginnings of texts, or greedy answers to prompts."""
+        pairs = [(prompt, target) for prompt, target in map(prompt_and_target, rows[:SAMPLES]) if prompt]
+        prompts = [prompt for prompt, _ in pairs]
+        predictions = self.predict(model, prompts, do_sample=False, max_new_tokens=SAMPLE_TOKENS)
+        samples = []
+        for (prompt, target), prediction in zip(pairs, predictions, strict=True):
+            text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+            output = prediction.output.removeprefix(prompt) if isinstance(prompt, str) else prediction.output
+            samples.append({"input": short(text, LINE), "output": short(output, LINE)})
             if target is not None:
-                told[-1]["target"] = short(target, LINE)
-        return told
+                samples[-1]["target"] = short(target, LINE)
+        return samples
 
     def _nats(
         self, model: Model, examples: Sequence[StreamWindow], batch_tokens: int | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """The document and the window of each token that is predicted, and −log p of the token, batch by batch."""
+        """Yields for each batch (document, window, −log p) of the predicted tokens."""
         stream = examples[0].stream
 
-        def read_windows(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        def token_losses(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
             logits, labels = model(batch["ids"], batch.get("texts")).flatten(0, 1).float(), batch["labels"].flatten()
             nats = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
             return nats.cpu().numpy(), (labels != IGNORED).cpu().numpy()
 
-        for places, (nats, real) in self.map_batches(model, examples, read_windows, batch_tokens):
-            firsts = np.array([examples[i].place * stream.context for i in places])
-            index = (firsts[:, None] + np.arange(1, stream.context + 1)).ravel()[real]
-            yield np.searchsorted(stream.starts, index, side="right") - 1, (index - 1) // stream.context, nats[real]
+        for places, (nats, predicted) in self.map_batches(model, examples, token_losses, batch_tokens):
+            starts = np.array([examples[i].place * stream.context for i in places])
+            positions = (starts[:, None] + np.arange(1, stream.context + 1)).ravel()[predicted]
+            documents = np.searchsorted(stream.starts, positions, side="right") - 1
+            yield documents, (positions - 1) // stream.context, nats[predicted]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """xz, which has read what the model learned from: ``heedful.tasks.baselines.packed``."""
-        if are_talks(rows):
-            raise HeedfulError("no simple method answers prompts or messages; leave --baseline out")
-        before, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
+        """Scores xz that has read the training text (``heedful.tasks.baselines.xz_bits_per_byte``)."""
+        if are_instructions(rows):
+            raise HeedfulError("there is no baseline for prompts or messages; leave --baseline out")
+        train_texts, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
         name = "xz -9 that has read the training text, at most its last 8 MiB"
-        return Baseline(name, {"bits_per_byte": packed(before, texts)})
+        return Baseline(name, {"bits_per_byte": xz_bits_per_byte(train_texts, texts)})
 
-    def quick_baseline(self, examples: Sequence[StreamWindow | Talk], rows: Rows, learned: Rows) -> Baseline | None:
-        """Trigrams of the model's own tokens: ``heedful.tasks.baselines.NGrams``."""
-        return self._counted(examples, learned, 3)
+    def quick_baseline(
+        self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
+    ) -> Baseline | None:
+        """Scores trigrams of the model's tokens (``heedful.tasks.baselines.NGrams``)."""
+        return self._ngram_baseline(examples, learned, 3)
 
-    def guess(self, examples: Sequence[StreamWindow | Talk], rows: Rows, learned: Rows) -> Baseline | None:
-        """Each token with its frequency in the training text."""
-        return self._counted(examples, learned, 1)
+    def guess(
+        self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
+    ) -> Baseline | None:
+        """Scores the tokens' frequencies in the training text."""
+        return self._ngram_baseline(examples, learned, 1)
 
-    def _counted(self, examples: Sequence[StreamWindow | Talk], learned: Rows, order: int) -> Baseline:
-        """The loss of n-grams, window by window or instruction by instruction."""
-        first, known = examples[0], NGrams(_tokens(self.encode(learned).examples), self.tokenizer.vocab_size, order)
-        if isinstance(first, Talk):
-            talks = [one for one in examples if isinstance(one, Talk)]
+    def _ngram_baseline(
+        self, examples: Sequence[StreamWindow | InstructionExample], learned: Rows, order: int
+    ) -> Baseline:
+        """Scores n-grams of the training text, for each window or instruction."""
+        train_tokens = _tokens(self.encode(learned).examples)
+        first, ngrams = examples[0], NGrams(train_tokens, self.tokenizer.vocab_size, order)
+        if isinstance(first, InstructionExample):
             sums = [
-                (known.nats(np.array(one.ids))[np.array(one.learned)].sum(), sum(one.learned), one.size)
-                for one in talks
+                (
+                    ngrams.nats(np.array(example.ids))[np.array(example.learned)].sum(),
+                    sum(example.learned),
+                    example.answer_bytes,
+                )
+                for example in examples
+                if isinstance(example, InstructionExample)
             ]
             scored = Sums(sums, text_metrics)
         else:
-            each = known.nats(first.stream.tokens)[1:]
-            windows = np.arange(len(each)) // first.stream.context
-            scored = Sums(np.stack([np.bincount(windows, each), np.bincount(windows)], axis=1), next_token_metrics)
+            nats = ngrams.nats(first.stream.tokens)[1:]
+            windows = np.arange(len(nats)) // first.stream.context
+            scored = Sums(np.stack([np.bincount(windows, nats), np.bincount(windows)], axis=1), next_token_metrics)
         name = (
-            f"an n-gram model of the tokens (n = {known.order})"
+            f"an n-gram model of the tokens (n = {ngrams.order})"
             if order > 1
             else "the tokens' frequencies in the training text"
         )
@@ -404,45 +429,47 @@ class TextGeneration(Task):
         logprobs: bool = False,
         **options: Any,
     ) -> list[Prediction]:
-        """Each prompt and how it goes on; the score is of the new tokens, the mean log-probability or the beam's.
+        """Returns each prompt with its continuation; the score is the mean log-probability of the new tokens, or the
+        beam's.
 
-        A list of messages (``{"role": "user", "content": "..."}``) is put in the words of the folder's chat template;
-        its output is what the assistant answers, alone.
+        A list of messages (``{"role": "user", "content": "..."}``) is written with the folder's chat template; its
+        output is the assistant's answer alone. An empty prompt begins a document.
 
-        An empty prompt begins a document. When the context is full its last half is read again and the text goes on
-        (``heedful.generation.generate``: ``context``), to any length; of a prompt longer than the context only that
-        half is read, and a warning says so. A model without any limit has a context of what one batch holds
-        (``batch_tokens``, at least 4,096). A beam search cannot do so: prompt and continuation must fit.
+        A text may be longer than the context: when that is full, its last half is read again
+        (``heedful.generation.generate``: ``context``). Of a longer prompt only the last half of a context is read, with
+        a warning. For a beam search, prompt and continuation must fit. A model without a limit has a context of as many
+        tokens as a batch holds (``batch_tokens``, at least 4,096).
 
-        With ``stop_strings`` a continuation ends right after the first of them, which is shown. With ``logprobs`` each
-        answer has log p of its new tokens, as the model itself says it (``heedful.generation.decode.Generated``).
+        With ``stop_strings`` a continuation ends after the first of them, which is included. ``logprobs`` returns log p
+        of the new tokens (``heedful.generation.decode.Generated``).
         """
         prompts = self._prompts(inputs)
         decoding = decoding or self.decoding_options(model, options)
-        most = self._most(model, batch_tokens)
-        self._check_length(model, prompts, most, decoding.base)
-        answers = [Prediction(text, text, None) for text in inputs]
+        limit = self._limit(model, batch_tokens)
+        self._check_length(model, prompts, limit, decoding.base)
+        predictions = [Prediction(text, text, None) for text in inputs]
         batches = (
             evaluation_batches(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
         )
-        own, context = seed_per_prompt(decoding, prompts), self._context(decoding, most)
+        seeded, context = seed_per_prompt(decoding, prompts), self._context(decoding, limit)
 
         def decoded(batch: np.ndarray) -> list[tuple[list[int], int, float, list[float] | None]]:
-            ids, real = padded_with_mask([prompts[i] for i in batch])
-            resolved = own.for_rows(batch, len(inputs))
-            found = decode(
-                model, ids, real, decoding=resolved, context=context, tokenizer=self.tokenizer, logprobs=logprobs
+            ids, mask = padded_with_mask([prompts[i] for i in batch])
+            own_options = seeded.for_rows(batch, len(inputs))
+            generated = decode(
+                model, ids, mask, decoding=own_options, context=context, tokenizer=self.tokenizer, logprobs=logprobs
             )
-            said = new_token_logprobs(found, [len(prompts[i]) for i in batch])
-            told = found.ids.tolist(), found.lengths.tolist(), found.scores.tolist(), said
-            return list(zip(*told, strict=True))
+            lengths, scores = generated.lengths.tolist(), generated.scores.tolist()
+            log_p = new_token_logprobs(generated, [len(prompts[i]) for i in batch])
+            return list(zip(generated.ids.tolist(), lengths, scores, log_p, strict=True))
 
-        for batch, found in sharding.each(batches, decoded):
-            for i, (row, length, score, log_p) in zip(batch, found, strict=True):
-                before, text = self.tokenizer.decode([prompts[i], row[:length]])
-                shown = inputs[i] if isinstance(inputs[i], str) else ""
-                answers[i] = Prediction(inputs[i], shown + cut(text[len(before) :], own.stop_strings), score, log_p)
-        return answers
+        for batch, outputs in sharding.each(batches, decoded):
+            for i, (ids, length, score, log_p) in zip(batch, outputs, strict=True):
+                prompt, text = self.tokenizer.decode([prompts[i], ids[:length]])
+                shown_prompt = inputs[i] if isinstance(inputs[i], str) else ""
+                continuation = cut(text[len(prompt) :], seeded.stop_strings)
+                predictions[i] = Prediction(inputs[i], shown_prompt + continuation, score, log_p)
+        return predictions
 
     def stream(
         self,
@@ -453,22 +480,22 @@ class TextGeneration(Task):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Iterator[str]:
-        """The prompt, then its continuation as it is made, never a part of a character; of messages the answer alone.
+        """Yields the prompt, then its continuation in whole characters as it is generated; for messages the answer
+        alone.
 
-        Joined, the pieces are the ``output`` of ``predict`` with the same options and seed; ``batch_tokens`` is for
-        many prompts and has no effect here. A beam search that is asked for is an error; one that the folder asks for
-        comes as a whole.
+        Joined, the pieces are the ``output`` of ``predict`` with the same options and seed. A beam search among the
+        options is an error; if the folder sets it, the output comes as one piece.
         """
         if "logprobs" in options:
-            raise HeedfulError("logprobs are told with a whole answer; call the pipeline instead of stream")
+            raise HeedfulError("logprobs come with a whole output only; call the pipeline instead of stream")
         decoding = decoding or self.decoding_options(model, options)
         if "num_beams" not in decoding.given and not decoding.base.streams:
             return iter([self.predict(model, [text], decoding=decoding)[0].output])
-        prompt, most = self._prompts([text])[0], self._most(model, batch_tokens)
+        prompt, limit = self._prompts([text])[0], self._limit(model, batch_tokens)
         if decoding.base.streams:  # which `stream` refuses
-            self._check_length(model, [prompt], most, decoding.base)
+            self._check_length(model, [prompt], limit, decoding.base)
         ids = torch.tensor([prompt], device=model.device)
-        context = self._context(decoding, most)
+        context = self._context(decoding, limit)
         tokens = stream(model, ids, decoding=decoding, context=context, tokenizer=self.tokenizer)
         made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
         return chain(
@@ -477,32 +504,32 @@ class TextGeneration(Task):
         )
 
     def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:
-        """Ids to go on from; what the vocabulary lacks is said."""
-        talks = [chat_template.is_conversation(one) for one in inputs]
-        check_texts(self.name, [one for one, talk in zip(inputs, talks, strict=True) if not talk])
+        """Returns the ids of the prompts; warns of characters that are not in the vocabulary."""
+        conversations = [chat_template.is_conversation(value) for value in inputs]
+        check_texts(self.name, [value for value, talk in zip(inputs, conversations, strict=True) if not talk])
         texts = [
-            chat_template.render_prompt(self.tokenizer, one) if talk else one
-            for one, talk in zip(inputs, talks, strict=True)
+            chat_template.render_prompt(self.tokenizer, value) if talk else value
+            for value, talk in zip(inputs, conversations, strict=True)
         ]
         rows = self.tokenizer.encode(texts)
         for text, row in zip(texts, rows, strict=True):
             if self.tokenizer.unknown in row:
                 log.warning(
-                    "the model does not know every character of %r; it reads the unknown token there", short(text)
+                    "the vocabulary lacks characters of %r; the model reads the unknown token there", short(text)
                 )
-        befores = [[] if talk else self.before for talk in talks]  # a template says itself what begins it
-        return [[*before, *row] or [self.end] for before, row in zip(befores, rows, strict=True)]
+        firsts = [[] if talk else self.before for talk in conversations]  # a template has its own begin token
+        return [[*first, *row] or [self.end] for first, row in zip(firsts, rows, strict=True)]
 
-    def _most(self, model: Model, batch_tokens: int | None) -> int:
-        """The most tokens that are read: the folder's context or the model's positions; where neither has a limit, as
-        many as one batch holds, since memory has one.
+    def _limit(self, model: Model, batch_tokens: int | None) -> int:
+        """Returns the maximum number of tokens to read: the context, or the model's positions; without either, as many
+        as a batch holds.
         """
         lengths = (self.context, positions_of(model.config))
         return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options, resolved over those of the model's folder. A method that needs the whole
-        text generates as many tokens as there are learned positions for, whatever the folder says.
+        """Returns a call's decoding options, resolved over those of the model's folder. For a method that needs the
+        whole text the learned positions limit the length, not the folder's ``max_new_tokens``.
         """
         resolved = resolve(options, model.generation)
         config = model.config
@@ -512,49 +539,49 @@ class TextGeneration(Task):
             return resolved
         return resolve(options, {name: value for name, value in model.generation.items() if name != "max_new_tokens"})
 
-    def _context(self, decoding: Options, most: int) -> int | None:
+    def _context(self, decoding: Options, limit: int) -> int | None:
         """Returns the context for ``generate``; None for a method that needs the whole text."""
-        return None if decoding.base.needs_whole_text else most
+        return None if decoding.base.needs_whole_text else limit
 
-    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], most: int, method: Method) -> None:
-        """Say which prompts are not read whole; raise where the method cannot but keep all that it reads."""
-        long = [place for place, prompt in enumerate(prompts) if len(prompt) > most]
+    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], limit: int, method: Method) -> None:
+        """Warns of prompts longer than ``limit``; raises ``HeedfulError`` if the method needs the whole text."""
+        long = [place for place, prompt in enumerate(prompts) if len(prompt) > limit]
         if not long:
             return
-        ours = not (self.context or positions_of(model.config))
+        by_batch = not (self.context or positions_of(model.config))
         first = f"has {len(prompts[long[0]]):,} tokens"
         if method.needs_whole_text:
-            whose = f"{most:,} (batch_tokens)" if ours else f"the model's {most:,}"
+            whose = f"{limit:,} (batch_tokens)" if by_batch else f"the model's {limit:,}"
             raise InputError(
                 long[0],
                 f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give "
                 f"{method.alternative}",
             )
-        remedy = "a larger batch_tokens reads more" if ours else "the model takes no more"
+        remedy = "a larger batch_tokens reads more" if by_batch else "the model takes no more"
         if len(long) == 1:
-            log.warning(InputWarning(long[0], f"{first}, only the last {most // 2:,} of them are read ({remedy})"))
+            log.warning(InputWarning(long[0], f"{first}, only the last {limit // 2:,} of them are read ({remedy})"))
         else:
-            text = f"have more than {most:,} tokens, only the last {most // 2:,} of each are read ({remedy})"
+            text = f"have more than {limit:,} tokens, only the last {limit // 2:,} of each are read ({remedy})"
             log.warning(CountWarning(len(long), len(prompts), text))
 
     def row_line(self, row: Row) -> str:
-        """The beginning of the text; of an instruction what is asked and answered."""
-        return short(row.values["text"][:200]) if "text" in row.values else told(row)
+        """Returns the beginning of the text, or prompt and answer of an instruction."""
+        return short(row.values["text"][:200]) if "text" in row.values else instruction_line(row)
 
 
 def _letters(rows: Sequence[Row]) -> set[str]:
-    """The characters of all texts."""
-    found = set[str]()
+    """Returns the distinct characters of all texts."""
+    letters = set[str]()
     for row in rows:
-        found.update(*_texts(row))
-    return found
+        letters.update(*_texts(row))
+    return letters
 
 
 def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
-    """Returns True if documents are to be told apart; asked of what has nothing to tell apart is an error."""
+    """Returns True for ``--data.document-mask``; raises ``HeedfulError`` if the data has no separate documents."""
     if not settings.data.document_mask:
         return False
-    if are_talks(rows):
+    if are_instructions(rows):
         raise HeedfulError("--data.document-mask has no effect: instructions are examples of their own; leave it out")
     if sum(not continues_previous(row) for row in rows) < 2:
         raise HeedfulError(
@@ -564,18 +591,18 @@ def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
 
 
 def _texts(row: Row) -> list[str]:
-    return [row.values["text"]] if "text" in row.values else words_of(row)
+    return [row.values["text"]] if "text" in row.values else instruction_texts(row)
 
 
-def _tokens(examples: Sequence[StreamWindow | Talk]) -> np.ndarray:
-    """The tokens of all examples."""
+def _tokens(examples: Sequence[StreamWindow | InstructionExample]) -> np.ndarray:
+    """Returns the tokens of all examples."""
     first = examples[0]
     if isinstance(first, StreamWindow):
         return first.stream.tokens
-    return np.concatenate([one.ids for one in examples if isinstance(one, Talk)])
+    return np.concatenate([example.ids for example in examples if isinstance(example, InstructionExample)])
 
 
 def _measured(sums: np.ndarray) -> Measured:
-    """From the nats, predicted tokens and bytes of each row."""
-    each = Sums(sums, text_metrics)
-    return Measured(overall(each), {"tokens": int(sums[:, 1].sum()), "bytes": int(sums[:, 2].sum())}, each)
+    """Returns the evaluation from the sums (N, 3) of nats, predicted tokens and bytes of each row."""
+    scored = Sums(sums, text_metrics)
+    return Measured(overall(scored), {"tokens": int(sums[:, 1].sum()), "bytes": int(sums[:, 2].sum())}, scored)

@@ -34,7 +34,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
-from heedful.tasks.run_data import divided, rule_of
+from heedful.tasks.run_data import equality_rule, train_and_validation_rows
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
 from heedful.training.ceiling import Ceiling, flops_of, peak_flops
@@ -188,9 +188,9 @@ def prepare(
     kind, given = _given_settings(given, ranks, say)
     same: Same = content_digest
     if given.resume:
-        kind, same = kind.for_folder(out / "last"), rule_of(read_card(out / "last"))
+        kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
 
-    rows, valid_rows = divided(kind, given, settled=given.resume, same=same)
+    rows, valid_rows = train_and_validation_rows(kind, given, settled=given.resume, same=same)
     kind = kind if given.resume else kind.for_rows(rows, given)
     device = device_of(own_device(given.device))
     settings = resolved(kind, rows, given, device, say)
