@@ -15,7 +15,7 @@ from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.training import GradientLimits, Limits, Loop, Objective
 from heedful.training import range_test as range_test_module
-from heedful.training.range_test import APART, HIGHEST, LOWEST, STEPS, range_test
+from heedful.training.range_test import DIVERGED, HIGHEST, LOWEST, STEPS, range_test
 from heedful.training.schedule import cosine
 
 
@@ -57,7 +57,7 @@ def test_the_lowest_loss_lies_before_the_rate_at_which_it_falls_apart(curvature:
     assert 0.3 / curvature < found.lowest < 10 / curvature  # it takes some steps above 2 / λ to climb out again
     assert 0.03 / curvature < found.steepest < found.lowest
     assert found.suggested == min(found.steepest, found.lowest / 10)
-    assert found.losses[-1] > APART * min(found.losses)  # it went no further than that
+    assert found.losses[-1] > DIVERGED * min(found.losses)  # it went no further than that
     assert len(found.rates) < STEPS
 
 
