@@ -133,7 +133,7 @@ def test_a_vocabulary_is_learned_from_a_long_text_in_bounded_memory() -> None:
 
 def test_blanks_of_a_long_text_become_one_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     text = " \n".join(f"word{n} \t\u00a0 {'x' * (n % 9)}" for n in range(500)) + "\n\n"
-    monkeypatch.setattr(sys.modules["heedful.data.split"], "TOGETHER", 7)
+    monkeypatch.setattr(sys.modules["heedful.data.split"], "CHUNK", 7)
     assert collapse_blanks(text) == " ".join(text.split())
     assert collapse_blanks(" \n" * 20) == collapse_blanks("") == ""
 

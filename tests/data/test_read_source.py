@@ -261,19 +261,19 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
         "invalid UTF-8 (byte 0xe2 at byte 5 of the line), in {path}:2; convert the file: iconv -f WINDOWS-1252",
     ),
     "latin-1 csv": ("a.csv", "source,target\nâ,b\n".encode("latin-1"), "invalid UTF-8 (byte 0xe2 at byte 1 of the"),
-    "too few columns": ("a.tsv", "one\tun\ntwo\n", "1 column where line 1 has 2, in {path}:2; mend that row"),
+    "too few columns": ("a.tsv", "one\tun\ntwo\n", "1 column where line 1 has 2, in {path}:2; correct that row"),
     "too many columns": ("a.tsv", "one\tun\ntwo\td\te\n", "3 columns where line 1 has 2, in {path}:2;"),
     "one column": ("a.tsv", "one\ntwo\n", "1 column, and column 2 is wanted for 'target', in {path}:1; separate the"),
     "csv without the names": (
         "a.csv",
         "en,fr,de\none,un,eins\ntwo,deux,zwei\n",
         "no column 'source' among 'en', 'fr', 'de', in {path}:1; 'source' and 'target' may be 'en' or 'fr' or 'de'; "
-        "say which to use: --data.columns en,fr, or by number where there is no header: --data.columns 1,2",
+        "name the columns: --data.columns en,fr, or by number without a header: --data.columns 1,2",
     ),
     "csv with a slip": (
         "a.csv",
         "sourse,number\na,1\nb,2\n",
-        "in {path}:1; did you mean 'sourse'? no column holds what 'target' may be; say which",
+        "in {path}:1; did you mean 'sourse'? no column holds what 'target' may be; name the columns",
     ),
     "open quote": ("a.csv", 'source,target\n"one,un\n', "broken CSV (unexpected end of data), in {path}:2;"),
     "broken json": (
@@ -290,7 +290,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "missing key": (
         "a.jsonl",
         '{"source": "one", "target": "un"}\n{"source": "two", "goal": {"fr": "deux"}}\n',
-        "no column 'target' among 'source', 'goal.fr', in {path}:2; say which to use: --data.columns source,goal.fr",
+        "no column 'target' among 'source', 'goal.fr', in {path}:2; name the columns: --data.columns source,goal.fr",
     ),
     "not text": ("a.jsonl", '{"source": "one", "target": 1}\n', "'target' is 1 and text is wanted, in {path}:1;"),
     "null": ("a.jsonl", '{"source": null, "target": "a"}\n', "'source' is null and text is wanted, in {path}:1;"),

@@ -90,12 +90,12 @@ def test_tuples_of_texts_are_values_too() -> None:
         (
             ["same"] * 9,
             None,
-            r"9 rows with 1 different value of 'source' are too few to hold some back; give more rows, or",
+            r"9 rows with 1 different value of 'source' are too few to split; give more rows, or",
         ),
         ([], None, r"0 rows with 0 different values of 'source' are too few"),
-        (["a", "b"], 2, r"2 of 2 rows cannot be held back for validation; .* from 1 to 1"),
-        (["a", "b"], 0, r"0 of 2 rows cannot be held back"),
-        (["a", "b"], 1.5, r"1\.5 of 2 rows cannot be held back"),
+        (["a", "b"], 2, r"cannot use 2 of 2 rows for validation; .* from 1 to 1"),
+        (["a", "b"], 0, r"cannot use 0 of 2 rows"),
+        (["a", "b"], 1.5, r"cannot use 1\.5 of 2 rows"),
     ],
 )
 def test_what_cannot_be_split_is_said(texts: list[str], valid: float | int | None, message: str) -> None:
@@ -123,7 +123,7 @@ def test_a_text_is_cut_at_the_line_end_that_is_nearest(text: str, fraction: floa
 @pytest.mark.parametrize("text", ["", "\n\n", "one line", "\none line\n \n"])
 def test_one_line_cannot_be_cut(text: str) -> None:
     with pytest.raises(
-        HeedfulError, match=r"one line \([0-9]+ characters\) cannot be cut .*; give more text, or a valid"
+        HeedfulError, match=r"one line \([0-9]+ characters\) cannot be split .*; give more text, or a valid"
     ):
         split_text(text, 0.5)
 

@@ -455,7 +455,7 @@ def test_line_ends_in_a_document_stay(tmp_path: Path) -> None:
         (
             "s.jsonl",
             b'{"text": "a"}\n',
-            r"no column 'summary' among 'text', in .*s\.jsonl:1; .*say which to use: --data\.c",
+            r"no column 'summary' among 'text', in .*s\.jsonl:1; .*name the columns: --data\.c",
         ),
         ("s.csv", b"article,summary\n7,y\n", r"no column 'text' among 'article', 'summary', in .*s\.csv:1"),
         (
@@ -464,7 +464,7 @@ def test_line_ends_in_a_document_stay(tmp_path: Path) -> None:
             r"'summary' is \[\"b\"\] and text is wanted, in .*s\.jsonl:1",
         ),
         ("s.tsv", b"a long text\n", r"1 column, and column 2 is wanted for 'summary', in .*s\.tsv:1; separate the"),
-        ("s.tsv", b"a\tb\nc\n", r"1 column where line 1 has 2, in .*s\.tsv:2; mend that row"),
+        ("s.tsv", b"a\tb\nc\n", r"1 column where line 1 has 2, in .*s\.tsv:2; correct that row"),
         ("s.tsv", b"", r"no rows in .*s\.tsv; give a file with text and summary"),
         ("s.tsv", b"a\t\n\tb\n", r"only blank rows \(2\) in .*s\.tsv; give a file with text and summary"),
         ("s.tsv", b"caf\xe9\tb\n", r"invalid UTF-8 \(byte 0xe9 .* in .*s\.tsv:1; convert the file: iconv"),

@@ -47,12 +47,12 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
     known_rows, known_inputs = set[bytes](), set[bytes]()
     duplicates, contradictions = [], []
     for row, key in zip(rows, keys, strict=True):
-        if key.whole in known_rows:
+        if key.row in known_rows:
             duplicates.append(location(row))
-        elif key.asked in known_inputs:
+        elif key.model_input in known_inputs:
             contradictions.append(location(row))
-        known_rows.add(key.whole)
-        known_inputs.add(key.asked)
+        known_rows.add(key.row)
+        known_inputs.add(key.model_input)
     is_labelled = any(kind in ("label", "tags") for kind in columns.values())
     if duplicates:
         share = len(duplicates) / len(rows)
@@ -98,11 +98,11 @@ def check_leakage(
     """Reports validation examples whose input is also a training input."""
     first: dict[bytes, Row] = {}
     for row, key in zip(train, train_keys, strict=True):
-        first.setdefault(key.asked, row)
+        first.setdefault(key.model_input, row)
     places = [
-        f"{location(row)} = {location(first[key.asked])}"
+        f"{location(row)} = {location(first[key.model_input])}"
         for row, key in zip(validation, validation_keys, strict=True)
-        if key.asked in first
+        if key.model_input in first
     ]
     if places:
         text = f"{len(places):,} of {len(validation):,} validation examples are in training too; take them out of one"

@@ -113,7 +113,7 @@ def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
         rows.columns,
     )
     found.blank = rows.blank
-    found.read_as(rows)
+    found.inherit_from(rows)
     return found
 
 

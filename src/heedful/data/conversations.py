@@ -59,7 +59,7 @@ def _instruction_columns(source: str) -> tuple[str, ...]:
     """Which columns of a table make it one of instructions; () where none do."""
     table = Table(source, LOOKED_FOR)
     line = next((line for line, values in table if values), None)  # a table knows its columns from its first row on
-    there = set(table.taken)
+    there = set(table.chosen_columns)
     if len(there) == 1 and there.issubset(PAIR):
         (one,) = there
         (other,) = set(PAIR) - there

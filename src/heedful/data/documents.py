@@ -126,7 +126,7 @@ def _texts(
         table = Table(path, {column: "document"}, names, remembered=remembered)
         for line, values in table:
             if values:
-                table.tell(rows)
+                table.annotate(rows)
             yield line, values[0] if values else ""
     elif names is not None:
         raise HeedfulError(f"columns are named for {display_name(path)}, which is plain text; leave --data.columns out")
@@ -141,8 +141,8 @@ def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remem
     table = Table(path, {column: "document"}, None, remembered=remembered or {})
     if next((values for _, values in table if values), None) is None:
         return column
-    table.tell(rows)
-    return table.found[0]
+    table.annotate(rows)
+    return table.file_columns[0]
 
 
 def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None) -> None:

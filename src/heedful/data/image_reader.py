@@ -226,12 +226,12 @@ def _table_rows(
             continue
         values = {
             column: cell_image(cell, path, line) if columns[column] == "image" else cell
-            for column, cell in zip(table.taken, cells, strict=True)
+            for column, cell in zip(table.chosen_columns, cells, strict=True)
         }
         rows.append(Row(values, path, line))
         if len(rows) == limit:
             break
-    table.tell(rows)
+    table.annotate(rows)
     return rows
 
 

@@ -143,23 +143,23 @@ class _InputTable(Table):
     header the inputs come first, and what is known of them may follow.
     """
 
-    spare: ClassVar[bool] = True
+    allows_extra: ClassVar[bool] = True
 
-    def _wanted(self) -> list[str]:
-        return [*super()._wanted(), ID]
+    def _columns_to_read(self) -> list[str]:
+        return [*super()._columns_to_read(), ID]
 
-    def _choose(self, there: Container[str]) -> None:
-        super()._choose(there)
+    def _choose_columns(self, there: Container[str]) -> None:
+        super()._choose_columns(there)
         if self.names is not None and ID in there:
-            self.taken, self.found = (*self.taken, ID), (*self.found, ID)
+            self.chosen_columns, self.file_columns = (*self.chosen_columns, ID), (*self.file_columns, ID)
 
-    def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Any) -> Any:
+    def _cell_value(self, record: dict[str, Any], column: str, name: str, line: int, label: Any) -> Any:
         value = nested_value(record, name)
         if column == ID and value is not MISSING:
             return value if isinstance(value, str | int | float | None) else str(value)
         if self.columns[column] in LISTED and isinstance(value, list):
             return value
-        return super()._value(record, column, name, line, label)
+        return super()._cell_value(record, column, name, line, label)
 
 
 def _table(
@@ -178,7 +178,11 @@ def _table(
     for line, cells in table:
         while cells and table.notes:
             say(table.notes.pop(0).replace("--data.columns", "--columns"))
-        values = dict(zip(table.taken, cells, strict=True)) if cells else dict.fromkeys(required_columns(wanted), "")
+        values = (
+            dict(zip(table.chosen_columns, cells, strict=True))
+            if cells
+            else dict.fromkeys(required_columns(wanted), "")
+        )
         yield _given(values, f"{display_name(path)}:{line}")
 
 

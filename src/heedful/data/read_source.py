@@ -119,9 +119,11 @@ def read(
     if "document" in kinds.values():
         return documents.read_rows(sources, next(iter(kinds)), names, split, limit, remembered)
     if (table := _table(sources, kinds, names, separator, remembered)) is not None:
-        lines = ((line, dict(zip(table.taken, values, strict=True)) if values else {}) for line, values in table)
+        lines = (
+            (line, dict(zip(table.chosen_columns, values, strict=True)) if values else {}) for line, values in table
+        )
         rows = _non_blank_rows(lines, sources[0], limit)
-        table.tell(rows)
+        table.annotate(rows)
     else:
         taken = _check_plain(sources, kinds, names, split)
         rows = _non_blank_rows(_parallel(sources, taken, separator), sources[0], limit)
@@ -151,7 +153,7 @@ def _table(
     if len(sources) > 1 or os.path.isdir(sources[0]) or not (several or extension(sources[0]) in EXTENSIONS):
         return None
     table = Table(sources[0], kinds, names, separator, remembered or {})
-    return table if table.form.is_table else None
+    return table if table.format.is_table else None
 
 
 def splits(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:

@@ -8,16 +8,16 @@ from typing import Any, Literal, NamedTuple
 
 from heedful.errors import HeedfulError
 
-# Kind of a column, and so the type of a row's value:
-#   "text" a str, never blank; "text?" the same, absent where the file has no such column;
-#   "tag?" as "text?", a short one that many rows share: the name of a language;
-#   "label" the name of a class (str), or where rows have several or none, a tuple of them;
-#   "document" a whole text (str), line ends and all; "image" a `LazyImage`;
-#   "words" a tuple of words, never empty, "tags" a tuple of labels, one a word;
-#   "answers" a tuple of `Span`, pieces of another column's text, () where that text has no answer;
-#   "number" a float; "number?" the same, absent where the file has no such column;
-#   "messages" a conversation: a tuple of mappings, each with its "role" and "content"; "messages?" as the others with a
-#   question mark.
+# Kind of a column, and the type of its values. "?": the column is optional; rows of a file without it have no value.
+#   "text": a str, never blank
+#   "tag?": a short text that many rows share, such as the name of a language
+#   "label": the name of a class (str), or a tuple of names in a file whose rows have several or none
+#   "document": a whole text (str) with its line ends
+#   "image": a `LazyImage`
+#   "words": a tuple of words, never empty; "tags": a tuple of labels, one a word
+#   "answers": a tuple of `Span`, pieces of another column's text, () if that text has no answer
+#   "number": a float
+#   "messages": a conversation, a tuple of mappings with "role" and "content"
 Kind = Literal[
     "text",
     "text?",
@@ -35,11 +35,11 @@ Kind = Literal[
 ]
 
 
-PLACES = 1000  # recorded places of skipped rows
+MAX_LOCATIONS = 1000  # recorded locations of skipped rows
 
 
 class Span(NamedTuple):
-    """Span of a text: the piece, and the character (from 0) it starts at."""
+    """Span of a text: its characters, and the index (from 0) of the first."""
 
     text: str
     start: int
@@ -53,8 +53,10 @@ def required_columns(columns: Mapping[str, Kind]) -> list[str]:
 def resolve_columns(
     columns: Mapping[str, Kind], names: Sequence[str] | None
 ) -> tuple[dict[str, Kind], Sequence[str] | None]:
-    """Returns the columns that are read and their names in the file, for ``names`` with ``column=name`` entries; else
-    both unchanged. Plain names are those of the other required columns, in order; without any these keep their own.
+    """Returns the columns that are read and their names in the file.
+
+    Without ``column=name`` entries in ``names``, both arguments are returned unchanged. With them, plain names are
+    those of the other required columns, in order; without plain names these columns keep their own.
 
     >>> columns = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     >>> resolve_columns(columns, ["score=similarity"])
@@ -62,37 +64,38 @@ def resolve_columns(
     >>> resolve_columns(columns, ["1", "2", "score=5"])[1]
     ['1', '2', '5']
 
-    Raises `HeedfulError` for a column that is named twice, and for names that are not as many as these columns.
+    Raises `HeedfulError` if a column is named twice, or the number of plain names does not fit.
     """
     split = [(name, *name.partition("=")) for name in names or ()]
-    pairs = [(column, theirs) for _, column, equals, theirs in split if equals and column in columns]
+    pairs = [(column, name) for _, column, equals, name in split if equals and column in columns]
     if not pairs:
         return dict(columns), names
-    given, listed = dict(pairs), ", ".join(name for name, *_ in split)
-    if len(given) < len(pairs):
+    file_columns, listed = dict(pairs), ", ".join(name for name, *_ in split)
+    if len(file_columns) < len(pairs):
         raise HeedfulError(f"a column is named twice ({listed}); name each once")
-    needed = [column for column in required_columns(columns) if column not in given]
-    optional = [column for column in columns if column in given and columns[column].endswith("?")]
-    if "messages?" in columns.values() and optional:  # in the place of documents
+    others = [column for column in required_columns(columns) if column not in file_columns]
+    optional = [column for column in columns if column in file_columns and columns[column].endswith("?")]
+    if "messages?" in columns.values() and optional:  # instead of documents
         if optional != ["prompt", "completion"]:
-            raise HeedfulError(f"{listed} names {optional[0]!r} alone; name both, prompt=... and completion=...")
-        needed = []
-    plain = [name for name, column, *_ in split if column not in given]
-    if plain and len(plain) != len(needed):
+            raise HeedfulError(f"{listed} names only {optional[0]!r}; name both, prompt=... and completion=...")
+        others = []
+    plain = [name for name, column, *_ in split if column not in file_columns]
+    if plain and len(plain) != len(others):
         raise HeedfulError(
             f"{len(plain)} names ({','.join(plain)}) beside {','.join(map('='.join, pairs))}; name each of "
-            f"{', '.join(needed) or 'the columns once'}, in that order, or none of them"
+            f"{', '.join(others) or 'the columns once'}, in that order, or none of them"
         )
-    given |= dict(zip(needed, plain or needed, strict=True))
-    return {column: kind for column, kind in columns.items() if column in given}, [
-        given[column] for column in columns if column in given
-    ]
+    file_columns |= dict(zip(others, plain or others, strict=True))
+    read = {column: kind for column, kind in columns.items() if column in file_columns}
+    return read, [file_columns[column] for column in read]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example: `values` by the task's column names, the `file` and `line` (from 1) it starts at, and its `name` if
-    the file has one.
+    """Row of a data file.
+
+    `values` has the task's column names; `file` and `line` (from 1) are where the row starts; `name` is its name in the
+    file, if it has one.
     """
 
     values: Mapping[str, Any]
@@ -102,14 +105,14 @@ class Row:
 
 
 class Rows(list[Row]):
-    """List of rows, with how they were read.
+    """List of rows, with a description of how they were read.
 
     Attributes:
-        skipped: number of rows with a blank value, and of a folder's unreadable files.
-        blank: places of the first 1,000 of these.
+        skipped: number of rows with a blank value, and of unreadable files in a folder.
+        blank: locations of the first 1,000 of these.
         columns: names, keys or numbers of the columns in the file (file names for parallel files).
-        mapping: of a table, the file's column of each of the task's.
-        notes: lines for people: the recognised format, the guessed columns.
+        mapping: a table's column for each of the task's columns.
+        notes: lines for people: the detected format, the inferred columns.
     """
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:
@@ -120,12 +123,12 @@ class Rows(list[Row]):
         self.mapping: dict[str, str] = {}
         self.notes: list[str] = []
 
-    def read_as(self, other: Rows) -> None:
-        """Takes over `mapping` and `notes` of `other`, of which these rows are a part."""
+    def inherit_from(self, other: Rows) -> None:
+        """Copies `mapping` and `notes` of `other`, which these rows are a part of."""
         self.mapping, self.notes = other.mapping, other.notes
 
     def skip(self, file: str, line: int | None = None) -> None:
         """Counts a skipped row of a file, or a whole file."""
         self.skipped += 1
-        if len(self.blank) < PLACES:
+        if len(self.blank) < MAX_LOCATIONS:
             self.blank.append(file if line is None else f"{file}:{line}")

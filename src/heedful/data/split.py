@@ -14,52 +14,60 @@ from heedful.data.rows import Row
 from heedful.errors import HeedfulError, many
 from heedful.util.values import check
 
-FRACTION, MOST = 0.05, 2000  # default share of the rows, and maximum number
+FRACTION, MAX_ROWS = 0.05, 2000  # default share of the rows, and its maximum number
 BLANK = re.compile(r"\s")
-TOGETHER = 1 << 18  # characters of a text that are split into words at a time
+CHUNK = 1 << 18  # characters of a text that are split into words at a time
 Same = Callable[[Any], bytes]  # returns a key that equal values share
 
 
 def split(
-    rows: Sequence[Row], valid: float | int | None = None, seed: int = 0, by: str = "source", same: Same | None = None
+    rows: Sequence[Row],
+    valid: float | int | None = None,
+    seed: int = 0,
+    by: str = "source",
+    same: Same | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Splits rows into (train, valid). Rows with equal values in column `by` stay on one side.
 
-    Values are equal by `same` (default `content_digest`); a value is a text, a `LazyImage`, or a tuple of texts or
-    messages.
+    Groups of equal values are drawn in the order of a hash of (seed, value), as long as they fit. The draw does not
+    depend on the order of the file; both sides keep that order.
 
-    `valid` is a number of rows (an int, from 1) or a fraction of them (a float between 0 and 1); None is 5 %, at least
-    1 and at most 2,000. Groups of equal value are drawn in the order of a hash of (seed, value) as long as they fit,
-    the value being the least as written: the draw does not depend on the order of the file. Both sides keep that order.
+    Args:
+        rows: the rows.
+        valid: number of validation rows (an int, from 1) or their fraction (a float between 0 and 1); None: 5 %, at
+            least 1 and at most 2,000.
+        seed: determines the draw.
+        by: the column; its values are texts, `LazyImage`s, or tuples of texts or messages.
+        same: returns the key of a value; values with equal keys are equal. Default: `content_digest`.
 
-    Raises `HeedfulError` when `valid` is out of range or the rows hold fewer than two different values.
+    Raises `HeedfulError` if `valid` is out of range or the rows have fewer than two different values.
     """
     size = _validation_size(valid, len(rows))
     keys = list(map(same or content_digest, (row.values[by] for row in rows)))
     groups: dict[bytes, int] = defaultdict(int)
-    written: dict[bytes, bytes] = {}
+    smallest: dict[bytes, bytes] = {}  # key -> the smallest of its values
     for key, row in zip(keys, rows, strict=True):
         groups[key] += 1
         exact = exact_bytes(row.values[by])
-        written[key] = min(exact, written.get(key, exact))
+        smallest[key] = min(exact, smallest.get(key, exact))
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""
         raise HeedfulError(
             f"{where}{many(len(rows), 'row')} with {many(len(groups), 'different value')} of {by!r} are too few to "
-            "hold some back; give more rows, or a validation file: --valid FILE"
+            "split; give more rows, or a validation file: --valid FILE"
         )
-    drawn = sorted(groups, key=lambda key: blake2b(b"%d\0" % seed + written[key], digest_size=16).digest())
-    held: set[bytes] = set()
+    drawn = sorted(groups, key=lambda key: blake2b(b"%d\0" % seed + smallest[key], digest_size=16).digest())
+    validation: set[bytes] = set()
     count = 0
     for key in drawn:
         if count + groups[key] <= size:
-            held.add(key)
+            validation.add(key)
             count += groups[key]
-    if not held:  # every value stands in more rows than are wanted
-        held.add(min(drawn, key=groups.__getitem__))
+    if not validation:  # every group is larger than the validation split
+        validation.add(min(drawn, key=groups.__getitem__))
     sides: tuple[list[Row], list[Row]] = [], []
     for row, key in zip(rows, keys, strict=True):
-        sides[key in held].append(row)
+        sides[key in validation].append(row)
     return sides
 
 
@@ -69,25 +77,26 @@ def split_text(text: str, fraction: float) -> tuple[str, str]:
     >>> split_text("one\ntwo\nthree\nfour", 0.2)
     ('one\ntwo\nthree\n', 'four')
 
-    Raises `HeedfulError` when `fraction` is not between 0 and 1, or where no line end has text on both sides.
+    Raises `HeedfulError` if `fraction` is not between 0 and 1, or no line end has text on both sides.
     """
     check("the validation fraction of a text", fraction, float, above=0, below=1)
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
-    wanted = min(max(round((1 - fraction) * len(text)), first), last)
-    before, after = text.rfind("\n", first, wanted), text.find("\n", wanted, last)
+    target = min(max(round((1 - fraction) * len(text)), first), last)
+    before, after = text.rfind("\n", first, target), text.find("\n", target, last)
     ends = [end + 1 for end in (before, after) if end >= 0]
     if not ends:
         raise HeedfulError(
-            f"one line ({len(text):,} characters) cannot be cut at a line's end to hold some back; give more text, or "
+            f"a text of one line ({len(text):,} characters) cannot be split after a line; give more text, or "
             "a validation file: --valid FILE"
         )
-    cut = min(ends, key=lambda end: abs(end - wanted))
-    return text[:cut], text[cut:]
+    boundary = min(ends, key=lambda end: abs(end - target))
+    return text[:boundary], text[boundary:]
 
 
 def content_digest(value: Any) -> bytes:
-    """Returns a digest by which values are equal: texts, words and messages but for case and blanks, pictures by their
-    stored bytes. The validation split and the audit's duplicates and leaks are defined by it.
+    """Returns a digest that equal values share. It defines the validation split, and the audit's duplicates and leaks.
+
+    Texts, words and messages are equal up to case and blanks, images if their stored bytes are.
 
     >>> content_digest("Then Ann  came") == content_digest("then ann came ")
     True
@@ -111,22 +120,22 @@ def _normalized(value: Any) -> str:
 
 
 def collapse_blanks(text: str) -> str:
-    r"""Returns a text without blanks at its ends, and with one space in the place of each other run of blanks.
+    r"""Returns a text without outer blanks and with one space for each inner run of blanks.
 
     >>> collapse_blanks("  one\ttwo\n\nthree ")
     'one two three'
     """
     parts, start = list[str](), 0
     while start < len(text):
-        found = BLANK.search(text, start + TOGETHER)
-        end = found.start() if found else len(text)
+        blank = BLANK.search(text, start + CHUNK)
+        end = blank.start() if blank else len(text)
         parts.append(" ".join(text[start:end].split()))
         start = end
     return " ".join(filter(None, parts))
 
 
 def exact_bytes(value: Any) -> bytes:
-    """Returns a value as the file has it, digested where long. Earlier versions split validation rows by it."""
+    """Returns a value as in the file, an image as a digest. Earlier versions split validation rows by it."""
     if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):
@@ -136,54 +145,56 @@ def exact_bytes(value: Any) -> bytes:
 
 def _validation_size(valid: float | int | None, rows: int) -> int:
     if valid is None:
-        return min(MOST, max(1, round(FRACTION * rows)))
+        return min(MAX_ROWS, max(1, round(FRACTION * rows)))
     size = max(1, round(valid * rows)) if isinstance(valid, float) and 0 < valid < 1 else valid
     if not isinstance(size, int) or not 1 <= size < rows:
         raise HeedfulError(
-            f"{valid} of {rows} rows cannot be held back for validation; give a fraction between 0 and 1, or a number "
-            f"of rows from 1 to {max(1, rows - 1)}"
+            f"cannot use {valid} of {rows} rows for validation; give a fraction between 0 and 1, or a number of rows "
+            f"from 1 to {max(1, rows - 1)}"
         )
     return size
 
 
 class Key(NamedTuple):
-    """Digest that equal rows share (:func:`content_digest`)."""
+    """Digests that equal rows share (:func:`content_digest`)."""
 
-    whole: bytes  # of all columns
-    asked: bytes  # of those that a model is asked with
+    row: bytes  # of all columns
+    model_input: bytes  # of the columns that a model reads
 
 
-def row_keys(rows: Sequence[Row], columns: Iterable[str], asks: Collection[str]) -> list[Key]:
+def row_keys(rows: Sequence[Row], columns: Iterable[str], input_columns: Collection[str]) -> list[Key]:
     """Returns the keys of the rows: of all their ``columns``, and of the model's input (``input_values``)."""
-    wanted = list(columns)
-    found = []
+    columns = list(columns)
+    keys = []
     for row in rows:
-        whole = {name: content_digest(row.values[name]) for name in wanted if name in row.values}
-        asked = {
-            name: whole[name] if value is row.values[name] else content_digest(value)
-            for name, value in input_values(row, asks).items()
+        digests = {name: content_digest(row.values[name]) for name in columns if name in row.values}
+        input_digests = {
+            name: digests[name] if value is row.values[name] else content_digest(value)
+            for name, value in input_values(row, input_columns).items()
         }
-        found.append(Key(_joined(whole), _joined(asked or whole)))
-    return found
+        keys.append(Key(_combine(digests), _combine(input_digests or digests)))
+    return keys
 
 
-def input_values(row: Row, asks: Collection[str]) -> dict[str, Any]:
-    """Returns a row's model input: its columns ``asks``; of an instruction the prompt, of a conversation the messages
-    before the last reply.
+def input_values(row: Row, input_columns: Collection[str]) -> dict[str, Any]:
+    """Returns a row's model input: its ``input_columns``.
+
+    An instruction's input is its prompt; a conversation's is the messages before the last reply.
 
     >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
     >>> [len(input_values(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]
     [3]
     """
-    found = {name: row.values[name] for name in asks if name in row.values}
-    if found:
-        return found
+    values = {name: row.values[name] for name in input_columns if name in row.values}
+    if values:
+        return values
     if "messages" not in row.values:
         return {"prompt": row.values["prompt"]} if "prompt" in row.values else {}
     messages = row.values["messages"]
-    last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=0)
     return {"messages": messages[:last]} if last else {}
 
 
-def _joined(parts: Mapping[str, bytes]) -> bytes:
-    return blake2b(b"".join(name.encode() + b"\0" + part for name, part in parts.items()), digest_size=16).digest()
+def _combine(digests: Mapping[str, bytes]) -> bytes:
+    joined = b"".join(name.encode() + b"\0" + digest for name, digest in digests.items())
+    return blake2b(joined, digest_size=16).digest()

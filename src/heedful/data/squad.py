@@ -86,11 +86,11 @@ def _records(
         if names is not None:
             raise HeedfulError(f"columns are named for {source}, whose keys are SQuAD's; leave --data.columns out")
         yield from _read_json(source)
-    elif (table := _Questions(source, {**kinds, **MORE}, names, remembered=remembered or {})).form.is_table:
+    elif (table := _Questions(source, {**kinds, **MORE}, names, remembered=remembered or {})).format.is_table:
         for line, values in table:
             if values:
-                table.tell(rows)
-            yield line, dict(zip(table.taken, values, strict=True)) if values else {}
+                table.annotate(rows)
+            yield line, dict(zip(table.chosen_columns, values, strict=True)) if values else {}
     else:
         kind = extension(source)
         found = f"unknown extension {kind!r}" if kind else "no extension"
@@ -201,34 +201,34 @@ def _remedy(context: str, text: str) -> str:
 class _Questions(Table):
     """A table whose column of answers may be called ``answers`` or ``answer``."""
 
-    def _needed(self) -> list[str]:
+    def _required(self) -> list[str]:
         return ["question", "context", "answers"]
 
     def _optional(self) -> list[str]:
         return ["answer_start", "title"]
 
-    def _choose(self, there: Container[str]) -> None:
-        asked = self._needed()
+    def _choose_columns(self, there: Container[str]) -> None:
+        asked = self._required()
         if self.names is not None:
-            self.taken, self.found = tuple(asked), tuple(self.names)
+            self.chosen_columns, self.file_columns = tuple(asked), tuple(self.names)
             return
-        self.taken = (*asked, *(name for name in self._optional() if name in there))
-        self.found = tuple(self._called(column, there) for column in self.taken)
+        self.chosen_columns = (*asked, *(name for name in self._optional() if name in there))
+        self.file_columns = tuple(self._file_column(column, there) for column in self.chosen_columns)
 
-    def _called(self, column: str, there: Container[str]) -> str:
-        name = super()._called(column, there)
+    def _file_column(self, column: str, there: Container[str]) -> str:
+        name = super()._file_column(column, there)
         return "answer" if name == "answers" and "answer" in there and "answers" not in there else name
 
-    def _left_out(self) -> list[str]:
+    def _absent(self) -> list[str]:
         return []
 
-    def _not_found(self, found: list[str], line: int) -> Any:
-        error, keyed = super()._not_found(found, line), self.form.is_keyed
+    def _missing_error(self, found: list[str], line: int) -> Any:
+        error, keyed = super()._missing_error(found, line), self.format.is_keyed
         what, where, _ = str(error).partition(f"{display_name(self.path)}:{line}")
         if keyed and "data" in found:
             return type(error)(f"{what}{where}; SQuAD's own JSON ends in .json: rename it")
         parts = {name.partition(".")[0] for name in found} if keyed else found
-        if self.names is None and 1 < len(parts) < len(self.found):  # no choice of columns would do
+        if self.names is None and 1 < len(parts) < len(self.file_columns):  # no choice of columns would do
             how = FLAT if keyed else "question, context and answer (empty where there is none)"
             return type(error)(f"{what}{where}; write {how}")
         return error

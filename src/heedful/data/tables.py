@@ -37,23 +37,30 @@ from heedful.data.text_files import STDIN, display_name, extension, raw_lines, r
 from heedful.errors import HeedfulError
 
 Reader = Labels | Numbers
-FIELD = 2**31 - 1  # characters of a CSV field, the most that every platform can be told
+MAX_FIELD = 2**31 - 1  # characters of a CSV field: the largest limit that every platform accepts
 
 
 class NoColumn(HeedfulError):
-    """A wanted column is not in the table."""
+    """A requested column is not in the table."""
 
 
 @dataclass
 class Table:
-    """One table file, and where in it the wanted columns are looked for.
+    """Table file, read as (line, values of the requested columns).
 
-    `columns` are the task's names with what they hold ("image": whatever the file has), `names` the person's own (None:
-    nothing was said), `separator` what stands between several labels of one cell, `remembered` what another file called
-    the columns, which goes before the task's own names. Columns that neither names nor numbers tell are inferred from
-    their content (`heedful.data.column_inference`). After the first row has been read, `taken` holds those of
-    `columns` whose values the rows have, `found` what the file calls them, and `notes` what a person should know of the
-    choice.
+    Columns that neither names nor numbers identify are inferred from their content (`heedful.data.column_inference`).
+
+    Args:
+        path: the file.
+        columns: the task's columns and their kinds ("image": any value of the file).
+        names: the user's names of these columns in the file; None: not given.
+        separator: separates several labels in one cell.
+        remembered: names of the columns in an earlier file; they take precedence over the task's own names.
+
+    Attributes, set when the first row has been read:
+        chosen_columns: those of `columns` whose values the rows have.
+        file_columns: their names in the file.
+        notes: lines for people about this choice.
     """
 
     path: str
@@ -61,118 +68,126 @@ class Table:
     names: Sequence[str] | None = None
     separator: str | None = None
     remembered: Mapping[str, str] = field(default_factory=dict)
-    spare: ClassVar[bool] = False  # whether a table without a header may have more columns than are wanted
-    taken: tuple[str, ...] = field(default=(), init=False)
-    found: tuple[str, ...] = field(default=(), init=False)
+    allows_extra: ClassVar[bool] = False  # a table without a header may have more columns
+    chosen_columns: tuple[str, ...] = field(default=(), init=False)
+    file_columns: tuple[str, ...] = field(default=(), init=False)
     notes: list[str] = field(default_factory=list, init=False)
-    _reason: str = field(default="", init=False)  # why nothing was guessed
-    _likely: list[str] = field(default_factory=list, init=False)  # columns that may be the needed ones
+    _reason: str = field(default="", init=False)  # why no columns could be inferred
+    _candidates: list[str] = field(default_factory=list, init=False)  # likely names of the required columns
 
     def __post_init__(self) -> None:
-        self.form: Format = detect_format(
-            self.path, labelled=self.spare or bool({"label", "number"} & {*self.columns.values()})
+        self.format: Format = detect_format(
+            self.path, labelled=self.allows_extra or bool({"label", "number"} & {*self.columns.values()})
         )
-        if self.form.note:
-            self.notes.append(f"{display_name(self.path)} is read as {self.form.note}")
+        if self.format.note:
+            self.notes.append(f"{display_name(self.path)} is read as {self.format.note}")
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
-        """(line, the values of the columns in `taken`); a blank line is (line, [])."""
-        match self.form.kind:
+        """Yields (line, values of `chosen_columns`); a blank line gives (line, [])."""
+        match self.format.kind:
             case "csv":
-                return self._delimited(_csv_rows(self.path, self.form.delimiter), headless=False)
+                return self._delimited(_csv_rows(self.path, self.format.delimiter), headless=False)
             case "jsonl":
                 return self._records(read_json_lines(self.path), {})
             case "json":
                 return self._records(read_json_array(self.path), {})
             case "parquet":
-                parquet = ParquetRecords(self.path, self._wanted())
+                parquet = ParquetRecords(self.path, self._columns_to_read())
                 return self._records(parquet, parquet.features)
             case kind:
-                cut, most = ("\t", -1) if kind != "labelled" else (" ", 1)
+                delimiter, max_splits = ("\t", -1) if kind != "labelled" else (" ", 1)
                 lines = read_lines(self.path)
-                rows = ((line, text.split(cut, most) if text.strip() else []) for line, text in lines)
+                rows = ((line, text.split(delimiter, max_splits) if text.strip() else []) for line, text in lines)
                 return self._delimited(rows, headless=True)
 
-    def tell(self, rows: Rows) -> None:
-        """Tell `rows`, which were read of this table, how."""
-        rows.columns, rows.mapping = self.found, dict(zip(self.taken, self.found, strict=True))
+    def annotate(self, rows: Rows) -> None:
+        """Sets the columns, mapping and notes of `rows`, which were read from this table."""
+        rows.columns, rows.mapping = self.file_columns, dict(zip(self.chosen_columns, self.file_columns, strict=True))
         rows.notes.extend(note for note in self.notes if note not in rows.notes)
 
-    def _wanted(self) -> list[str]:
+    def _columns_to_read(self) -> list[str]:
         """Returns the columns to read from a file that stores its columns apart."""
         if self.names is None and self.remembered:
             return []
         return [*(self.names or self.columns)]
 
-    def _needed(self) -> list[str]:
-        """The columns that the table must have."""
+    def _required(self) -> list[str]:
+        """Returns the columns that the table must have."""
         return required_columns(self.columns)
 
     def _optional(self) -> list[str]:
-        """The columns that are taken where the table has them under their names."""
+        """Returns the columns that are read if the table has them under their names."""
         return [column for column, kind in self.columns.items() if kind.endswith("?")]
 
-    def _choose(self, there: Container[str]) -> None:
-        """Settle which columns are taken, and under which names; an optional one is where it is named, or `there`."""
+    def _choose_columns(self, available: Container[str]) -> None:
+        """Chooses columns and their names in the file. An optional one is read if it is named or `available`."""
         chosen = list(self.columns)
         if self.names is None:
-            needed = required_columns(self.columns)
-            chosen = [column for column in chosen if column in needed or self._called(column, there) in there]
+            required = required_columns(self.columns)
+            chosen = [
+                column for column in chosen if column in required or self._file_column(column, available) in available
+            ]
         elif len(self.names) < len(chosen):
             chosen = required_columns(self.columns)
-        self.taken = tuple(chosen)
-        self.found = tuple(self.names or (self._called(column, there) for column in chosen))
+        self.chosen_columns = tuple(chosen)
+        self.file_columns = tuple(self.names or (self._file_column(column, available) for column in chosen))
 
-    def _called(self, column: str, there: Container[str]) -> str:
-        """The name of a column: the remembered one where the file has it, else the task's own."""
+    def _file_column(self, column: str, available: Container[str]) -> str:
+        """Returns a column's name in the file: the remembered one if it is available, else the task's own."""
         name = self.remembered.get(column, column)
-        return name if name in there and not name.isdecimal() else column
+        return name if name in available and not name.isdecimal() else column
 
-    def _guess(self, profiles: Mapping[str, ColumnProfile], there: Container[str]) -> bool:
-        """Settle by their content those columns that are not called as they should be; whether that could be done."""
-        needed, more = self._needed(), self._optional()
-        fixed = {column: name for column in needed if (name := self._called(column, there)) in there}
-        kinds = {name: self.columns[name] for name in needed}
-        self._likely = candidate_columns(kinds, profiles, fixed)
-        if "text_pair" in more:
+    def _infer(self, profiles: Mapping[str, ColumnProfile], available: Container[str]) -> bool:
+        """Infers columns without a known name from their content. Returns False if that is not possible."""
+        required, optional = self._required(), self._optional()
+        fixed = {column: name for column in required if (name := self._file_column(column, available)) in available}
+        kinds = {name: self.columns[name] for name in required}
+        self._candidates = candidate_columns(kinds, profiles, fixed)
+        if "text_pair" in optional:
             kinds["text_pair"] = "text?"
         try:
             chosen = infer_columns(kinds, profiles, fixed)
         except UndecidedColumns as error:
             self._reason = str(error)
             return False
-        chosen |= {name: called for name in more if (called := self._called(name, there)) in there}
-        self.taken = tuple(column for column in self.columns if column in chosen)
-        self.found = tuple(chosen[column] for column in self.taken)
+        chosen |= {column: name for column in optional if (name := self._file_column(column, available)) in available}
+        self.chosen_columns = tuple(column for column in self.columns if column in chosen)
+        self.file_columns = tuple(chosen[column] for column in self.chosen_columns)
         return True
 
-    def _say(self, how: str) -> None:
-        """Note under which names the columns were found, where these are not the task's."""
-        if self.names is None and self.found != self.taken:
-            pairs = zip(self.taken, self.found, strict=True)
-            needed = {*self._needed()}
-            called = ", ".join(f"{column}={name}" for column, name in pairs if column in needed or column != name)
-            self.notes.append(f"{called} ({how}; --data.columns {self._example()} changes it)")
+    def _note_columns(self, reason: str) -> None:
+        """Notes the chosen names and the reason, if they are not the task's."""
+        if self.names is None and self.file_columns != self.chosen_columns:
+            pairs = zip(self.chosen_columns, self.file_columns, strict=True)
+            required = {*self._required()}
+            chosen = ", ".join(f"{column}={name}" for column, name in pairs if column in required or column != name)
+            self.notes.append(f"{chosen} ({reason}; --data.columns {self._example_names()} changes it)")
 
-    def _example(self) -> str:
-        return ",".join(column.upper() for column in self._needed())
+    def _example_names(self) -> str:
+        return ",".join(column.upper() for column in self._required())
 
-    def _left_out(self) -> list[str]:
-        return [] if self.names else [column for column in self.columns if column not in self.taken]
+    def _absent(self) -> list[str]:
+        return [] if self.names else [column for column in self.columns if column not in self.chosen_columns]
 
-    def _labels(self, features: Mapping[str, Any]) -> list[Reader | None]:
-        """For each column that is taken what reads its labels or numbers, if it is one of these."""
-        made: dict[str, Callable[[str], Reader]] = {
+    def _readers(self, features: Mapping[str, Any]) -> list[Reader | None]:
+        """Returns the reader of each chosen column; None for columns that are not labels or numbers."""
+        readers: dict[str, Callable[[str], Reader]] = {
             "label": lambda name: Labels(self.separator, class_names(features, name)),
             "number": lambda name: Numbers(),
         }
-        kinds = [self.columns[column].rstrip("?") for column in self.taken]
-        return [made[kind](name) if kind in made else None for kind, name in zip(kinds, self.found, strict=True)]
+        kinds = [self.columns[column].rstrip("?") for column in self.chosen_columns]
+        return [
+            readers[kind](name) if kind in readers else None
+            for kind, name in zip(kinds, self.file_columns, strict=True)
+        ]
 
     # ------------------------------------------------------------------------------------------------------------ cells
 
     def _delimited(self, rows: Iterable[tuple[int, list[str]]], headless: bool) -> Iterator[tuple[int, list[Any]]]:
-        """Rows of cells. `headless`: without a header and without names, the first columns are the wanted ones."""
+        """Yields (line, values) from rows of cells.
+
+        With `headless`, a table without a header and without names is read by position.
+        """
         rows = iter(rows)
         blank = []
         for line, first in rows:
@@ -182,138 +197,141 @@ class Table:
         else:
             yield from blank
             return
-        sample = list(islice(rows, SAMPLE)) if self.names is None and not self._is_called(first) else []
-        header, places = self._places(first, line, headless, [cells for _, cells in sample])
-        labels = self._labels({})
+        sample = list(islice(rows, SAMPLE)) if self.names is None and not self._has_all_names(first) else []
+        has_header, positions = self._locate(first, line, headless, [cells for _, cells in sample])
+        readers = self._readers({})
         yield from blank
-        for number, cells in chain([] if header else [(line, first)], sample, rows):
+        for number, cells in chain([] if has_header else [(line, first)], sample, rows):
             if cells and len(cells) != len(first):
                 raise HeedfulError(
                     f"{_count(len(cells))} where line {line} has {len(first)}, in {display_name(self.path)}:{number}; "
-                    "mend that row (a tab or a comma too few or too many?)"
+                    "correct that row (a tab or a comma too few or too many?)"
                 )
-            where = f"{display_name(self.path)}:{number}"
+            location = f"{display_name(self.path)}:{number}"
             values = [
-                label.read(cells[place], name, where) if label else cells[place]
-                for name, place, label in zip(self.found, places, labels, strict=True)
+                reader.read(cells[position], name, location) if reader else cells[position]
+                for name, position, reader in zip(self.file_columns, positions, readers, strict=True)
                 if cells
             ]
             yield number, values
 
-    def _is_called(self, first: list[str]) -> bool:
-        """Returns True if a first row holds the name of every column that is needed."""
-        there = {*first, *(cell.strip() for cell in first)}
-        self._choose(there)
-        return all(name in there for name in self.found)
+    def _has_all_names(self, first: list[str]) -> bool:
+        """Returns True if a first row holds the names of all required columns."""
+        cells = {*first, *(cell.strip() for cell in first)}
+        self._choose_columns(cells)
+        return all(name in cells for name in self.file_columns)
 
-    def _places(
+    def _locate(
         self, first: list[str], line: int, headless: bool, others: Sequence[list[str]]
     ) -> tuple[bool, list[int]]:
-        """Returns True if the first row is a header, and the place of each column that is taken; `others` are rows
-        after it,
-        where they matter.
+        """Returns (the first row is a header, position of each chosen column).
+
+        `others` are the rows after the first, if columns may have to be inferred.
         """
         cells = [cell.strip() for cell in first]
-        self._choose({*first, *cells})
-        header = next((row for row in (first, cells) if all(name in row for name in self.found)), None)
+        self._choose_columns({*first, *cells})
+        header = next((row for row in (first, cells) if all(name in row for name in self.file_columns)), None)
         if header:
-            self._check_once(cells, line)
-            self._say("as in training")
-            return True, [header.index(name) for name in self.found]
-        # A name among the cells shows that this is a header, which calls another column otherwise.
-        known = any(name in cells for name in self.found) or resembles_header(cells, self.found)
-        if self.names is None and not known and self._remember_places(len(first)):
-            return False, [int(name) - 1 for name in self.found]
-        if self.names is None and not (headless and not known and self._stand_in_order([first, *others])):
-            found = self._guessed(cells, [row for row in others if len(row) == len(first)], headless, known)
-            if found is not None:
-                return found
-        if self.names is None and headless and not known:
-            if 1 < len(self.taken) < len(first) and not self.spare:
-                raise self._surplus(first, line)
-            self.found = tuple(str(place) for place in range(1, len(self.taken) + 1))
-        elif not all(name.isdecimal() for name in self.found):
-            raise self._not_found(cells, line)
-        outside = next((name for name in self.found if not 1 <= int(name) <= len(first)), None)
-        if outside is not None:
-            separator = "commas" if self.form.kind == "csv" else "tabs"
-            raise HeedfulError(
-                f"{_count(len(first))}, and column {outside} is wanted for {self.taken[self.found.index(outside)]!r}, "
-                f"in {display_name(self.path)}:{line}; separate the columns by {separator}, or choose others: "
-                "--data.columns 1,2"
-            )
-        return False, [int(name) - 1 for name in self.found]
+            self._check_unique(cells, line)
+            self._note_columns("as in training")
+            return True, [header.index(name) for name in self.file_columns]
+        # A known name among the cells shows that the row is a header, in which another column has another name.
+        is_known_header = any(name in cells for name in self.file_columns) or resembles_header(cells, self.file_columns)
+        may_choose = self.names is None
+        if may_choose and not is_known_header and self._use_remembered_numbers(len(first)):
+            return False, [int(name) - 1 for name in self.file_columns]
+        if may_choose and not (headless and not is_known_header and self._are_in_order([first, *others])):
+            full = [row for row in others if len(row) == len(first)]
+            inferred = self._infer_delimited(cells, full, headless, is_known_header)
+            if inferred is not None:
+                return inferred
+        if may_choose and headless and not is_known_header:
+            if 1 < len(self.chosen_columns) < len(first) and not self.allows_extra:
+                raise self._surplus_error(first, line)
+            self.file_columns = tuple(map(str, range(1, len(self.chosen_columns) + 1)))
+        elif not all(name.isdecimal() for name in self.file_columns):
+            raise self._missing_error(cells, line)
+        self._check_numbers(len(first), line)
+        return False, [int(name) - 1 for name in self.file_columns]
 
-    def _remember_places(self, width: int) -> bool:
-        """Settle the columns by their remembered numbers, where all have one that the table has."""
-        numbers = [self.remembered.get(column, "") for column in self.taken]
+    def _check_numbers(self, width: int, line: int) -> None:
+        """Raises `HeedfulError` for a column number that the table lacks."""
+        pairs = zip(self.chosen_columns, self.file_columns, strict=True)
+        outside = next(((column, name) for column, name in pairs if not 1 <= int(name) <= width), None)
+        if outside is not None:
+            column, number = outside
+            separator = "commas" if self.format.kind == "csv" else "tabs"
+            raise HeedfulError(
+                f"{_count(width)}, and column {number} is wanted for {column!r}, in {display_name(self.path)}:{line}; "
+                f"separate the columns by {separator}, or choose others: --data.columns 1,2"
+            )
+
+    def _use_remembered_numbers(self, width: int) -> bool:
+        """Chooses columns by their remembered numbers. Returns False if one has none or the table lacks it."""
+        numbers = [self.remembered.get(column, "") for column in self.chosen_columns]
         if not all(number.isdecimal() and 1 <= int(number) <= width for number in numbers) or not numbers:
             return False
-        usual = [str(place) for place in range(1, len(numbers) + 1)]
-        self.found = tuple(numbers)
-        if numbers != usual:
-            self._say("as in training")
+        self.file_columns = tuple(numbers)
+        if numbers != [str(number) for number in range(1, len(numbers) + 1)]:
+            self._note_columns("as in training")
         return True
 
-    def _stand_in_order(self, rows: Sequence[list[str]]) -> bool:
-        """Returns True if the columns of a table without a header are the wanted ones in their order: texts alone, as
-        many as
-        are wanted, or of more columns the first, where it is text.
+    def _are_in_order(self, rows: Sequence[list[str]]) -> bool:
+        """Returns True if a table without a header is read by position.
+
+        That needs text columns only: as many as are requested, or of more columns a first one with text.
         """
-        if {"label", "number", "image", "answers"} & {self.columns[column] for column in self.taken}:
+        if {"label", "number", "image", "answers"} & {self.columns[column] for column in self.chosen_columns}:
             return False
-        if len(rows[0]) <= len(self.taken):
+        if len(rows[0]) <= len(self.chosen_columns):
             return True
-        if len(self.taken) > 1 and not self.spare:
+        if len(self.chosen_columns) > 1 and not self.allows_extra:
             return False
         first = ColumnProfile.of(row[0] for row in rows if row)
-        return first.is_text or (self.spare and first.is_words and not first.is_label)
+        return first.is_text or (self.allows_extra and first.is_words and not first.is_label)
 
-    def _guessed(
-        self, first: list[str], others: Sequence[list[str]], headless: bool, known: bool
+    def _infer_delimited(
+        self, first: list[str], others: Sequence[list[str]], headless: bool, is_known_header: bool
     ) -> tuple[bool, list[int]] | None:
-        """As `_places`, by the content of the columns; None where it does not tell."""
-        header = known or is_header(first, others, None, usual=not headless)
-        names = [*first] if header else [str(place) for place in range(1, len(first) + 1)]
-        if header:
-            names = [name or f"#{place}" for place, name in enumerate(names, 1)]
-        rows = others if header else [first, *others]
-        profiles = {name: ColumnProfile.of(row[place] for row in rows) for place, name in enumerate(names)}
-        if not self._guess(profiles, names if header else ()):
+        """Infers the columns from their content, as `_locate`. Returns None if that is not possible."""
+        has_header = is_known_header or is_header(first, others, None, usual=not headless)
+        numbers = [str(number) for number in range(1, len(first) + 1)]
+        names = [name or f"#{number}" for number, name in enumerate(first, 1)] if has_header else numbers
+        rows = others if has_header else [first, *others]
+        profiles = {name: ColumnProfile.of(row[index] for row in rows) for index, name in enumerate(names)}
+        if not self._infer(profiles, names if has_header else ()):
             return None
-        places = [names.index(name) for name in self.found]
-        label = next((place for place, column in zip(places, self.taken, strict=True) if self._is_label(column)), None)
-        if not known and is_header(first, others, label, usual=not headless) != header:
-            if header:  # the labels of other rows stand in it
-                names = [str(place) for place in range(1, len(first) + 1)]
-            else:
-                names = first
-            header = not header
-            self.found = tuple(names[place] for place in places)
-        if header or places != [*range(len(places))] or len(first) > len(places):
-            self._say("guessed")
-        return header, places
+        positions = [names.index(name) for name in self.file_columns]
+        pairs = zip(positions, self.chosen_columns, strict=True)
+        label = next((position for position, column in pairs if self._is_label(column)), None)
+        if not is_known_header and is_header(first, others, label, usual=not headless) != has_header:
+            has_header = not has_header  # the label column decides: its first cell is a label of other rows, or not
+            names = first if has_header else numbers
+            self.file_columns = tuple(names[position] for position in positions)
+        if has_header or positions != [*range(len(positions))] or len(first) > len(positions):
+            self._note_columns("guessed")
+        return has_header, positions
 
     def _is_label(self, column: str) -> bool:
         return self.columns[column] in ("label", "number")
 
-    def _check_once(self, header: list[str], line: int) -> None:
-        """Raise where two cells of a header have a name that is wanted."""
-        twice = next((name for name in self.found if header.count(name) > 1 and not name.isdecimal()), None)
-        if twice is not None:
+    def _check_unique(self, header: list[str], line: int) -> None:
+        """Raises `HeedfulError` if two cells of a header have the same requested name."""
+        repeated = next((name for name in self.file_columns if header.count(name) > 1 and not name.isdecimal()), None)
+        if repeated is not None:
             raise HeedfulError(
-                f"{header.count(twice)} columns are called {twice!r}, in {display_name(self.path)}:{line}; give each a "
-                "name of its own"
+                f"{header.count(repeated)} columns are called {repeated!r}, in {display_name(self.path)}:{line}; "
+                "give each a name of its own"
             )
 
-    def _surplus(self, first: list[str], line: int) -> HeedfulError:
-        wanted = len(self.taken)
-        chosen = ",".join(str(place) for place in range(1, wanted + 1))
-        optional = next((name for name in self._left_out() if self.columns[name].endswith("?")), None)
-        also = f", or with a third: --data.columns {chosen},{optional}={wanted + 1}" if optional and wanted == 2 else ""
+    def _surplus_error(self, first: list[str], line: int) -> HeedfulError:
+        count = len(self.chosen_columns)
+        numbers = ",".join(str(number) for number in range(1, count + 1))
+        optional = next((name for name in self._absent() if self.columns[name].endswith("?")), None)
+        also = f", or with a third: --data.columns {numbers},{optional}={count + 1}" if optional and count == 2 else ""
         return HeedfulError(
-            f"{_count(len(first))} without a header, and {wanted} are wanted ({', '.join(self.taken)}), in "
-            f"{display_name(self.path)}:{line}; say which, by number: --data.columns {chosen}{also}"
+            f"{_count(len(first))} without a header, and {count} are wanted ({', '.join(self.chosen_columns)}), in "
+            f"{display_name(self.path)}:{line}; give their numbers: --data.columns {numbers}{also}"
         )
 
     # ---------------------------------------------------------------------------------------------------------- records
@@ -321,93 +339,94 @@ class Table:
     def _records(
         self, records: Iterable[tuple[int, dict[str, Any]]], features: Mapping[str, Any]
     ) -> Iterator[tuple[int, list[Any]]]:
-        began, labels = 0, list[Reader | None]()
+        first_line, readers = 0, list[Reader | None]()
         records = iter(records)
         for line, record in records:
             if record is BLANK:
                 yield line, []
                 continue
-            if not began:
-                wanted = {*self.columns, *self.remembered.values()}
-                self._choose({column for column in wanted if nested_value(record, column) is not MISSING})
+            if not first_line:
+                names = {*self.columns, *self.remembered.values()}
+                self._choose_columns({name for name in names if nested_value(record, name) is not MISSING})
                 if self.names is None:
-                    if any(nested_value(record, name) is MISSING for name in self.found):
+                    if any(nested_value(record, name) is MISSING for name in self.file_columns):
                         sample = list(islice(records, SAMPLE))
-                        self._guess_keys([record, *(one for _, one in sample)], features)
+                        self._infer_keys([record, *(other for _, other in sample)], features)
                         records = chain(sample, records)
                     else:
-                        self._say("as in training")
-                began, labels = line, self._labels(features)
-            late = next((name for name in self._left_out() if nested_value(record, name) is not MISSING), None)
+                        self._note_columns("as in training")
+                first_line, readers = line, self._readers(features)
+            late = next((name for name in self._absent() if nested_value(record, name) is not MISSING), None)
             if late is not None:
                 raise HeedfulError(
-                    f"{late!r} is here and not in line {began}, in {self.path}:{line}; write it in every row or in none"
+                    f"{late!r} is here and not in line {first_line}, in {self.path}:{line}; write it in every row or "
+                    "in none"
                 )
             values = [
-                self._value(record, column, name, line, label)
-                for column, name, label in zip(self.taken, self.found, labels, strict=True)
+                self._cell_value(record, column, name, line, reader)
+                for column, name, reader in zip(self.chosen_columns, self.file_columns, readers, strict=True)
             ]
             yield line, values
 
-    def _guess_keys(self, records: Sequence[dict[str, Any]], features: Mapping[str, Any]) -> None:
-        """Settle the columns by the content of records."""
+    def _infer_keys(self, records: Sequence[dict[str, Any]], features: Mapping[str, Any]) -> None:
+        """Infers the columns from the content of records."""
         names = list(dict.fromkeys(name for record in records for name in nested_keys(record)))
         profiles = {}
         for name in names:
             values = [value for record in records if (value := nested_value(record, name)) is not MISSING]
-            called = class_names(features, name)
-            if called:
-                values = [called[value] if _is_place(value, called) else value for value in values]
+            classes = class_names(features, name)
+            if classes:
+                values = [classes[value] if _is_class_number(value, classes) else value for value in values]
             profiles[name] = ColumnProfile.of(values)
-        answers = {"answers", "answer"} & {*records[0]}  # a record of its own, as SQuAD has it
+        answers = {"answers", "answer"} & {*records[0]}  # a nested record in SQuAD's files
         profiles |= {name: ColumnProfile.of(record.get(name) for record in records) for name in answers}
-        if self._guess(profiles, [*profiles]):
-            self._say("guessed")
+        if self._infer(profiles, [*profiles]):
+            self._note_columns("guessed")
 
-    def _value(self, record: dict[str, Any], column: str, name: str, line: int, label: Reader | None) -> Any:
-        value, where = nested_value(record, name), f"{display_name(self.path)}:{line}"
+    def _cell_value(self, record: dict[str, Any], column: str, name: str, line: int, reader: Reader | None) -> Any:
+        value, location = nested_value(record, name), f"{display_name(self.path)}:{line}"
         if value is MISSING:
-            raise self._not_found(list(nested_keys(record)), line)
-        if label:
-            return label.read(value, name, where)
+            raise self._missing_error(list(nested_keys(record)), line)
+        if reader:
+            return reader.read(value, name, location)
         if self.columns[column].rstrip("?") in ("image", "words", "tags", "answers", "messages"):
             return value
         if not isinstance(value, str):
             raise HeedfulError(
-                f"{name!r} is {brief(json.dumps(value, default=str))} and text is wanted, in {where}; write it as a "
+                f"{name!r} is {brief(json.dumps(value, default=str))} and text is wanted, in {location}; write it as a "
                 "string, or choose another column: --data.columns"
             )
-        return checked_text(value, name, where)
+        return checked_text(value, name, location)
 
-    def _not_found(self, found: list[str], line: int) -> NoColumn:
-        missing = next(name for name in self.found if name not in found)
-        close = get_close_matches(missing, found, n=1, cutoff=NEAR)
+    def _missing_error(self, names: list[str], line: int) -> NoColumn:
+        missing = next(name for name in self.file_columns if name not in names)
+        close = get_close_matches(missing, names, n=1, cutoff=NEAR)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        numbers = "" if self.form.is_keyed else ", or by number where there is no header: --data.columns 1,2"
-        wanted = len(self._needed())
-        named = self._likely or (found[:wanted] if len(found) >= wanted and not self._reason else [])
-        example = ",".join(named) or self._example()
+        numbers = "" if self.format.is_keyed else ", or by number without a header: --data.columns 1,2"
+        count = len(self._required())
+        suggested = self._candidates or (names[:count] if len(names) >= count and not self._reason else [])
+        example = ",".join(suggested) or self._example_names()
         reason = f"{self._reason}; " if self._reason else ""
         return NoColumn(
-            f"no column {missing!r} among {', '.join(repr(brief(name)) for name in found[:12])}, in "
-            f"{display_name(self.path)}:{line}; {hint}{reason}say which to use: --data.columns "
+            f"no column {missing!r} among {', '.join(repr(brief(name)) for name in names[:12])}, in "
+            f"{display_name(self.path)}:{line}; {hint}{reason}name the columns: --data.columns "
             f"{brief(example)}{numbers}"
         )
 
 
 def extension_of(path: str) -> str:
-    """The extension, standard input being TSV."""
+    """Returns the extension of a file; standard input is TSV."""
     return ".tsv" if path == STDIN else extension(path)
 
 
-def _is_place(value: Any, names: Sequence[str]) -> bool:
-    return isinstance(value, int) and 0 <= value < len(names)
+def _is_class_number(value: Any, classes: Sequence[str]) -> bool:
+    return isinstance(value, int) and 0 <= value < len(classes)
 
 
 def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows by RFC 4180, each with the line it begins at: a quoted field may run over several."""
-    # This is a setting of the whole process: other readers may be at work, so it is raised and never put back.
-    csv.field_size_limit(max(FIELD, csv.field_size_limit()))
+    """Yields (line, cells) by RFC 4180; the line is the row's first, since a quoted field may span several."""
+    # The limit applies to the whole process, in which other readers may run: it is raised and never restored.
+    csv.field_size_limit(max(MAX_FIELD, csv.field_size_limit()))
     reader = csv.reader((line for _, line in raw_lines(path)), delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -416,7 +435,7 @@ def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise HeedfulError(
-            f'broken CSV ({error}), in {path}:{line}; a field with a quote in it is written "a ""word"""'
+            f'broken CSV ({error}), in {path}:{line}; write a field with a quote in it as "a ""word"""'
         ) from error
 
 

@@ -102,7 +102,7 @@ def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
     """Yields the hashes (n,) of the rows, a chunk at a time."""
     columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
     while chunk := [_begun(row, columns) for row in islice(given, CHUNK)]:
-        keys = [key.asked[:8] for key in row_keys(chunk, columns, asks)]
+        keys = [key.model_input[:8] for key in row_keys(chunk, columns, asks)]
         yield np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64)
 
 

@@ -72,7 +72,7 @@ def train_and_validation_rows(
         return rows, with_stripped_words(held, data.strip_prefix)
     learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
-    learned.read_as(rows)
+    learned.inherit_from(rows)
     return learned, held
 
 

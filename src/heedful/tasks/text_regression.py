@@ -80,7 +80,7 @@ class TextRegression(TextPairTask):
             values.append(replace(row, values={**row.values, "label": number}))
         converted = Rows(values, rows.skipped, rows.columns)
         converted.blank = rows.blank
-        converted.read_as(rows)
+        converted.inherit_from(rows)
         return converted
 
     @classmethod
