@@ -27,9 +27,9 @@ def steps(prompt=PROMPT, made=MADE, layers=2, heads=3, **changes):
         changes["maps"] = [AttentionMaps.of("self-attention", made, [*prompt, *made], weights)]
     facts = {
         "prompt": prompt,
-        "made": made,
+        "generated": made,
         "chosen": [0.9 - 0.1 * (i % 8) for i in range(len(made))],
-        "nearly": [
+        "candidates": [
             [(piece, 0.9 - 0.1 * (i % 8)), (" other", 0.05)] if i % 2 else [(" other", 0.05), ("<b>", 0.01)]
             for i, piece in enumerate(made)
         ],
@@ -60,9 +60,9 @@ def opened(pack, rows, keys):
     [
         ({"made": [], "maps": []}, "nothing to step through"),
         ({"chosen": [0.5]}, "chosen has 1 steps, but 6 tokens were generated"),
-        ({"nearly": [[]]}, "nearly has 1 steps, but 6 tokens were generated"),
+        ({"candidates": [[]]}, "candidates has 1 steps, but 6 tokens were generated"),
         ({"chosen": [1.5] * 6}, "the probability 1.5 is not in 0..1"),
-        ({"nearly": [[("a", float("nan"))]] * 6}, "the probability nan is not in 0..1"),
+        ({"candidates": [[("a", float("nan"))]] * 6}, "the probability nan is not in 0..1"),
         ({"maps": [AttentionMaps.of("x", ["a"], ["b"], [[[[1.0]]]])]}, "the maps of x have 1 queries, but 6 tokens"),
     ],
 )
@@ -144,7 +144,7 @@ def test_any_length_stays_under_five_megabytes_and_says_what_is_left_out():
     assert len(text.encode()) < 5_000_000
     assert "Shown are the first 4,000 of 8,192 generated tokens." in text
     assert "Only tokens 100 to 299 have weights." in text
-    assert "Of what was looked at, only tokens 50 to 349 have weights." in text
+    assert "Of the keys, only tokens 50 to 349 have weights." in text
 
 
 def test_weights_beyond_what_is_shown_are_left_out_and_said_to_be():
@@ -155,7 +155,7 @@ def test_weights_beyond_what_is_shown_are_left_out_and_said_to_be():
     )  # fmt: skip
     text = steps_page(steps(prompt=[], made=made, maps=[maps]), title="Beyond")
     assert facts(text)["maps"] == []
-    assert "The weights belong to tokens beyond those that are shown" in text
+    assert "The weights are of tokens that are not shown" in text
 
 
 def test_many_heads_and_steps_stay_under_five_megabytes():
@@ -260,7 +260,7 @@ def test_a_source_and_the_tokens_themselves_are_two_maps(open_page):
         AttentionMaps.of("cross-attention", out, source, cross),
         AttentionMaps.of("decoder self-attention", out, ["<s>", *out], own),
     ]
-    given = GenerationSteps(prompt=source, made=out, chosen=[0.5, 0.5], nearly=[[], []], maps=maps)
+    given = GenerationSteps(prompt=source, generated=out, chosen=[0.5, 0.5], candidates=[[], []], maps=maps)
     page = open_page(steps_page(given, title="Two"))
     assert page.locator(".seen .name").all_inner_texts() == ["chat", "le"]
     assert page.locator(".aside").is_hidden()

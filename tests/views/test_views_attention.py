@@ -169,7 +169,7 @@ def test_the_picture_draws_each_strong_weight_once_as_line_and_number():
     assert kinds.count("chip") == 6
     assert [e.get("fill-opacity") for e in root if e.get("class") == "cell"] == ["0.90", "0.06", "0.04", "0.30", "0.70"]
     assert [e.text for e in root if (e.get("class") or "").startswith("number")] == ["90", "6", "30", "70"]
-    assert root.find(f"{SVG}desc").text == "What each query attends to most: x: a 90 %; y: c 70 %"
+    assert root.find(f"{SVG}desc").text == "Strongest key of each query: x: a 90 %; y: c 70 %"
     widths = sorted(float(e.get("stroke-width")) for e in root if e.get("class") == "line")
     assert widths == pytest.approx([0.6 + 6 * x for x in (0.06, 0.3, 0.7, 0.9)], abs=0.01)
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_drawn_is_refused():
         page(view="head")
     with pytest.raises(HeedfulError, match="3 layers of 4 heads do not fit a page"):
         page(limit=1000)
-    with pytest.raises(HeedfulError, match=r"picture of 121 keys and 1 queries cannot be read.*at most 120 a side"):
+    with pytest.raises(HeedfulError, match=r"figure of 121 keys and 1 queries is not readable.*at most 120 a side"):
         attention_svg(maps(["b"], ["a"] * 121, 1, 1), title="")
 
 

@@ -9,7 +9,7 @@ import pytest
 from heedful.errors import HeedfulError
 from heedful.views import attention_html as packing
 from heedful.views.attention_data import AttentionMaps, block_means, edges
-from heedful.views.attention_html import fitted, overviewed, packed
+from heedful.views.attention_html import compressed, fitted, overviewed
 
 
 def rows(*shape, seed=0):
@@ -28,7 +28,7 @@ def texts(count):
 
 def test_few_weights_are_kept_to_half_a_step_of_sixteen_bits():
     weights = rows(2, 3, 4, 5)
-    bits, text = packed(weights)
+    bits, text = compressed(weights)
     assert bits == 16
     assert np.abs(opened(bits, text, weights.shape) - weights).max() <= 0.5 / 65535 + 1e-12
 
@@ -36,7 +36,7 @@ def test_few_weights_are_kept_to_half_a_step_of_sixteen_bits():
 def test_many_weights_are_kept_in_eight_bits_small_ones_closer(monkeypatch):
     monkeypatch.setattr(packing, "FINE", 10)
     weights = np.concatenate([np.linspace(0, 1, 1001), np.geomspace(1e-7, 1, 1001)])
-    bits, text = packed(weights)
+    bits, text = compressed(weights)
     assert bits == 8
     error = np.abs(opened(bits, text, weights.shape) - weights)
     assert (error <= 0.004 * np.sqrt(weights) + 4e-6).all()
@@ -55,7 +55,7 @@ def test_what_fits_stays_as_it_is():
 def test_what_does_not_fit_becomes_a_window_under_an_overview_of_the_whole(queries, keys):
     weights = rows(2, 2, queries, keys)
     maps = AttentionMaps.of("cross-attention", texts(queries), texts(keys), weights)
-    full = len(packed(weights)[1])
+    full = len(compressed(weights)[1])
     fit, bits, text = fitted(maps, full // 2)
     tall, wide = fit.weights.shape[2:]
     assert tall * wide < queries * keys

@@ -1,4 +1,4 @@
-"""Data of attention maps: weights checked, a window of a long text under an overview, pieces merged to words.
+"""Data of attention maps: checked weights, windows of long texts with an overview, pieces merged to words.
 
 Letters in shapes: L layers, H heads, T queries (target), S keys (source), t × s the window's, r × c blocks.
 """
@@ -16,39 +16,39 @@ from heedful.errors import HeedfulError
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
 
-MARK = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z]+\])")  # </s>, <|endoftext|>, [SEP]: never a part of a word
+MARK = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z]+\])")  # special tokens: </s>, <|endoftext|>, [SEP]
 NAMES = {"L": "layers", "H": "heads", "T": "target", "S": "source"}
-SLACK = 0.02  # how far above 1 a weight may come: sums of pieces in bfloat16
+SLACK = 0.02  # excess over 1 that is allowed for sums of pieces in bfloat16
 
 
 def checked(source: Sequence[str], target: Sequence[str], weights: Any, dims: str) -> Weights:
-    """``weights`` as a float64 array of shape ``dims`` ("LHTS" or "TS"), clipped to [0, 1].
+    """Returns ``weights`` as a float64 array of shape ``dims`` ("LHTS" or "TS"), clipped to [0, 1].
 
     Takes nested lists, arrays, tensors of any device and precision, or a sequence of these. Raises ``HeedfulError``
-    where a sentence is empty, the shape is another than the sentences ask for, or a weight is no number in [0, 1].
+    for an empty sentence, a shape that does not fit the sentences, or a weight outside [0, 1].
     """
     array = as_array(weights)
-    asked = {"T": len(target), "S": len(source)}
-    want = "(" + ", ".join(str(asked.get(dim, dim)) for dim in dims) + ")"
+    lengths = {"T": len(target), "S": len(source)}
+    expected = "(" + ", ".join(str(lengths.get(dim, dim)) for dim in dims) + ")"
     if not source or not target:
         raise HeedfulError(f"nothing to draw: {len(source)} source and {len(target)} target pieces; give one of each")
     if array.ndim != len(dims) or array.shape[-2:] != (len(target), len(source)) or not array.size:
         raise HeedfulError(
             f"attention weights of shape {array.shape} do not fit {len(target)} target and {len(source)} source pieces;"
-            f" give {want}, in the order {', '.join(NAMES[dim] for dim in dims)}"
+            f" give {expected}, in the order {', '.join(NAMES[dim] for dim in dims)}"
         )
-    bad = array[~((array >= 0) & (array <= 1 + SLACK))]
-    if bad.size:
-        raise HeedfulError(f"attention weight {bad.flat[0]:g} is not in 0..1; give the weights after the softmax")
+    outside = array[~((array >= 0) & (array <= 1 + SLACK))]
+    if outside.size:
+        raise HeedfulError(f"attention weight {outside.flat[0]:g} is not in 0..1; give the weights after the softmax")
     return array.astype(np.float64).clip(0, 1)
 
 
 def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    """Weights as an array of single or double precision, from nested lists, arrays, tensors, or a sequence of these.
+    """Returns weights as float32 or float64, from nested lists, arrays, tensors, or a sequence of these.
 
-    Tensors may lie on any device and have any precision; what is narrower than single becomes single.
+    Tensors may be on any device and of any precision; narrower types become float32.
     """
-    if hasattr(weights, "detach"):  # a tensor: numpy knows neither other devices nor bfloat16
+    if hasattr(weights, "detach"):  # a tensor: numpy supports neither other devices nor bfloat16
         weights = weights.detach().cpu()
         weights = weights.float().numpy() if weights.element_size() < 4 else weights.numpy()
     elif isinstance(weights, list | tuple):
@@ -63,9 +63,9 @@ def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def starts(pieces: Sequence[str]) -> list[bool]:
-    """Returns for each piece whether it begins a word: a leading space, a mark such as ``</s>``, or after a mark.
+    """Returns True for each piece that begins a word: it has a leading space, or is or follows a mark (``</s>``).
 
-    Where no piece after the first has a leading space (single words, scripts without spaces) every piece is a word.
+    If no piece after the first has a leading space (single words, scripts without spaces), every piece is a word.
     """
     if not any(piece[:1].isspace() for piece in pieces[1:]):
         return [True] * len(pieces)
@@ -74,11 +74,11 @@ def starts(pieces: Sequence[str]) -> list[bool]:
 
 
 def merge_words(source: Sequence[str], target: Sequence[str], weights: Any) -> tuple[list[str], list[str], Weights]:
-    """Pieces joined to words: the *sum* over a source word's pieces and the *mean* over a target word's.
+    """Merges pieces to words: the *sum* over a source word's pieces and the *mean* over a target word's.
 
-    ``w(u, v) = 1/|u| Σ_{t∈u} Σ_{s∈v} w(t, s)``, so that rows still sum to what they did. ``weights`` is (T, S),
-    (H, T, S) or (L, H, T, S). The words keep their leading space, so that they can be drawn as pieces are; marks such
-    as ``</s>`` stay alone; sentences without spaces stay as they are. Raises ``HeedfulError`` as ``checked`` does.
+    ``w(u, v) = 1/|u| Σ_{t∈u} Σ_{s∈v} w(t, s)``, so that the sums of rows do not change. ``weights`` is (T, S),
+    (H, T, S) or (L, H, T, S). The words keep their leading space, as pieces do. Marks such as ``</s>`` are not merged,
+    nor are sentences without spaces. Raises ``HeedfulError`` as ``checked`` does.
 
     >>> merge_words(["Tues", "day", " 4"], ["mar", "di"], [[0.5, 0.5, 0.0], [0.1, 0.3, 0.6]])[2]
     array([[1. , 0. ],
@@ -99,10 +99,10 @@ def _joined(pieces: Sequence[str], first: Any) -> list[str]:
 
 
 def clearest(weights: Weights) -> int:
-    """Returns the layer of (L, H, T, S) whose head average says most about which target piece is looking from where.
+    """Returns the layer of (L, H, T, S) whose head average has the largest mutual information of target and source.
 
-    That is the mutual information ``1/T Σ_t Σ_s p(s|t) log(p(s|t) / p(s))`` of each layer's rows: nothing for rows
-    that are all alike (uniform ones, or all at the end mark), ``log T`` for a clean alignment.
+    It is ``1/T Σ_t Σ_s p(s|t) log(p(s|t) / p(s))``: 0 for equal rows (uniform, or all on the end mark), ``log T`` for a
+    clean alignment.
     """
     rows = weights.mean(axis=1)
     rows = rows / np.maximum(rows.sum(axis=-1, keepdims=True), 1e-12)
@@ -116,28 +116,28 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionMaps:
-    """Attention weights after the softmax, with the pieces that they lie between.
+    """Attention weights after the softmax, with the pieces of queries and keys.
 
-    ``weights[l, h, i, j]`` is what query ``rows[0] + i`` gives to key ``columns[0] + j`` in layer ``layers[l]``, head
-    ``heads[h]``. The two texts are the same exactly when ``queries == keys``.
+    ``weights[l, h, i, j]`` is the weight of query ``rows[0] + i`` on key ``columns[0] + j`` in layer ``layers[l]``,
+    head ``heads[h]``. Self-attention has ``queries == keys``.
 
     Attributes:
-        name: what attends: "self-attention", "encoder self-attention", "decoder self-attention", "cross-attention".
-        queries: all T pieces that look; a leading space marks the start of a word.
-        keys: all S pieces that are looked at.
+        name: "self-attention", "encoder self-attention", "decoder self-attention" or "cross-attention".
+        queries: all T pieces that attend; a leading space marks the start of a word.
+        keys: all S pieces attended to.
         layers: the layers' numbers in the model, in the order of ``weights``.
         heads: the heads' numbers in the model, in the order of ``weights``.
-        weights: (L, H, t, s) in [0, 1]. A row may sum to less than 1 where the window leaves keys out, and to 0 where
-            its query may attend to nothing. Tensors and nested lists are taken too.
+        weights: (L, H, t, s) in [0, 1]. A row may sum to less than 1 if the window leaves keys out, and to 0 if its
+            query may attend to nothing. Tensors and nested lists are accepted.
         rows: the window's queries, [first, end).
         columns: the window's keys, [first, end).
-        overview: (L, H, r, c), the mean weight in each block of the whole, where the window is not the whole. The
-            blocks' limits are those of ``edges(T, r)`` and ``edges(S, c)``.
-        note: what was left out, in a sentence.
+        overview: (L, H, r, c), the mean weight in each block of the whole text, if the window is only a part. The
+            blocks' limits are ``edges(T, r)`` and ``edges(S, c)``.
+        note: a sentence on what was left out.
 
     Raises:
-        HeedfulError: an empty text, numbers and shapes that do not fit, a window outside of the text, or weights that
-            are not in [0, 1].
+        HeedfulError: an empty text, numbers and shapes that do not fit, a window outside the text, or weights outside
+            [0, 1].
     """
 
     name: str
@@ -161,7 +161,7 @@ class AttentionMaps:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> AttentionMaps:
-        """Returns the whole text as window; layers and heads are numbered from 0 unless given.
+        """Returns maps of a whole text; layers and heads are numbered from 0 by default.
 
         >>> maps = AttentionMaps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
         >>> maps.weights.shape, maps.rows, maps.whole, maps.same
@@ -204,39 +204,39 @@ class AttentionMaps:
                 )
             object.__setattr__(self, "overview", self._checked("overview", self.overview, (*stack, *blocks)))
 
-    def _checked(self, what: str, given: Any, shape: tuple[int, ...]) -> Array:
-        array = as_array(given)
+    def _checked(self, name: str, values: Any, shape: tuple[int, ...]) -> Array:
+        array = as_array(values)
         if array.shape != shape:
             raise HeedfulError(
-                f"{self.name} {what} of shape {array.shape} do not fit {len(self.layers)} layers, {len(self.heads)}"
+                f"{self.name} {name} of shape {array.shape} do not fit {len(self.layers)} layers, {len(self.heads)}"
                 f" heads, queries {self.rows[0]}:{self.rows[1]} and keys {self.columns[0]}:{self.columns[1]}; give"
                 f" {shape}"
             )
         low, high = array.min(), array.max()
         if not (low >= 0 and high <= 1 + SLACK):
-            bad = high if low >= 0 or low != low else low
-            raise HeedfulError(f"{self.name} weight {bad:g} is not in 0..1; give the weights after the softmax")
+            outside = high if low >= 0 or low != low else low
+            raise HeedfulError(f"{self.name} weight {outside:g} is not in 0..1; give the weights after the softmax")
         return array.clip(0, 1) if high > 1 else array
 
     @property
     def same(self) -> bool:
-        """True if the two texts are one: self-attention."""
+        """True if queries and keys are the same text: self-attention."""
         return self.queries == self.keys
 
     @property
     def whole(self) -> bool:
-        """True if the window is all there is."""
+        """True if the window is the whole text."""
         return self.rows == (0, len(self.queries)) and self.columns == (0, len(self.keys))
 
     def map(self, layer: int, head: int | None = None) -> Array:
-        """(t, s): the window's weights of one head by its number in the model; ``None`` is the mean over the heads."""
-        for what, number, numbers in (("layer", layer, self.layers), ("head", head, self.heads)):
+        """Returns the window's weights (t, s) of one head by its number; ``None`` is the mean over the heads."""
+        for kind, number, numbers in (("layer", layer, self.layers), ("head", head, self.heads)):
             if number is not None and number not in numbers:
                 known = ", ".join(map(str, numbers))
-                raise HeedfulError(f"no {what} {number} in this {self.name}; there are {known}")
-        stack: Array = self.weights[tuple(self.layers).index(layer)]
-        one: Array = stack.mean(axis=0) if head is None else stack[tuple(self.heads).index(head)]
-        return one
+                raise HeedfulError(f"no {kind} {number} in this {self.name}; there are {known}")
+        by_head: Array = self.weights[tuple(self.layers).index(layer)]
+        weights: Array = by_head.mean(axis=0) if head is None else by_head[tuple(self.heads).index(head)]
+        return weights
 
 
 def edges(length: int, parts: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The drawing of one attention pattern as SVG: two columns of words with lines between them, and a heat map beside."""
+"""Figure of one attention map as SVG: two columns of words with lines between them, and a heat map."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heedful.views.svg import LINE, document, ink, label, thread
 from heedful.views.text import cut, visible, width
 
 SIZE = 14  # of the words, in pixels
-ROW = 25  # from one word to the next below
-GAP = 150  # between the columns, for the lines
-EDGE = 24  # free around everything
-MOST = 120  # pieces a side: beyond, nobody reads them
-WIDEST = 160  # a longer word is cut off
-FAINT = 0.05  # weights below draw no line and no number
+ROW = 25  # pixels from one word to the next
+GAP = 150  # pixels between the columns, for the lines
+EDGE = 24  # margin
+MOST = 120  # readable pieces a side
+WIDEST = 160  # pixels of a word; a longer one is cut
+FAINT = 0.05  # smaller weights have no line and no number
 
 STYLE = (
     LINE
@@ -30,8 +30,8 @@ STYLE = (
 
 
 def draw(source: list[str], target: list[str], weights: Weights, title: str, note: str) -> str:
-    """The picture of ``weights`` (T, S). The words are fit to be shown already (``heedful.views.text.visible``)."""
-    most = "; ".join(
+    """Returns the figure of ``weights`` (T, S). Words must be without control characters (``views.text.visible``)."""
+    strongest = "; ".join(
         f"{word}: {source[row.argmax()]} {100 * row.max():.0f} %" for word, row in zip(target, weights, strict=True)
     )
     source, target = ([cut(word, WIDEST, SIZE) for word in words] for words in (source, target))
@@ -66,11 +66,11 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
         for s, w in enumerate(row):
             parts += _cell(grid_left + s * cell, grid_top + t * ROW, cell, w)
     size = right + EDGE, head + rise + rows * ROW + EDGE
-    return document(size, title, f"What each query attends to most: {most}", STYLE, parts)
+    return document(size, title, f"Strongest key of each query: {strongest}", STYLE, parts)
 
 
 def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
-    """One weight of the heat map: an empty box, the weight as its shade, and from ``FAINT`` on its number."""
+    """Returns a cell of the heat map: a box, the weight as its shade, and from ``FAINT`` on its number."""
     box = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{wide - 1}" height="{ROW - 1}" rx="2"'
     parts = [f'<rect class="chip" {box}/>']
     if w >= 0.005:
@@ -88,31 +88,31 @@ def attention_svg(
     head: int | Literal["mean"] = "mean",
     note: str | None = None,
 ) -> str:
-    """A picture of one attention pattern for a README or a paper: lines between two columns of pieces, and a heat map.
+    """Returns a figure of one attention map for a README or a paper: lines between two columns of pieces, a heat map.
 
-    The keys run down on the left; a line goes from each key to each query that looks at it, as thick as the weight
-    (none below 5 %). The queries are at the same time the rows of the heat map, whose columns are the keys and whose
-    cells hold the weight in % (from 5 % on). Of a window, the window alone is drawn, and a line beneath says so.
+    The left column has the keys. A line goes from each key to each query that attends to it, as thick as the weight
+    (none below 5 %). The queries are also the rows of the heat map; its columns are the keys, its cells the weights in
+    % (from 5 % on). Of a window only the window is drawn, and the note says so.
 
     Args:
-        maps: where the pattern is.
-        title: the heading, and the picture's accessible name.
+        maps: the weights.
+        title: the heading and accessible name.
         layer: a layer's number; the ``clearest`` by default.
         head: a head's number, or "mean", the mean over the heads.
-        note: the line under the heading; by default it names what is drawn.
+        note: the line under the heading; by default it names the map.
 
     Raises:
-        HeedfulError: a layer or head that is not there, or over 120 pieces a side.
+        HeedfulError: an unknown layer or head, or over 120 pieces a side.
     """
     layer = maps.layers[clearest(maps.weights)] if layer is None else layer
     weights = maps.map(layer, None if head == "mean" else head)
     if max(weights.shape) > MOST:
         raise HeedfulError(
-            f"a picture of {weights.shape[1]} keys and {weights.shape[0]} queries cannot be read; draw a page instead,"
+            f"a figure of {weights.shape[1]} keys and {weights.shape[0]} queries is not readable; draw a page instead,"
             f" or at most {MOST} a side"
         )
     if note is None:
-        which = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"
-        note = f"{maps.name}, layer {layer}, {which}. {maps.note}".strip()
+        head_name = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"
+        note = f"{maps.name}, layer {layer}, {head_name}. {maps.note}".strip()
     queries, keys = maps.queries[slice(*maps.rows)], maps.keys[slice(*maps.columns)]
     return draw([visible(word) for word in keys], [visible(word) for word in queries], np.asarray(weights), title, note)

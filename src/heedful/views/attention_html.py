@@ -1,4 +1,4 @@
-"""The page (HTML) of attention maps, and the packing of weights of any length into it."""
+"""HTML page of attention maps, and the compression of weights of any length into it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from heedful.views.text import direction, visible
 
 View = Literal["heads", "model", "matrix"]
 SCRIPTS = ("parts", "attention_heads", "attention_matrix", "attention_overview", "attention_model", "attention")
-FINE = 500_000  # up to so many weights each takes 16 bits, beyond 8
-SIDE = 1024  # pieces a side of a window: beyond, a page's text is slow to lay out
-BLOCKS = 64  # a side of an overview
+FINE = 500_000  # largest number of weights that are stored in 16 bits each; more are stored in 8
+SIDE = 1024  # pieces a side of a window; longer texts are slow to lay out
+BLOCKS = 64  # blocks a side of an overview
 OVERVIEWS = 600_000  # blocks in the overviews of all heads together
-FAR = 16  # deflating more than so many times the room is not worth the time: the window is cut at once
-LIMIT = 4_800_000  # bytes of a page: it opens at once, and under 5 MB it may be sent as a letter
+FAR = 16  # a window of more than this many times the room is cut before it is compressed
+LIMIT = 4_800_000  # bytes of a page: it opens at once, and can be sent by mail
 
 HEADS = """<section class="heads" data-view="heads" aria-label="heads: lines between the pieces">
 <div class="pair"><canvas aria-hidden="true"></canvas><div class="scroller"><div class="sides">
@@ -50,29 +50,41 @@ SECTIONS = {"heads": HEADS, "model": MODEL, "matrix": MATRIX}
 def attention_page(
     maps: AttentionMaps | Sequence[AttentionMaps], *, title: str, view: View = "heads", limit: int = LIMIT
 ) -> str:
-    """Returns a self-contained HTML page of attention weights, to be opened from disk.
+    """Returns a self-contained HTML page of attention weights.
 
-    It has three sections, of which ``view`` comes first: *heads*, the pieces with a line from each to what it looks at,
-    as thick as the weight (short texts as two rows, longer ones as two columns); *model*, a small map of every layer
-    and head to choose from; *matrix*, the chosen one as a heat map. Of several maps (encoder, decoder, cross) one is
-    shown at a time. It opens at the head average of the ``clearest`` layer, or as the address says:
+    It has three sections: *heads*, the pieces with a line from each to the pieces that it attends to, as thick as the
+    weight (short texts as two rows, longer ones as two columns); *model*, a small map of every layer and head to choose
+    from; *matrix*, the chosen map as a heat map. Of several maps (encoder, decoder, cross) one is shown at a time. The
+    page opens with the head average of the ``clearest`` layer, or at its address:
     ``page.html#group=cross-attention&layer=1&head=2&token=3`` (layer and head by their numbers; ``token`` a query and
-    ``key`` a key, counted from 0 over the whole text; ``view`` the section that comes first).
+    ``key`` a key, counted from 0 over the whole text; ``view`` the first section).
 
     Args:
-        maps: what is drawn. A window of a long text stands over its overview.
+        maps: the maps. A window of a long text is shown with its overview.
         title: the heading.
-        view: the section that is seen first.
-        limit: the most bytes of the page. Weights are kept in 16 bits, many in 8; where they still do not fit, a window
-            of the text is shown under an overview of the whole. The page says all of it.
+        view: the section to show first.
+        limit: maximum bytes of the page. Weights are stored in 16 bits, or in 8 if there are many. If they still do not
+            fit, the page shows a window of the text with an overview of the whole, and says so.
 
     Raises:
-        HeedfulError: no maps, an unknown view, or a limit that not even one weight of each head fits.
+        HeedfulError: no maps, an unknown view, or a limit below one weight for each head.
     """
     groups = [maps] if isinstance(maps, AttentionMaps) else list(maps)
     if not groups:
         raise HeedfulError("nothing to draw: no attention maps; give at least one")
     lookup(SECTIONS, view, "view")
+    facts = [_facts(group) for group in groups]
+    room = limit - size(_page(facts, title, view))
+    for number in sorted(range(len(groups)), key=lambda i: groups[i].weights.size):  # small groups leave room to others
+        before, waiting = size(data(facts)), sum("weights" not in group for group in facts)
+        fit, bits, weights = fitted(groups[number], room // waiting)
+        facts[number] = _facts(fit) | {"layer": clearest(fit.weights), "bits": bits, "weights": weights}
+        room -= size(data(facts)) - before
+    return _page(facts, title, view)
+
+
+def _page(facts: list[dict[str, Any]], title: str, view: View) -> str:
+    """Returns the page with the section ``view`` first."""
     order = [view, *(name for name in SECTIONS if name != view)]
     sections = "\n".join(SECTIONS[name] for name in order)
     body = f"""<div class="bar">
@@ -97,23 +109,12 @@ the view.</p>
 <p class="kept"></p>
 </footer>
 """
-
-    def whole(facts: Any) -> str:
-        inside = asset("parts.css") + asset("attention.css"), "".join(asset(f"{name}.js") for name in SCRIPTS)
-        return page(title, body + data({"view": view, "groups": facts}), *inside)
-
-    facts = [_facts(group) for group in groups]
-    room = limit - size(whole(facts))
-    for number in sorted(range(len(groups)), key=lambda i: groups[i].weights.size):  # what the small leave, others take
-        before, waiting = size(data(facts)), sum("weights" not in each for each in facts)
-        fit, bits, weights = fitted(groups[number], room // waiting)
-        facts[number] = _facts(fit) | {"layer": clearest(fit.weights), "bits": bits, "weights": weights}
-        room -= size(data(facts)) - before
-    return whole(facts)
+    style, script = asset("parts.css") + asset("attention.css"), "".join(asset(f"{name}.js") for name in SCRIPTS)
+    return page(title, body + data({"view": view, "groups": facts}), style, script)
 
 
 def _facts(maps: AttentionMaps) -> dict[str, Any]:
-    """Returns all that the page holds of one group but its weights."""
+    """Returns the page's data of one group of maps, without the weights."""
     (first, end), (left, right) = maps.rows, maps.columns
     end, right = min(end, first + SIDE), min(right, left + SIDE)
     sides = {
@@ -137,11 +138,11 @@ def _facts(maps: AttentionMaps) -> dict[str, Any]:
     }
 
 
-def packed(weights: Array) -> tuple[int, str]:
-    """Returns the bits a weight takes, and the weights of [0, 1] in the array's order, deflated, in base64.
+def compressed(weights: Array) -> tuple[int, str]:
+    """Returns the number of bits of a weight, and the weights of [0, 1] in the array's order, deflated, in base64.
 
-    16 bits hold ``round(65535 w)``, within 0.0008 percentage points of ``w``. 8 bits hold ``round(255 √w)``: the error
-    is at most 0.4 √w percentage points, so that the small weights of a long text are not all zero.
+    A code of 16 bits is ``round(65535 w)``, within 0.0008 percentage points of ``w``. A code of 8 bits is
+    ``round(255 √w)``, within 0.4 √w percentage points, so that the small weights of a long text are not all zero.
     """
     if weights.size <= FINE:
         return 16, _deflated(np.rint(weights * 65535).astype("<u2"))
@@ -153,9 +154,9 @@ def _deflated(codes: Array) -> str:
 
 
 def fitted(maps: AttentionMaps, room: int) -> tuple[AttentionMaps, int, str]:
-    """``maps``, with a smaller window where its weights would take more than ``room`` bytes, its bits and the weights.
+    """Returns ``maps``, the number of bits and the weights, with a smaller window if they exceed ``room`` bytes.
 
-    Where a window of the whole is cut, an overview of the whole is made; ``note`` says what is left out.
+    A window that is cut from the whole text gets an overview of it; ``note`` says what is left out.
 
     Raises:
         HeedfulError: there is no room for a single weight of each head.
@@ -165,13 +166,13 @@ def fitted(maps: AttentionMaps, room: int) -> tuple[AttentionMaps, int, str]:
     stack = len(maps.layers) * len(maps.heads)
     if stack * rows * columns > FAR * room:
         rows, columns = _smaller(rows, columns, FAR * room // stack)
-    under = _under_overview(maps)
-    left = room - (0 if under is maps else size(data(overviewed(under))))
+    with_overview = _with_overview(maps)
+    left = room - (0 if with_overview is maps else size(data(overviewed(with_overview))))
     while True:
         whole = (rows, columns) == (tall, wide)
-        bits, text = packed(maps.weights[..., :rows, :columns])
+        bits, text = compressed(maps.weights[..., :rows, :columns])
         if len(text) <= (room if whole else left):
-            return maps if whole else _windowed(under, rows, columns), bits, text
+            return maps if whole else _windowed(with_overview, rows, columns), bits, text
         if rows == columns == 1 or left <= 0:
             raise HeedfulError(
                 f"{len(maps.layers)} layers of {len(maps.heads)} heads do not fit a page; choose fewer layers or heads"
@@ -180,15 +181,15 @@ def fitted(maps: AttentionMaps, room: int) -> tuple[AttentionMaps, int, str]:
 
 
 def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:
-    """Returns a window of at most ``area`` weights: square where both sides are long, else the longer side is cut."""
+    """Returns the size of a window of at most ``area`` weights: square, or with only the longer side cut."""
     side = math.isqrt(max(1, area))
     if min(rows, columns) >= side:
         return side, side
     return (rows, max(1, area // rows)) if rows < columns else (max(1, area // columns), columns)
 
 
-def _under_overview(maps: AttentionMaps) -> AttentionMaps:
-    """``maps`` with an overview, where it has none and one can be made: where all weights are there."""
+def _with_overview(maps: AttentionMaps) -> AttentionMaps:
+    """Returns ``maps`` with an overview, if they have none and hold the whole text."""
     if maps.overview is not None or not maps.whole:
         return maps
     blocks = min(BLOCKS, len(maps.queries)), min(BLOCKS, len(maps.keys))
@@ -196,7 +197,7 @@ def _under_overview(maps: AttentionMaps) -> AttentionMaps:
 
 
 def _windowed(maps: AttentionMaps, rows: int, columns: int) -> AttentionMaps:
-    """Returns the first ``rows`` × ``columns`` weights of the window, and a note of it."""
+    """Returns ``maps`` with the first ``rows`` × ``columns`` weights of the window, and a note."""
     top, left = maps.rows[0], maps.columns[0]
     note = (
         f"To keep this page small, it shows queries {top}:{top + rows} of {len(maps.queries):,} and keys"
@@ -212,9 +213,9 @@ def _windowed(maps: AttentionMaps, rows: int, columns: int) -> AttentionMaps:
 
 
 def overviewed(maps: AttentionMaps) -> dict[str, Any] | None:
-    """Returns the page's overview: blocks' limits and first pieces, and their shares in 8 bits as in ``packed``.
+    """Returns the page's overview: blocks' limits and first pieces, and their shares in 8 bits as in ``compressed``.
 
-    A block's *share* is what its queries give, in the mean, to all of its keys together: mean weight × number of keys.
+    A block's *share* is the weight of its queries on all of its keys together: mean weight × number of keys.
     """
     if maps.overview is None:
         return None
@@ -226,15 +227,15 @@ def overviewed(maps: AttentionMaps) -> dict[str, Any] | None:
     shares = shares / np.diff(tall)[:, None]  # ... and their mean again
     shares, wide = _coarser(shares, wide, most, axis=-1)
     codes = np.rint(np.sqrt(shares.clip(0, 1)) * 255).astype(np.uint8)
-    said = {
+    first_pieces = {
         f"{name}Said": [piece("".join(pieces[low : low + 8]).lstrip(" ")) for low in limits[:-1]]
         for name, pieces, limits in (("rows", maps.queries, tall), ("columns", maps.keys, wide))
     }
-    return {"rows": tall, "columns": wide, "weights": _deflated(codes), **said}
+    return {"rows": tall, "columns": wide, "weights": _deflated(codes), **first_pieces}
 
 
 def _coarser(sums: Array, limits: list[int], most: int, axis: int) -> tuple[Array, list[int]]:
-    """Neighbouring blocks added up until there are at most ``most`` along ``axis``; and the new limits."""
+    """Returns sums over neighbouring blocks, at most ``most`` along ``axis``, and the new limits."""
     parts = len(limits) - 1
     if parts <= most:
         return sums, limits

@@ -1,4 +1,4 @@
-"""The page (HTML) of generated text, step by step: attention of each token, and its likely alternatives."""
+"""HTML page of generated text, step by step: attention of each token, and its likely alternatives."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from heedful.views.attention_data import AttentionMaps, clearest, starts
 from heedful.views.page import MOST, asset, data, page, piece, scaled, size, stored
 from heedful.views.text import direction, escaped, visible
 
-MANY = 24  # weights of a row, of which the smallest are seen by nobody
+MANY = 24  # weights of a row beyond which further ones are too small to see
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LONG_TEXT = 2000  # pieces of a text that are drawn; of a longer one its beginning and its end
-BEGINNING = 50  # pieces of such a beginning
+LONG_TEXT = 2000  # pieces of a text that are drawn; a longer text is drawn without its middle
+BEGINNING = 50  # pieces before the omitted middle
 STEPS = 4000  # generated pieces that are drawn
 LINE = '<span class="line"></span>'
-FEW = 3  # candidates of a step that are kept when a page grows too large
-FEWEST = 6  # weights of a row, below which single heads are left out rather than more of their weights
-QUICK = 4_000_000  # weights, up to which the clearest layer is looked for
+FEW = 3  # candidates of a step in a page that is too large
+FEWEST = 6  # weights of a row below which single heads are left out instead of more weights
+QUICK = 4_000_000  # largest number of weights for which the clearest layer is computed
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSteps:
-    """A generated text of M tokens, with what the model weighed at each step.
+    """A generated text of M tokens, with attention and candidates of each step.
 
     Args:
-        prompt: the pieces before the first generated one (the prompt, or the source of an encoder–decoder).
-        made: the M generated pieces, in order.
+        prompt: the pieces before the first generated one (the prompt, or the source of an encoder-decoder).
+        generated: the M generated pieces, in order.
         chosen: the probability of each generated piece at its step.
-        nearly: of each step the likeliest pieces with their probabilities, best first; the one that was chosen may
-            not be among them (sampling, beams).
-        maps: the weights of the query that chose each piece: ``queries`` are ``made``, ``keys`` are prompt and made
-            pieces, or any other text that was looked at, such as the source. None where nothing was recorded.
-        note: what was left out, in a sentence.
+        candidates: the likeliest pieces of each step with their probabilities, best first; the generated piece may not
+            be among them (sampling, beams).
+        maps: the weights of the query that chose each piece: ``queries`` are ``generated``, ``keys`` are prompt and
+            generated pieces, or another text, such as the source. Empty if nothing was recorded.
+        note: a sentence on what was left out.
 
     Raises:
         HeedfulError: no generated piece, or lengths and probabilities that do not fit.
     """
 
     prompt: Sequence[str]
-    made: Sequence[str]
+    generated: Sequence[str]
     chosen: Sequence[float]
-    nearly: Sequence[Sequence[tuple[str, float]]]
+    candidates: Sequence[Sequence[tuple[str, float]]]
     maps: Sequence[AttentionMaps] = ()
     note: str = ""
 
     def __post_init__(self) -> None:
-        count = len(self.made)
+        count = len(self.generated)
         if not count:
             raise HeedfulError("nothing to step through: no token was generated; allow more with max_new_tokens")
-        for name, given in (("chosen", len(self.chosen)), ("nearly", len(self.nearly))):
-            if given != count:
-                raise HeedfulError(f"{name} has {given} steps, but {count} tokens were generated; give one each")
-        values = [*self.chosen, *(p for step in self.nearly for _, p in step)]
-        bad = [value for value in values if not 0 <= value <= 1.001]
-        if bad:
-            raise HeedfulError(f"the probability {bad[0]:g} is not in 0..1; give probabilities after the softmax")
+        for name, steps in (("chosen", len(self.chosen)), ("candidates", len(self.candidates))):
+            if steps != count:
+                raise HeedfulError(f"{name} has {steps} steps, but {count} tokens were generated; give one each")
+        values = [*self.chosen, *(p for step in self.candidates for _, p in step)]
+        outside = [value for value in values if not 0 <= value <= 1.001]
+        if outside:
+            raise HeedfulError(f"the probability {outside[0]:g} is not in 0..1; give probabilities after the softmax")
         for maps in self.maps:
             if len(maps.queries) != count:
                 raise HeedfulError(
@@ -70,47 +70,53 @@ class GenerationSteps:
 
 
 def steps_page(steps: GenerationSteps, *, title: str, most: int = MOST) -> str:
-    """Returns a self-contained HTML page that steps through a generated text, to be opened from disk.
+    """Returns a self-contained HTML page that steps through a generated text.
 
-    A generated token that is clicked, or come to with the arrow keys or the play button, shows what it looked at when
+    Choose a generated token by a click, with the arrow keys or the play button. The page shows the attention with which
     it was chosen (the text's tokens are shaded by their weights, in the chosen layer, by one head or the mean of
-    heads), what every head looked at most, and what else was likely, with probabilities. A strip shows how probable
-    each token was. ``page.html#step=3&layer=1&head=2`` opens at a step (steps from 0; layer and
-    head by number; ``maps=1`` where there are several).
+    heads), the strongest key of every head, and the likeliest candidates with probabilities. A strip shows the
+    probability of each token. ``page.html#step=3&layer=1&head=2`` opens at a step (steps from 0; layer and head by
+    number; ``maps=1`` for the second of several maps).
 
     Args:
-        steps: what to show.
+        steps: the text with its steps.
         title: the heading.
-        most: bytes of data the page may hold. Above it only the largest weights of each row are kept, then only the
-            mean of heads, then the first steps; the page says so, and what else it leaves out of long texts.
+        most: maximum bytes of data. If more are needed, the page has only the largest weights of each row, then only
+            the mean of heads, then only the first steps. The page says what is left out.
 
     >>> maps = AttentionMaps.of("self-attention", [" mat"], [" the", " mat"], [[[[1.0, 0.0]]]])
-    >>> nearly = [[(" mat", 0.6), (" cat", 0.3)]]
-    >>> steps = GenerationSteps(prompt=[" the"], made=[" mat"], chosen=[0.6], nearly=nearly, maps=[maps])
-    >>> "what it nearly said" in steps_page(steps, title="A step")
+    >>> candidates = [[(" mat", 0.6), (" cat", 0.3)]]
+    >>> steps = GenerationSteps(prompt=[" the"], generated=[" mat"], chosen=[0.6], candidates=candidates, maps=[maps])
+    >>> "likely alternatives" in steps_page(steps, title="A step")
     True
     """
-    chips, read = texts(steps.prompt, steps.made, steps.maps)
-    likely = _likely(steps, max(len(step) for step in steps.nearly))
-    if size(data(likely)) > most // 3:
-        likely = _likely(steps, FEW)
-    room = (most - size("".join(chips)) - size(data(likely))) // max(1, len(steps.maps))
-    looks, notes = [], []
-    for maps, text in zip(steps.maps, read, strict=True):
-        look, note = _look(maps, text, room)
-        looks += [look] if look else []
+    chips, key_texts = texts(steps.prompt, steps.generated, steps.maps)
+    most_candidates = max(len(step) for step in steps.candidates)
+    facts = _candidates(steps, most_candidates)
+    if size(data(facts)) > most // 3:
+        facts = _candidates(steps, FEW)
+    room = (most - size("".join(chips)) - size(data(facts))) // max(1, len(steps.maps))
+    shown_maps, notes = [], []
+    for maps, text in zip(steps.maps, key_texts, strict=True):
+        shown_map, note = _map_facts(maps, text, room)
+        shown_maps += [shown_map] if shown_map else []
         notes += [f"{visible(maps.name).capitalize()}: {note}" if note and len(steps.maps) > 1 else note, maps.note]
     notes = [note for note in (*notes, steps.note) if note]
-    if likely["count"] < max(len(step) for step in steps.nearly):
+    if facts["count"] < most_candidates:
         notes.insert(0, f"To keep this page small, only {FEW} candidates a token are kept.")
-    if len(steps.made) > STEPS:
-        notes.insert(0, f"Shown are the first {STEPS:,} of {len(steps.made):,} generated tokens.")
-    facts = {**likely, "maps": looks}
+    if len(steps.generated) > STEPS:
+        notes.insert(0, f"Shown are the first {STEPS:,} of {len(steps.generated):,} generated tokens.")
+    body = _body(steps, chips, " ".join(notes)) + data({**facts, "maps": shown_maps})
+    style, script = (asset(f"parts.{kind}") + asset(f"steps.{kind}") for kind in ("css", "js"))
+    return page(title, body, style, script)
+
+
+def _body(steps: GenerationSteps, chips: Sequence[str], notes: str) -> str:
     kind = "source" if apart(steps.prompt, steps.maps) else "prompt"
     after = f" after {len(steps.prompt):,} of the {kind}" if steps.prompt else ""
-    shown = min(len(steps.made), STEPS)
-    body = f"""<p class="quiet">{shown:,} {"token was" if shown == 1 else "tokens were"} generated{after}.
-Click a token to see what the model looked at when it chose it<span class="where"></span>.</p>
+    shown = min(len(steps.generated), STEPS)
+    return f"""<p class="quiet">{shown:,} {"token was" if shown == 1 else "tokens were"} generated{after}.
+Click a token to see what the model attended to when it chose it<span class="where"></span>.</p>
 <div class="tools">
 <span class="knobs"><button type="button" data-go="first" aria-label="first token">⇤</button>
 <button type="button" data-go="back" aria-label="one token back">◂</button>
@@ -126,55 +132,53 @@ Click a token to see what the model looked at when it chose it<span class="where
 <section class="sure" aria-label="how probable each token was"><h2>how probable each token was</h2>
 <canvas role="slider" tabindex="0" aria-label="step" aria-valuemin="1"></canvas></section>
 <div class="cards">
-<section><h2>what it nearly said</h2><ol class="bars nearly"></ol></section>
-<section class="looked"><h2>what it looked at</h2><ol class="bars seen"></ol></section>
+<section><h2>likely alternatives</h2><ol class="bars nearly"></ol></section>
+<section class="looked"><h2>what it attended to</h2><ol class="bars seen"></ol></section>
 </div>
-<section class="sheet"><h2>what every head looked at most, in %</h2><div class="scroll"><table></table></div></section>
+<section class="sheet"><h2>strongest token of every head, in %</h2><div class="scroll"><table></table></div></section>
 <div class="tip" hidden></div>
 <footer>
 <p><kbd>←</kbd> <kbd>→</kbd> from token to token, <kbd>Home</kbd> <kbd>End</kbd> to the first and last, <kbd>Space</kbd>
 plays, <kbd>l</kbd> next layer, <kbd>h</kbd> next head (with Shift the one before), <kbd>m</kbd> other maps. The address
 keeps the view.</p>
 <p>Weights are kept in 8 bits, within 0.2 % of the largest in their row; probabilities within 0.001 percentage points;
-␣ is the space before a word. {escaped(" ".join(notes)) if notes else ""}</p>
+␣ is the space before a word. {escaped(notes)}</p>
 </footer>
-{data(facts)}"""
-    style, script = (asset(f"parts.{kind}") + asset(f"steps.{kind}") for kind in ("css", "js"))
-    return page(title, body, style, script)
+"""
 
 
-def _likely(steps: GenerationSteps, most: int) -> dict[str, Any]:
-    """The at most ``most`` candidates of each step: places in a pool of pieces, and probabilities in 16 bits."""
-    nearly = [step[:most] for step in steps.nearly[:STEPS]]
+def _candidates(steps: GenerationSteps, most: int) -> dict[str, Any]:
+    """Returns up to ``most`` candidates of each step: indices into a pool of pieces, and probabilities in 16 bits."""
+    candidates = [step[:most] for step in steps.candidates[:STEPS]]
     pool: dict[str, int] = {}
-    places, shares = np.full((len(nearly), most), -1, np.int64), np.zeros((len(nearly), most))
-    for row, step in enumerate(nearly):
+    indices, shares = np.full((len(candidates), most), -1, np.int64), np.zeros((len(candidates), most))
+    for row, step in enumerate(candidates):
         for rank, (name, share) in enumerate(step):
-            places[row, rank], shares[row, rank] = pool.setdefault(name, len(pool)), min(share, 1.0)
-    made = [pool.get(name, -1) for name in list(steps.made)[:STEPS]]
-    places[places < 0] = len(pool)
+            indices[row, rank], shares[row, rank] = pool.setdefault(name, len(pool)), min(share, 1.0)
+    generated = [pool.get(name, -1) for name in list(steps.generated)[:STEPS]]
+    indices[indices < 0] = len(pool)
     return {
-        "made": made,
+        "made": generated,
         "chosen": stored(np.rint(np.minimum(steps.chosen[:STEPS], 1) * 0xFFFF), "<u2"),
         "count": most,
         "pool": [piece(name) for name in pool],
-        "nearly": stored(places, "<u4"),
+        "nearly": stored(indices, "<u4"),
         "shares": stored(np.rint(shares * 0xFFFF), "<u2"),
     }
 
 
-def _look(maps: AttentionMaps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
-    """Returns the page's data of one map (None if its window lies beyond the texts), and a note on what is left out."""
+def _map_facts(maps: AttentionMaps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
+    """Returns the page's data of one map (None if its window is outside the shown text), and a note on omissions."""
     (top, bottom), (left, right) = maps.rows, maps.columns
     bottom, right = min(bottom, STEPS), min(right, text.count)
     if bottom <= top or right <= left:
-        return None, "The weights belong to tokens beyond those that are shown, and are left out."
+        return None, "The weights are of tokens that are not shown, and are left out."
     ends = text.ends()
     chips = [i for i, (start, end) in enumerate(zip(text.firsts, ends, strict=True)) if start < right and end > left]
     weights = maps.weights[:, :, : bottom - top, : right - left]
     weights = grouped(weights, [max(text.firsts[i] - left, 0) for i in chips])
     layers, heads, steps, keys = shape = weights.shape
-    chosen = cut(shape, room // 2)  # a small page, where that costs no head and few weights
+    chosen = cut(shape, room // 2)  # a smaller page, if that costs no head and few weights
     if chosen.most < MANY or not chosen.alone:
         chosen = cut(shape, room)
     facts = {
@@ -192,58 +196,60 @@ def _look(maps: AttentionMaps, text: Text, room: int) -> tuple[dict[str, Any] | 
     if (top, bottom) != (0, min(len(maps.queries), STEPS)):
         note += f" Only tokens {top:,} to {bottom - 1:,} have weights."
     if (left, right) != (0, min(len(maps.keys), text.count)):
-        note += f" Of what was looked at, only tokens {left:,} to {right - 1:,} have weights."
+        note += f" Of the keys, only tokens {left:,} to {right - 1:,} have weights."
     return facts, note.strip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text as it is drawn: ``firsts`` are the places where its chips begin, each up to the next."""
+    """A text in chips."""
 
-    place: int  # among the page's texts; 0 is the main one
-    count: int  # of its pieces
-    firsts: list[int]
+    place: int  # index among the page's texts; 0 is the main one
+    count: int  # number of pieces
+    firsts: list[int]  # first piece of each chip
 
     def ends(self) -> list[int]:
         """Returns the end of each chip."""
         return [*self.firsts[1:], self.count]
 
 
-def texts(prompt: Sequence[str], made: Sequence[str], maps: Sequence[AttentionMaps]) -> tuple[list[str], list[Text]]:
-    """Returns the texts as HTML, and of each map the text that its keys are.
+def texts(
+    prompt: Sequence[str], generated: Sequence[str], maps: Sequence[AttentionMaps]
+) -> tuple[list[str], list[Text]]:
+    """Returns the texts as HTML, and the text of each map's keys.
 
-    That is the main one (prompt and generated tokens) where the keys begin as it does, else one of their own.
+    That is the main text (prompt and generated tokens) if the keys begin like it, else a text of its own.
     """
-    main, count = (*prompt, *made[:STEPS]), len(prompt)
+    main, count = (*prompt, *generated[:STEPS]), len(prompt)
     drawn = {main: Text(place=0, count=len(main), firsts=[*_shortened(count), *range(count, len(main))])}
-    html, found = [_html("the text", main, drawn[main], count, apart(prompt, maps))], []
-    for one in maps:
-        keys = tuple(one.keys)
+    html, key_texts = [_html("the text", main, drawn[main], count, apart(prompt, maps))], []
+    for attention in maps:
+        keys = tuple(attention.keys)
         if keys[: len(main)] == main[: len(keys)]:
             keys = main
         if keys not in drawn:
             drawn[keys] = Text(place=len(drawn), count=len(keys), firsts=_shortened(len(keys)))
-            html.insert(-1, _html(f"looked at by {one.name}", keys, drawn[keys], len(keys)))
-        found.append(drawn[keys])
-    return html, found
+            html.insert(-1, _html(f"keys of {attention.name}", keys, drawn[keys], len(keys)))
+        key_texts.append(drawn[keys])
+    return html, key_texts
 
 
 def apart(prompt: Sequence[str], maps: Sequence[AttentionMaps]) -> bool:
-    """Returns whether the prompt is a source text, not the beginning of the generated text."""
-    return any(len(one.keys) == len(prompt) for one in maps)
+    """Returns True if the prompt is a source text, not the beginning of the generated text."""
+    return any(len(attention.keys) == len(prompt) for attention in maps)
 
 
 def _shortened(count: int) -> list[int]:
-    """Returns the first piece of each chip: a chip per piece, but one for the whole middle of a long text."""
+    """Returns the first piece of each chip: one chip a piece, and one for the omitted middle of a long text."""
     if count <= LONG_TEXT:
         return list(range(count))
     return [*range(BEGINNING + 1), *range(count - LONG_TEXT + BEGINNING + 1, count)]
 
 
 def _html(name: str, pieces: Sequence[str], text: Text, prompt: int, apart: bool = False) -> str:
-    """Returns a text as chips; those from ``prompt`` on are the steps, and buttons. Pieces of a word stand together.
+    """Returns a text as chips; pieces from ``prompt`` on are the steps, as buttons. Pieces of a word are joined.
 
-    ``apart`` puts the steps on a line of their own.
+    ``apart`` starts the steps on a new line.
     """
     shown = [pieces[start] if end - start == 1 else " …" for start, end in zip(text.firsts, text.ends(), strict=True)]
     lines = ["\n" in words for words in shown]
@@ -268,14 +274,14 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Reduction of (L, H, t, s) weights to fit a page, beside the mean of heads."""
+    """Reduction of (L, H, t, s) weights to fit a page. The mean of heads is always kept."""
 
-    alone: bool  # single heads, not only their mean
-    most: int  # weights of a row; s keeps them all
-    steps: int  # queries, from the first
+    alone: bool  # keep single heads too
+    most: int  # weights to keep of a row
+    steps: int  # queries to keep, from the first
 
     def note(self, heads: int, steps: int, keys: int) -> str:
-        """Describes in sentences what is left out."""
+        """Returns sentences on what is left out."""
         notes = []
         if self.most < keys:
             notes.append(f"Of each row the {self.most} largest weights are kept; “all others” is the sum of the rest.")
@@ -287,7 +293,7 @@ class Cut:
 
 
 def cut(shape: tuple[int, int, int, int], room: int) -> Cut:
-    """Returns the cut of weights of this shape that gives up least and stays within ``room`` bytes of a page.
+    """Returns the smallest reduction of weights of this shape that fits ``room`` bytes of a page.
 
     >>> cut((12, 12, 500, 510), 4_000_000)
     Cut(alone=True, most=11, steps=500)
@@ -306,7 +312,7 @@ def cut(shape: tuple[int, int, int, int], room: int) -> Cut:
 
 
 def grouped(weights: Array, starts: Sequence[int]) -> Array:
-    """(..., s) summed over groups of keys, each from one of ``starts`` to the next; the last to the end.
+    """Returns (..., s) summed over groups of keys, each from one of ``starts`` to the next; the last to the end.
 
     >>> grouped(np.array([[0.1, 0.2, 0.3, 0.4]]), [0, 1, 3])
     array([[0.1, 0.5, 0.4]])
@@ -318,9 +324,9 @@ def grouped(weights: Array, starts: Sequence[int]) -> Array:
 
 
 def kept_rows(weights: Array, chosen: Cut) -> dict[str, Any]:
-    """The rows that the page holds: (L, H + 1, t, s), the last "head" the mean; or (L, 1, t, s), the mean alone.
+    """Returns the rows of the page: (L, H + 1, t, s), the last "head" the mean; or (L, 1, t, s), the mean alone.
 
-    Weights are as ``scaled``. Where not all of a row are kept, ``places`` says which keys they belong to.
+    Weights are as in ``scaled``. If only some weights of a row are kept, ``places`` are their keys.
     """
     rows = weights[:, :, : chosen.steps].mean(axis=1, keepdims=True)
     if chosen.alone:

@@ -1,4 +1,4 @@
-"""HTML pages: the frame with its content policy, data as JSON, numbers as base64, and names of pieces."""
+"""HTML pages: the frame with its content policy, data as JSON, numbers as base64, names of token pieces."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from heedful.views.text import SCRIPT_FAMILIES, escaped, visible
 def page(
     title: str, body: str, style: str = "", script: str = "", *, images: bool = False, fetches: bool = False
 ) -> str:
-    """Returns a whole page under a heading, ``title``; ``body`` is HTML, ``style`` goes after ``page.css``.
+    """Returns a whole page with the heading ``title``; ``body`` is HTML, ``style`` follows ``page.css``.
 
-    ``images`` lets images be shown that lie in the page itself (``data:`` addresses); ``fetches`` lets its script ask
-    the server that it came from, and no other.
+    ``images`` allows images that are embedded in the page (``data:`` addresses); ``fetches`` allows requests of its
+    script to the page's own server only.
     """
     style = asset("page.css").replace("@SCRIPTS@", SCRIPT_FAMILIES) + style
     policy = f"default-src 'none'; style-src {_digest(style)}" + (f"; script-src {_digest(script)}" if script else "")
     policy += "; img-src data:" if images else ""
     policy += "; connect-src 'self'" if fetches else ""
-    run = f"\n<script>{script}</script>" if script else ""
+    script_element = f"\n<script>{script}</script>" if script else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -40,7 +40,7 @@ def page(
 <main>
 <h1>{escaped(title)}</h1>
 {body}
-</main>{run}
+</main>{script_element}
 </body>
 </html>
 """
@@ -48,27 +48,27 @@ def page(
 
 @cache
 def asset(name: str) -> str:
-    """Returns a file that lies beside this one."""
+    """Returns the text of a style or script file in this folder."""
     return files("heedful.views").joinpath(name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
-    """Returns the Content-Security-Policy source of an inline style or script: nothing else may run on the page."""
+    """Returns the Content-Security-Policy source of an inline style or script; the policy allows no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-LONGEST = 40  # characters of a piece: beyond, its end is left out and "…" says so
-MOST = 4_500_000  # bytes of data in a page, which itself stays under 5 MB
+LONGEST = 40  # characters of a piece; a longer one is cut and ends in "…"
+MOST = 4_500_000  # bytes of data in a page of under 5 MB
 
 
 def data(facts: Any) -> str:
-    """Returns the element that holds a page's facts. Nothing in it can end it: ``<`` is written as an escape."""
+    """Returns the element that holds a page's data as JSON. ``<`` is escaped, so that no text can close the element."""
     text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="data">{text}</script>'
 
 
 def stored(array: Any, kind: str) -> str:
-    """Numbers as bytes of a fixed type (little endian), in the array's order, in base64.
+    """Returns numbers as base64 of a fixed type (little endian), in the array's order.
 
     >>> stored([1, 258], "<u2")
     'AQACAQ=='
@@ -77,10 +77,10 @@ def stored(array: Any, kind: str) -> str:
 
 
 def scaled(rows: Any, bits: int = 8) -> dict[str, Any]:
-    """Weights (..., N) as codes of ``bits``, 8 or 4, with each row's largest beside them, in base64.
+    """Returns weights (..., N) as codes of ``bits``, 8 or 4, and the largest weight of each row, in base64.
 
-    A weight w of a row with the largest m is ``round(255 w / m)`` in 8 bits and ``round(15 √(w / m))`` in 4, where two
-    weights share a byte, the first in its low half.
+    With m the largest weight of its row, a weight w is ``round(255 w / m)`` in 8 bits and ``round(15 √(w / m))`` in 4.
+    Two codes of 4 bits share a byte, the first in its low half.
     """
     largest = rows.max(axis=-1, keepdims=True)
     shares = rows / np.where(largest > 0, largest, 1)
@@ -92,13 +92,12 @@ def scaled(rows: Any, bits: int = 8) -> dict[str, Any]:
 
 
 def size(text: str) -> int:
-    """Bytes of UTF-8."""
+    """Returns the number of bytes in UTF-8."""
     return len(text.encode())
 
 
 def piece(text: str) -> str:
-    """A piece as it is named in a list: a space before it (``␣``) and the ends of lines (``↵``) are seen, and of a long
-    one only the beginning.
+    """Returns a token piece for a list: a leading space as ``␣``, line ends as ``↵``, cut if long.
 
     >>> piece(" Paris"), piece("\\n")
     ('␣Paris', '↵')

@@ -1,4 +1,4 @@
-"""Pixels within a picture: embedded in it, small, and crisp where they are few."""
+"""Images in figures: embedded, scaled down, with crisp pixels if they are few."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from heedful.views.text import escaped
 
 Pixels = NDArray[np.uint8]
 
-FEW = 64  # pixels a side, up to which each one counts: stored without loss, and scaled up as squares
+FEW = 64  # pixels a side up to which an image is stored without loss and scaled up as squares
 STYLE = ".crisp{image-rendering:pixelated}"
 
 
 def checked(pixels: Any, what: str = "an image") -> Pixels:
-    """``pixels`` as a uint8 array (H, W, C) with C = 1 (grey) or 3 (colour); ``HeedfulError`` for any other."""
+    """Returns ``pixels`` as a uint8 array (H, W, C), C = 1 (grey) or 3 (colour); raises for any other."""
     array = np.asarray(pixels)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
         raise HeedfulError(f"{what} of shape {array.shape} and type {array.dtype}; give uint8 pixels (H, W, 1 or 3)")
@@ -27,25 +27,25 @@ def checked(pixels: Any, what: str = "an image") -> Pixels:
 
 
 def crisp(pixels: Pixels) -> bool:
-    """Returns whether an image has so few pixels that each is to be seen."""
+    """Returns True if an image has so few pixels that each should be visible."""
     return max(pixels.shape[:2]) <= FEW
 
 
 def embedded(pixels: Pixels, most: int) -> str:
-    """Returns a ``data:`` address that holds the image itself.
+    """Returns a ``data:`` address with the image.
 
-    Few pixels are kept as they are, as PNG. More are scaled down to ``most`` a side, and become PNG or JPEG, whichever
-    is shorter: drawings the one, photographs the other.
+    A small image is stored as PNG. A larger one is scaled down to ``most`` pixels a side and stored as PNG or JPEG,
+    whichever is smaller.
     """
     from PIL import Image
 
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     if not crisp(pixels):
         image.thumbnail((most, most), Image.Resampling.LANCZOS)
-    found = [("png", _stored(image, "PNG", optimize=crisp(pixels)))]
+    files = [("png", _stored(image, "PNG", optimize=crisp(pixels)))]
     if not crisp(pixels):
-        found.append(("jpeg", _stored(image, "JPEG", quality=88, optimize=True)))
-    kind, data = min(found, key=lambda one: len(one[1]))
+        files.append(("jpeg", _stored(image, "JPEG", quality=88, optimize=True)))
+    kind, data = min(files, key=lambda file: len(file[1]))
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
@@ -56,7 +56,7 @@ def _stored(image: Any, kind: str, **options: Any) -> bytes:
 
 
 def image(pixels: Pixels, at: tuple[float, float], size: tuple[float, float], most: int, name: str) -> str:
-    """An SVG image at ``at`` (x, y) of ``size`` (width, height), called ``name`` for people who do not see it."""
+    """Returns an SVG image at ``at`` (x, y) of ``size`` (width, height), with the accessible name ``name``."""
     (x, y), (wide, high) = at, size
     kind = ' class="crisp"' if crisp(pixels) else ""
     return (

@@ -1,4 +1,4 @@
-"""Shared parts of SVG pictures: frame, accessible name, light and dark styles, labels and lines."""
+"""Shared parts of SVG figures: frame, accessible name, light and dark styles, labels and lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ text{font-size:13px;fill:#22201d}
 @media(prefers-color-scheme:dark){text{fill:#ecebe7}.ground{fill:#16171b}.quiet{fill:#a09c94}}
 """.replace("@SCRIPTS@", SCRIPT_FAMILIES)
 
-# of ``thread``
+# style of ``thread``
 LINE = """
 .line{stroke:#3a3fb0;fill:none;stroke-linecap:round}
 @media(prefers-color-scheme:dark){.line{stroke:#ffc35c}}
@@ -22,7 +22,7 @@ LINE = """
 
 
 class SvgFigure(str):
-    """The text of a whole SVG file, which a notebook shows as an image of its own: its styles act on nothing else."""
+    """SVG file as text. A notebook shows it as an image, so that its styles do not reach the notebook."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class SvgFigure(str):
 
 
 def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> SvgFigure:
-    """A whole SVG file of ``size`` (width, height), on its own ground: it can be read on a page of any colour."""
+    """Returns an SVG file of ``size`` (width, height) with its own background, readable on a page of any colour."""
     wide, high = (f"{side:.0f}" for side in size)
     return SvgFigure(
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}"'
@@ -44,26 +44,27 @@ def document(size: tuple[float, float], title: str, description: str, style: str
 
 
 def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:
-    """Returns a text whose baseline begins (or with ``anchor`` is centred, or ends) at (x, y)."""
+    """Returns a text whose baseline begins at (x, y); ``anchor`` "middle" or "end" centres or ends it there."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
 
 
 def thread(x: float, y: float, u: float, v: float, w: float) -> str:
-    """A line from (x, y) in one column to (u, v) in another: level at both ends, as thick as the weight ``w``."""
+    """Returns a curve from (x, y) in one column to (u, v) in another, as thick as the weight ``w``."""
     bend = 0.45 * (u - x)
     path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
     return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
 
 
 def ink(share: float, negative: bool = False) -> str:
-    """The class more of a text that stands on a shade of ``share``: the other ink reads better there in light and in
-    dark (``deep``), in dark alone (``half``), or not at all. Such contrasts are those of the shades' own colours, of
-    which ``negative`` is the second.
+    """Returns the additional class of a text on a shade of ``share``, for contrast.
+
+    ``deep`` inverts the text's colour in light and dark mode, ``half`` in dark mode only. ``negative`` shades have
+    another colour, and so other limits.
     """
     deep, half = (0.81, 0.6) if negative else (0.68, 0.48)
     return " deep" if share > deep else " half" if share > half else ""
 
 
 def titled(title: str, part: str) -> str:
-    """``part`` with a name of its own, which a pointer resting on it brings up and a screen reader says."""
+    """Returns ``part`` with a title, which appears under the pointer and is read by screen readers."""
     return f"<g><title>{escaped(title)}</title>{part}</g>"

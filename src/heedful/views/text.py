@@ -1,4 +1,4 @@
-"""Text in pages and figures: markup and control characters escaped, widths estimated, directions, font families."""
+"""Text in pages and figures: escaping, estimated widths, writing direction, font families."""
 
 from __future__ import annotations
 

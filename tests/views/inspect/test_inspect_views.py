@@ -90,7 +90,7 @@ def test_steps_stop_where_the_positions_end(made: Make) -> None:
 
 
 def test_a_decoder_has_fewer_heads_than_its_encoder(made: Make) -> None:
-    with pytest.raises(heedful.HeedfulError, match="head 3 is not there: the decoder's heads are 0 to 1"):
+    with pytest.raises(heedful.HeedfulError, match="no head 3; the decoder's heads are 0 to 1"):
         inspect(made("pair"), "two cats", view="steps", heads=[3])
 
 

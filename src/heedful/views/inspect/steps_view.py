@@ -1,7 +1,7 @@
-"""The view steps: generated text token by token, with attention and alternatives of each step.
+"""The view steps: generated text token by token, with attention and candidates of each step.
 
-The maps are those of the generation itself, recorded while it ran, along the beam that is returned. The alternatives
-come from one forward over the returned text: what the model said at each step, before temperature, penalties and cuts.
+The maps are recorded during the generation, along the beam that is returned. The candidates come from one forward over
+the returned text: the model's probabilities at each step, before temperature, penalties and cuts.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
 
-USUAL = 40  # new tokens of a decoder, where nobody says
-TOP = 8  # alternatives of a step
-SAID = "Probabilities are the model's own, before temperature, penalties and cuts."
+USUAL = 40  # new tokens of a decoder by default
+TOP = 8  # candidates of a step
+NOTE = "Probabilities are the model's own, before temperature, penalties and cuts."
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
-    """One text that the model goes on with, or one that it translates."""
+    """Returns the view of one text that the model continues or translates."""
     text = request.inputs[0]
     steps = steps_of(opened, text, request)
     title = f"{opened.name}: {short(text)}"
     data = {
         "input": text,
         "prompt": list(steps.prompt),
-        "made": list(steps.made),
+        "made": list(steps.generated),
         "chosen": list(steps.chosen),
-        "nearly": [[list(one) for one in step] for step in steps.nearly],
+        "nearly": [[list(candidate) for candidate in step] for step in steps.candidates],
         "note": steps.note,
         "maps": [numbers(maps) for maps in steps.maps],
     }
@@ -56,65 +56,70 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationSteps:
-    """Returns the steps by which the model goes on with ``text``, or translates it."""
+    """Returns the steps by which the model continues ``text``, or translates it."""
     model, tokenizer, target = opened.model, opened.source, opened.target
-    two = isinstance(model.config, EncoderDecoderConfig)
+    has_encoder = isinstance(model.config, EncoderDecoderConfig)
     _, ids = read_source(opened, text)
-    fits(opened, "encoder" if two else "decoder", len(ids))
+    fits(opened, "encoder" if has_encoder else "decoder", len(ids))
     stack = stacks_of(model.config)["decoder"]
     layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
-    _there("layer", layers, stack.depth)
-    _there("head", heads, stack.heads)
+    _check_numbers("layer", layers, stack.depth)
+    _check_numbers("head", heads, stack.heads)
     kinds = (
         {"cross-attention": "cross_attention", "self-attention": "attention"}
-        if two
+        if has_encoder
         else {"self-attention": "attention"}
     )
     paths = {name: [f"decoder.block.{n}.{part}.pattern" for n in layers] for name, part in kinds.items()}
     options = one_answer(request)
     if "max_new_tokens" not in options and "max_length" not in options:
-        options |= _room(model.config, ids)
-    every = [path for own in paths.values() for path in own]
-    with record(model, every, heads=heads) as seen:
-        found = decode(model, row_of(opened, ids), defaults=model.generation, tokenizer=opened.target, **options)
-    row = found.ids[0, : int(found.lengths[0])].tolist()
-    begin = 1 if two else len(ids)  # of what was made: after the start token, or after the prompt
-    made = row[begin:]
-    said = _said(opened, ids, row, begin, two)
-    source, read, wrote = pieces_of(tokenizer, ids), pieces_of(target, row), pieces_of(target, made)
+        options |= _default_length(model.config, ids)
+    all_paths = [path for layer_paths in paths.values() for path in layer_paths]
+    with record(model, all_paths, heads=heads) as seen:
+        output = decode(model, row_of(opened, ids), defaults=model.generation, tokenizer=opened.target, **options)
+    row = output.ids[0, : int(output.lengths[0])].tolist()
+    begin = 1 if has_encoder else len(ids)  # the first generated token: after the start token, or after the prompt
+    generated = row[begin:]
+    probabilities = _probabilities(opened, ids, row, begin)
+    source, row_pieces, generated_pieces = (
+        pieces_of(tokenizer, ids),
+        pieces_of(target, row),
+        pieces_of(target, generated),
+    )
     maps = [
         AttentionMaps.of(
-            f"decoder {name}" if two and name == "self-attention" else name,
-            wrote,
-            source if name == "cross-attention" else read,
-            torch.stack([seen[path][0, :, : len(made)] for path in own]).float().cpu().numpy(),
+            f"decoder {name}" if has_encoder and name == "self-attention" else name,
+            generated_pieces,
+            source if name == "cross-attention" else row_pieces,
+            torch.stack([seen[path][0, :, : len(generated)] for path in layer_paths]).float().cpu().numpy(),
             layers,
             heads,
         )
-        for name, own in paths.items()
+        for name, layer_paths in paths.items()
     ]
-    best = said.topk(min(TOP, said.size(-1)))
+    best = probabilities.topk(min(TOP, probabilities.size(-1)))
     return GenerationSteps(
         prompt=source,
-        made=wrote,
-        chosen=said[torch.arange(len(made)), torch.tensor(made)].tolist(),
-        nearly=[
-            list(zip(pieces_of(target, names), chances, strict=True))
-            for names, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        generated=generated_pieces,
+        chosen=probabilities[torch.arange(len(generated)), torch.tensor(generated)].tolist(),
+        candidates=[
+            list(zip(pieces_of(target, candidate_ids), shares, strict=True))
+            for candidate_ids, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
         maps=maps,
-        note=" ".join(part for part in (SAID, opened.untrained) if part),
+        note=" ".join(part for part in (NOTE, opened.untrained) if part),
     )
 
 
-def _there(what: str, numbers: list[int], most: int) -> None:
-    wrong = [number for number in numbers if number >= most]
-    if wrong:
-        raise HeedfulError(f"{what} {wrong[0]} is not there: the decoder's {what}s are 0 to {most - 1}")
+def _check_numbers(kind: str, numbers: list[int], count: int) -> None:
+    """Raises for layers or heads that the decoder does not have."""
+    unknown = [number for number in numbers if number >= count]
+    if unknown:
+        raise HeedfulError(f"no {kind} {unknown[0]}; the decoder's {kind}s are 0 to {count - 1}")
 
 
-def _room(config: Any, ids: list[int]) -> dict[str, int]:
-    """Returns the number of tokens a decoder makes where nobody says: no more than its positions have room for."""
+def _default_length(config: Any, ids: list[int]) -> dict[str, int]:
+    """Returns the default ``max_new_tokens`` of a decoder, within its positions."""
     if not isinstance(config, DecoderConfig):
         return {}
     scheme = config.decoder.position
@@ -123,16 +128,18 @@ def _room(config: Any, ids: list[int]) -> dict[str, int]:
 
 
 @torch.no_grad()
-def _said(opened: OpenedModel, ids: list[int], row: list[int], begin: int, two: bool) -> Tensor:
-    """(M, V): the probabilities at each step of ``row``, whose tokens from ``begin`` on were made."""
-    model, read = opened.model, row_of(opened, row[:-1])
-    stream = model.hidden(*([row_of(opened, ids), read] if two else [read]))  # type: ignore[operator]  # every model's
+def _probabilities(opened: OpenedModel, ids: list[int], row: list[int], begin: int) -> Tensor:
+    """Returns the probabilities (M, V) at each step of ``row``, whose tokens from ``begin`` on were generated."""
+    model, inputs = opened.model, [row_of(opened, row[:-1])]
+    if isinstance(model.config, EncoderDecoderConfig):
+        inputs.insert(0, row_of(opened, ids))
+    stream = model.hidden(*inputs)  # type: ignore[operator]  # every model's
     logits: Tensor = model.head(stream[:, begin - 1 :])[0]  # type: ignore[operator]
     return logits.float().softmax(-1).cpu()
 
 
 def _svg(steps: GenerationSteps, title: str) -> str:
-    """Returns a picture of the probability of each generated token."""
+    """Returns a figure of the probability of each generated token."""
     return figures.saliency(
-        list(steps.made), list(steps.chosen), f"{title} · how probable each token was", note=steps.note
+        list(steps.generated), list(steps.chosen), f"{title} · probability of each token", note=steps.note
     )
