@@ -24,7 +24,7 @@ from heedful.training import time_limit
 from heedful.training.report import end_reason, too_short
 from heedful.training.resolve import with_machine
 from heedful.training.schedule import Limits
-from heedful.training.time_limit import Speed, ending_seconds, fitted, half_batch, planned, sizes
+from heedful.training.time_limit import Speed, batch_halver, choose_plan, divide_time, ending_seconds, smaller_sizes
 
 ASKED = RunSettings(task="translation", train=("a.tsv",), out="a", max_minutes=3.0)
 SIZE = EncoderDecoderSize("transformer-small", 8000, 0.1, 10, 400, 4096)
@@ -59,10 +59,10 @@ def plan(seconds: Callable[[RunSettings], float], left: float = 170.0, given: Ru
     def candidates() -> Iterator[tuple[RunSettings, tuple[str, ...]]]:
         first = replace(SUGGESTED, training=replace(SUGGESTED.training, **given.training.given()))
         yield first, ()
-        for shape in sizes(given, SUGGESTED, config):
+        for shape in smaller_sizes(given, SUGGESTED, config):
             yield replace(first, model=ModelSettings(**shape)), ("model dim",)
 
-    return fitted(given, candidates(), half_batch(given, SUGGESTED), trial, lambda: left, 1000)
+    return choose_plan(given, candidates(), batch_halver(given, SUGGESTED), trial, lambda: left, 1000)
 
 
 def test_a_fast_machine_keeps_what_the_data_suggests() -> None:
@@ -130,7 +130,7 @@ def test_a_smaller_model_that_is_hardly_quicker_is_not_taken() -> None:
     ids=["preset", "width", "from"],
 )
 def test_a_size_that_was_set_stays(given: RunSettings) -> None:
-    assert list(sizes(given, SUGGESTED, presets.get("transformer-small"))) == []
+    assert list(smaller_sizes(given, SUGGESTED, presets.get("transformer-small"))) == []
 
 
 def test_options_that_were_set_stay_and_their_price_is_told() -> None:
@@ -150,7 +150,7 @@ def test_options_that_were_set_stay_and_their_price_is_told() -> None:
 def test_data_that_is_not_seen_once_is_told_with_the_remedy() -> None:
     made = plan(lambda settings: 1.0, given=replace(asked(batch_tokens=4096), preset="transformer-small"))
     (warning,) = [line for line in made.lines() if line.startswith("!")]
-    assert made.passes < 1
+    assert made.epochs < 1
     assert "%" in warning
     for remedy in ("minutes", "--preset", "--data.limit"):
         assert remedy in warning
@@ -162,13 +162,13 @@ def test_data_that_is_not_seen_once_is_told_with_the_remedy() -> None:
 def test_steps_that_were_asked_for_are_a_limit_of_the_plan() -> None:
     given = replace(ASKED, max_steps=30)
     settings = replace(SUGGESTED, max_steps=30)
-    made = planned(settings, given, Speed(0.01, 200, 0.001, 0.02), 170.0, 1000)
+    made = divide_time(settings, given, Speed(0.01, 200, 0.001, 0.02), 170.0, 1000)
     assert made.steps == 30
     assert made.settings.max_steps == 30
 
 
 def test_no_time_at_all_is_one_step() -> None:
-    made = planned(SUGGESTED, ASKED, Speed(5.0, 200, 0.001, 0.02), -3.0, 1000)
+    made = divide_time(SUGGESTED, ASKED, Speed(5.0, 200, 0.001, 0.02), -3.0, 1000)
     assert made.steps == 1
     assert made.settings.training.warmup == 1
 

@@ -21,28 +21,28 @@ from heedful.util.progress import Bar, remaining
 REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
 DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
-SAID = 60  # characters of a sample that is shown
+SAMPLE = 60  # maximum characters of a sample
 
 
 @dataclass
 class LogWindow:
-    """The steps since the last line of the log."""
+    """Totals of the steps since the last line of the log."""
 
-    loss: float = 0.0  # summed
+    loss: float = 0.0  # sum
     tokens: int = 0  # predictions that the loss is summed over
-    seconds: float = 0.0  # of steps; evaluating and saving are left out
+    seconds: float = 0.0  # of steps, without evaluations and saving
 
 
 class Log:
-    """Writes a line a logged step to a file, and shows the run to a person on standard error.
+    """Writes a line a logged step to a file, and shows the run on standard error.
 
-    On a terminal that is one progress bar; elsewhere a plain line a logged step; nothing when ``quiet``.
+    A terminal shows one progress bar, anything else a plain line a logged step.
 
     Args:
-        path: the JSON lines file (``metrics.jsonl``); ``None``: no file.
+        path: the JSON lines file (``metrics.jsonl``); None: no file.
         quiet: show nothing.
-        stream: where to show; ``None``: standard error. Standard output is left to results.
-        reporters: who else shows each line.
+        stream: where to show the run; None: standard error. Standard output is for results.
+        reporters: other programs that show each line.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class Log:
         self.path = None if path is None else Path(path)
         self._bar = Bar(stream, quiet=quiet)
         self._file: IO[str] | None = None
-        self._last: dict[str, Any] = {"step": 0}  # the last line of the file, and where it begins
-        self._last_at = 0
-        self._drawn = 0.0
-        self._noted = 0.0  # when the last line was shown
-        self._shown: Mapping[str, Any] = {}  # the last line
+        self._last: dict[str, Any] = {"step": 0}  # the last line of the file
+        self._last_at = 0  # its offset
+        self._drawn_at = 0.0  # time of the last update of the bar
+        self._noted_at = 0.0  # time of the last plain line
+        self._shown: Mapping[str, Any] = {}  # the last line that was shown
 
     def begin(self, step: int) -> None:
-        """Open the file for what follows ``step``: lines of later steps, and half a line, are dropped; 0 empties it."""
+        """Opens the file after ``step``: drops lines of later steps and half a line; 0 empties it."""
         for reporter in self.reporters:
             reporter.begin(step)
         if self.path is None:
             return
-        kept: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         check_regular(self.path, "remove it, or choose another --out")
         if self.path.exists():
             for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -79,14 +79,14 @@ class Log:
                     break
                 if not isinstance(line, dict) or not isinstance(line.get("step"), int | float) or line["step"] > step:
                     break
-                kept.append(line)
-        texts = [json.dumps(line) + "\n" for line in kept]
+                lines.append(line)
+        texts = [json.dumps(line) + "\n" for line in lines]
         with write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(self.path) as file:
                 file.write("".join(texts).encode())
             self._file = self.path.open("a", encoding="utf-8", newline="\n")
-        self._last = kept[-1] if kept else {"step": 0}
+        self._last = lines[-1] if lines else {"step": 0}
         self._last_at = sum(map(len, texts[:-1]))  # json.dumps writes ASCII: characters are bytes
 
     def __enter__(self) -> Log:
@@ -103,66 +103,65 @@ class Log:
             self._file = None
 
     def write(self, line: Mapping[str, Any], *, left: float | None = None) -> None:
-        """Record and show a line; it has ``"step"``. A second line of the same step joins the first.
+        """Writes and shows a line, which has ``"step"``; a second line of the same step is merged into the first.
 
         Args:
-            line: names and numbers; a number that is not finite is recorded as ``null``. ``"samples"`` are texts, of
-                which the first is shown.
-            left: seconds that the run still needs, shown only.
+            line: numbers by name; one that is not finite is written as ``null``. ``"samples"`` are texts, of which the
+                first is shown.
+            left: seconds to the end of the run; shown, not written.
         """
         self._record(line)
         for reporter in self.reporters:
             reporter.write(line)
         self._shown = line
-        # The bar shows the latest numbers itself; an evaluation is worth a line that stays.
+        # The bar shows the latest numbers; an evaluation has a line that stays.
         if not self._bar.active or any(name.startswith("valid_") for name in line):
             self.note(f"step {line['step']:,}  {describe(line)}{remaining(left)}")
         for sample in line.get("samples", ())[:1]:
-            self.note(f"           {brief(sample['input'], SAID)} → {brief(sample['output'], SAID)}")
+            self.note(f"           {brief(sample['input'], SAMPLE)} → {brief(sample['output'], SAMPLE)}")
 
     def _record(self, line: Mapping[str, Any]) -> None:
         if self._file is None or self.path is None:
             return
-        sound = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+        values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
         with write_errors(self.path):
-            if sound["step"] == self._last["step"]:
-                sound = {**self._last, **sound}
+            if values["step"] == self._last["step"]:
+                values = {**self._last, **values}
                 self._file.truncate(self._last_at)
             self._file.seek(0, os.SEEK_END)
-            self._last, self._last_at = sound, self._file.tell()
-            self._file.write(json.dumps(sound) + "\n")
+            self._last, self._last_at = values, self._file.tell()
+            self._file.write(json.dumps(values) + "\n")
             self._file.flush()
 
     def tick(self, step: int, progress: float | None, left: float | None) -> None:
-        """Move the bar: called every step, drawn ten times a second at most."""
-        if self._bar.active and time.monotonic() - self._drawn > REDRAW:
+        """Updates the bar, at most ten times a second; called every step."""
+        if self._bar.active and time.monotonic() - self._drawn_at > REDRAW:
             self._draw(step, progress, left)
 
     def evaluating(self, step: int, done: int, total: int, left: float | None) -> None:
-        """Shows how many batches of an evaluation are done: in the bar, or as a line every ten seconds."""
+        """Shows the progress of an evaluation in the bar, or as a line every ten seconds."""
         now = time.monotonic()
         text = f"evaluating, {done:,} of {total:,} batches{remaining(left)}"
-        if self._bar.active and now - self._drawn > REDRAW:
-            self._drawn = now
+        if self._bar.active and now - self._drawn_at > REDRAW:
+            self._drawn_at = now
             self._bar.update(f"step {step:,}", text)
-        elif not self._bar.active and now - self._noted > QUIET:
+        elif not self._bar.active and now - self._noted_at > QUIET:
             self.note(f"step {step:,}  {text}")
 
     def note(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
-        self._noted = time.monotonic()
+        self._noted_at = time.monotonic()
         self._bar.note(text)
 
     def _draw(self, step: int, progress: float | None, left: float | None) -> None:
-        self._drawn = time.monotonic()
+        self._drawn_at = time.monotonic()
         description, time_left = f"step {step:,}", remaining(left)
         text = describe(self._shown, self._bar.room(description, time_left)) + time_left
         self._bar.update(description, text.strip(), total=None if progress is None else 1.0, completed=progress or 0.0)
 
 
 def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
-    """The numbers of a line as a person reads them: loss, rate, tokens/s and the metrics of the evaluation; where there
-    is room for fewer characters, without the least important ones.
+    """Returns the numbers of a line for people, without the least important ones if there is ``room`` for fewer.
 
     >>> line = {"epoch": 1.5, "loss": 2.5, "lr": 3e-4, "tokens_per_second": 12345.6, "valid_bleu": 31.25}
     >>> describe(line)
@@ -182,8 +181,8 @@ def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
     if (share := line.get("share_of_ceiling")) is not None:
         parts["ceiling"] = f"{100 * share:.0f} % of the ceiling"
     parts |= {name: f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")}
-    later = [name for name in parts if name.startswith("valid_")]
-    for name in (*DROPPED, *reversed(later), "loss"):
+    metrics = [name for name in parts if name.startswith("valid_")]
+    for name in (*DROPPED, *reversed(metrics), "loss"):
         if len("  ".join(parts.values())) <= room:
             break
         parts.pop(name, None)

@@ -1,8 +1,8 @@
 """Fits a new run to ``--max-minutes``: model size, batch, warm-up, number of steps, evaluations.
 
-The first steps of the run are measured on a copy of its model. What nobody set is then fitted to the time, printed, and
-written to ``run.toml`` before step 1, so that a resumed run reads it and measures nothing. Nothing that was set is
-changed. With the number of steps fixed, a resumed run ends with the same bits; the clock only guards the limit.
+The first steps of the run are measured on a copy of its model. Unset options are then chosen to fit the time, printed,
+and written to ``run.toml`` before step 1, so that a resumed run reads them and measures nothing. Given options stay.
+With the number of steps fixed, a resumed run ends with the same bits; the clock only enforces the limit.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from heedful.training.validation import MAX_PREDICTED, part, units
 from heedful.util.ranks import Ranks
 
 MARGIN = 0.9  # share of the time that is planned: the machine may become slower
-EVALUATING = 0.2  # share of it for all evaluations together
-MEASURING = 0.03  # share of the limit for measuring the steps of one size, and as much for an evaluation
-LONGEST = 5.0  # seconds for either at most
-LEAST_STEPS, MANY_STEPS = 300, 1000  # a smaller model is taken below the first, or below one pass up to the second
-FEW_STEPS = 150  # a smaller batch is taken below
-QUICKER = 0.8  # share of the seconds of a step that a smaller model may take at most
-FAR = 4  # times too few steps from which on the smallest model alone is tried
-WARMUP = 0.1  # share of the steps at most
-EVALUATIONS = 3, 10  # fewest where there is time, and most
-EXAMPLES, FEWEST_EXAMPLES = 200, 16  # of an evaluation: wanted, and at least
-NARROWEST = 32  # width of a model
-CLOSING, MOST_SLOWDOWN = 3.0, 10.0  # seconds of work at the end of a run, and how often as long it may take
+EVALUATING = 0.2  # share of the planned time for all evaluations together
+MEASURING = 0.03  # share of the limit for the measurement of steps, and as much for that of an evaluation
+MAX_MEASURING = 5.0  # maximum seconds of either
+LEAST_STEPS, MANY_STEPS = 300, 1000  # a smaller model is chosen below the first, or below one epoch up to the second
+FEW_STEPS = 150  # a smaller batch is chosen below this
+FASTER = 0.8  # maximum seconds of a step of a smaller model, as a share of the larger model's
+FAR = 4  # only the smallest model is measured if the steps are too few by this factor
+WARMUP = 0.1  # maximum share of the steps
+EVALUATIONS = 3, 10  # minimum where there is time, and maximum
+EXAMPLES, MIN_EXAMPLES = 200, 16  # of an evaluation: wanted, and minimum
+MIN_DIM = 32  # width of a model
+CLOSING, MAX_SLOWDOWN = 3.0, 10.0  # seconds of work at the end of a run, and the largest factor that it may take longer
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
-TRIAL_STEPS = 30  # steps at most by which a run's speed is measured
-TOO_LONG = 3  # times the seconds for measuring that the first step may take before it is the only one
-TRIAL_EXAMPLES = (1, 8, 64)  # validation examples by which the speed of an evaluation is measured, as time allows
-LATE = 0.3  # share of the limit below which what came before is to blame for few steps
+TRIAL_STEPS = 30  # maximum steps of a measurement
+TOO_LONG = 3  # a first step that takes this factor of the measurement's seconds is the only one
+TRIAL_EXAMPLES = (1, 8, 64)  # validation examples of the measurement of an evaluation, as time allows
+LATE = 0.3  # share of the limit; if less is left for steps, the time before them is named as the cause
 
 
 class Speed(NamedTuple):
@@ -59,22 +59,22 @@ class Speed(NamedTuple):
 
     step: float  # seconds of an optimisation step
     steps_per_epoch: int
-    read: float = 0.0  # seconds of the loss of a validation example
-    answer: float = 0.0  # seconds of answering one
+    loss: float = 0.0  # seconds of the loss of a validation example
+    prediction: float = 0.0  # seconds of predicting one
 
     def evaluation(self, examples: int) -> float:
-        """Seconds of an evaluation of so many examples."""
-        return self.read * examples + self.answer * min(examples, MAX_PREDICTED)
+        """Returns the seconds of an evaluation of ``examples`` examples."""
+        return self.loss * examples + self.prediction * min(examples, MAX_PREDICTED)
 
 
 class Trial(Protocol):
-    """Measures a run with given settings."""
+    """Protocol of a measurement of a run with some settings."""
 
     def steps(self, seconds: float) -> Speed:
-        """Speed of its steps, measured for about so many seconds."""
+        """Measures optimisation steps for about ``seconds``."""
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
-        """Seconds of the loss of a validation example and of answering one, measured for about so many seconds."""
+        """Measures for about ``seconds``; returns the seconds of a validation example's loss and of predicting it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,14 @@ class TimePlan:
     """Steps and evaluations that fit into the time.
 
     Attributes:
-        settings: with what was fitted.
+        settings: fitted to the time.
         speed: of the run.
-        steps: that the run makes.
-        evaluations: their number.
-        examples: validation examples of each.
+        steps: number of steps.
+        evaluations: number of evaluations.
+        examples: validation examples of an evaluation.
         warmup: steps of warm-up.
         left: seconds that were left for steps and evaluations.
-        notes: what differs from the suggested settings.
+        notes: differences from the suggested settings.
     """
 
     settings: ResolvedSettings
@@ -102,8 +102,8 @@ class TimePlan:
     notes: tuple[str, ...] = ()
 
     @property
-    def passes(self) -> float:
-        """Passes over the training data."""
+    def epochs(self) -> float:
+        """Number of epochs."""
         return self.steps / self.speed.steps_per_epoch
 
     @property
@@ -112,31 +112,31 @@ class TimePlan:
         return self.speed.evaluation(self.examples)
 
     def lines(self) -> list[str]:
-        """The plan for people, and a line with ``!`` where the time is too short to learn from the data."""
+        """Returns the plan for people, and a warning (``!``) where the time is too short for the data."""
         t, minutes = self.settings.training, self.settings.max_minutes or 0.0
         batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size or 0:,} examples"
         lines = [
-            f"time       {minutes:g} min: {self.steps:,} steps of {batch} ({self.passes:.2g} passes), warm-up "
+            f"time       {minutes:g} min: {self.steps:,} steps of {batch} ({self.epochs:.2g} epochs), warm-up "
             f"{self.warmup:,}, {many(self.evaluations, 'evaluation')} of {many(self.examples)}"
         ]
         if self.notes:
             lines.append(f"           fitted to the time: {', '.join(self.notes)}")
         smaller = "a smaller model for --from" if self.settings.start_from else "a smaller --preset"
-        if self.left < LATE * 60 * minutes and self.passes < 1:
+        if self.left < LATE * 60 * minutes and self.epochs < 1:
             before = minutes - max(0.0, self.left) / 60
             lines.append(
-                f"! reading the data and measuring took {before:.1f} of {minutes:g} minutes, and {self.steps:,} steps "
-                f"are left; give {self._minutes(self.speed.steps_per_epoch)} minutes, or fewer rows (--data.limit)"
+                f"! reading the data and measuring the speed took {before:.1f} of {minutes:g} minutes, and {self.steps:,} "
+                f"steps are left; give {self._minutes(self.speed.steps_per_epoch)} minutes, or fewer rows (--data.limit)"
             )
         elif 1 < self.steps <= self.warmup:
             lines.append(
                 f"! {minutes:g} minutes end inside the warm-up: {self.steps:,} of {self.warmup:,} steps "
                 f"(--training.warmup); lower it, give {self._minutes(10 * self.warmup)} minutes, or take {smaller}"
             )
-        elif self.passes < 1:
+        elif self.epochs < 1:
             lines.append(
-                f"! {minutes:g} minutes see {100 * self.passes:.0f} % of the training data once; for all of it give "
-                f"{self._minutes(self.speed.steps_per_epoch)} minutes, {smaller}, or fewer rows "
+                f"! {minutes:g} minutes are enough for {100 * self.epochs:.0f} % of the training data; for all of it "
+                f"give {self._minutes(self.speed.steps_per_epoch)} minutes, {smaller}, or fewer rows "
                 "(--data.limit)"
             )
         return lines
@@ -147,45 +147,45 @@ class TimePlan:
         return max(math.ceil(limit) + 1, math.ceil((60 * limit - self.left + seconds) / 60))
 
 
-def fitted(
-    asked: RunSettings,
+def choose_plan(
+    given: RunSettings,
     candidates: Iterable[tuple[ResolvedSettings, tuple[str, ...]]],
     smaller_batch: Callable[[ResolvedSettings], ResolvedSettings | None],
     trial: Callable[[ResolvedSettings], Trial],
     seconds: Callable[[], float],
-    held: int,
+    valid_examples: int,
 ) -> TimePlan:
-    """Plans a run.
+    """Chooses a model size and a batch by measuring them, and plans the run.
 
     Args:
-        asked: settings that somebody set, which stay as they are.
+        given: settings as given, which stay.
         candidates: settings with ever smaller models and what was changed in them, the suggested ones first.
-        smaller_batch: the settings with half a batch; None where the batch stays.
-        trial: makes what measures the speed under some settings.
-        seconds: how many are left for steps and evaluations, asked again after each measurement.
-        held: number of validation examples.
+        smaller_batch: returns settings with half the batch; None where the batch stays.
+        trial: returns the measurement for some settings.
+        seconds: returns the seconds left for steps and evaluations; called again after each measurement.
+        valid_examples: number of validation examples.
     """
-    each = min(LONGEST, MEASURING * 60 * (asked.max_minutes or 0.0))
+    budget = min(MAX_MEASURING, MEASURING * 60 * (given.max_minutes or 0.0))
     first, *others = candidates
     settings, notes = first
-    tried = trial(settings)
-    speed = tried.steps(each)
-    while others and (few := _lacking(settings, speed, seconds())) > 1:
-        smaller, changes = others.pop(-1 if few >= FAR else 0)
-        if few >= FAR:
+    measurement = trial(settings)
+    speed = measurement.steps(budget)
+    while others and (lacking := _lacking(settings, speed, seconds())) > 1:
+        smaller, changes = others.pop(-1 if lacking >= FAR else 0)
+        if lacking >= FAR:
             others = []
-        other = trial(smaller)
-        found = other.steps(each)
-        if found.step <= QUICKER * speed.step:
-            settings, notes, tried, speed = smaller, changes, other, found
+        smaller_measurement = trial(smaller)
+        smaller_speed = smaller_measurement.steps(budget)
+        if smaller_speed.step <= FASTER * speed.step:
+            settings, notes, measurement, speed = smaller, changes, smaller_measurement, smaller_speed
     while _steps(seconds(), speed) < min(_wanted(settings, speed), FEW_STEPS):
         halved = smaller_batch(settings)
         if halved is None:
             break
         settings, speed = halved, Speed(speed.step / 2, 2 * speed.steps_per_epoch)
         notes = (*(note for note in notes if note != "batch"), "batch")
-    speed = Speed(speed.step, speed.steps_per_epoch, *tried.evaluation(each))
-    return planned(settings, asked, speed, seconds(), held, notes)
+    speed = Speed(speed.step, speed.steps_per_epoch, *measurement.evaluation(budget))
+    return divide_time(settings, given, speed, seconds(), valid_examples, notes)
 
 
 def _lacking(settings: ResolvedSettings, speed: Speed, seconds: float) -> float:
@@ -194,19 +194,24 @@ def _lacking(settings: ResolvedSettings, speed: Speed, seconds: float) -> float:
     return wanted / max(1.0, _steps(seconds, speed))
 
 
-def planned(
-    settings: ResolvedSettings, asked: RunSettings, speed: Speed, seconds: float, held: int, notes: tuple[str, ...] = ()
+def divide_time(
+    settings: ResolvedSettings,
+    given_settings: RunSettings,
+    speed: Speed,
+    seconds: float,
+    valid_examples: int,
+    notes: tuple[str, ...] = (),
 ) -> TimePlan:
-    """Divides ``seconds`` into steps and evaluations of at most ``held`` examples."""
-    training, given = settings.training, asked.training
+    """Divides ``seconds`` into steps and evaluations of at most ``valid_examples`` examples."""
+    training, given = settings.training, given_settings.training
     usable, wanted = max(0.0, MARGIN * seconds), _wanted(settings, speed)
     every = training.evaluate_every or max(speed.steps_per_epoch, 250 if speed.steps_per_epoch < 250 else 0)
     count = max(1, math.ceil(min(wanted, usable / speed.step) / every))
-    examples = min(held, given.evaluate_examples or held)
+    examples = min(valid_examples, given.evaluate_examples or valid_examples)
     fits = int((usable - count * speed.evaluation(examples)) / speed.step)
     if fits >= wanted:
         return TimePlan(
-            settings=_with(settings, planned_steps=fits),
+            settings=_with_training(settings, planned_steps=fits),
             speed=speed,
             steps=wanted,
             evaluations=count,
@@ -218,10 +223,10 @@ def planned(
     budget = EVALUATING * usable
     if given.evaluate_every is None:
         count = min(max(count, EVALUATIONS[0]), EVALUATIONS[1])
-        while count > 2 and _affordable(speed, budget / count, held) < min(examples, EXAMPLES):
+        while count > 2 and _affordable(speed, budget / count, valid_examples) < min(examples, EXAMPLES):
             count -= 1
     if given.evaluate_examples is None:
-        least = min(held, FEWEST_EXAMPLES)
+        least = min(valid_examples, MIN_EXAMPLES)
         examples = max(least, _affordable(speed, budget / count, examples))
     steps = max(1, min(wanted, int((usable - count * speed.evaluation(examples)) / speed.step)))
     changes: dict[str, int] = {"planned_steps": steps}
@@ -230,13 +235,13 @@ def planned(
         warmup = changes["warmup"] = min(warmup, max(1, int(WARMUP * steps)))
     if given.evaluate_every is None:
         changes["evaluate_every"] = math.ceil(steps / count)
-    if given.evaluate_examples is None and examples < held:
+    if given.evaluate_examples is None and examples < valid_examples:
         changes["evaluate_examples"] = examples
     if given.log_every is None:
         changes["log_every"] = min(training.log_every, max(1, steps // 20))
     count = math.ceil(steps / (changes.get("evaluate_every") or every))
     return TimePlan(
-        settings=_with(settings, **changes),
+        settings=_with_training(settings, **changes),
         speed=speed,
         steps=steps,
         evaluations=count,
@@ -247,44 +252,45 @@ def planned(
     )
 
 
-def sizes(asked: RunSettings, suggested: RunSettings, config: ModelConfig) -> Iterator[dict[str, int]]:
-    """Ever smaller widths and depths of the suggested model; none where the size was set, or the model is fine-tuned.
+def smaller_sizes(given: RunSettings, suggested: RunSettings, config: ModelConfig) -> Iterator[dict[str, int]]:
+    """Yields ever smaller widths and depths of the suggested model; none for a given size or a fine-tuned model.
 
     >>> import heedful.presets
-    >>> asked = RunSettings(task="translation", train=("a.tsv",), out="a")
-    >>> list(sizes(asked, asked, heedful.presets.get("transformer-small")))
+    >>> given = RunSettings(task="translation", train=("a.tsv",), out="a")
+    >>> list(smaller_sizes(given, given, heedful.presets.get("transformer-small")))
     [{'dim': 128, 'depth': 4}, {'dim': 128, 'depth': 2}, {'dim': 64, 'depth': 2}]
     """
     shape = ("dim", "depth", "encoder_depth", "decoder_depth", "heads", "kv_heads", "ff_dim")
-    set_by_hand = asked.preset or asked.start_from or any(getattr(asked.model, name) for name in shape)
-    if set_by_hand or suggested.start_from:
+    is_given = given.preset or given.start_from or any(getattr(given.model, name) for name in shape)
+    if is_given or suggested.start_from:
         return
     stack = stacks_of(config)[0]
     shallow = max(1, stack.depth // 2)
-    found = {(stack.dim, stack.depth)}
+    yielded = {(stack.dim, stack.depth)}
     for dim, depth in ((stack.dim // 2, stack.depth), (stack.dim // 2, shallow), (stack.dim // 4, shallow)):
-        if dim >= NARROWEST and dim % (2 * stack.heads) == 0 and (dim, depth) not in found:
-            found.add((dim, depth))
+        if dim >= MIN_DIM and dim % (2 * stack.heads) == 0 and (dim, depth) not in yielded:
+            yielded.add((dim, depth))
             yield {"dim": dim, "depth": depth}
 
 
-def half_batch(
-    asked: RunSettings, suggested: ResolvedSettings
+def batch_halver(
+    given: RunSettings, suggested: ResolvedSettings
 ) -> Callable[[ResolvedSettings], ResolvedSettings | None]:
-    """A function that halves the batch of settings, down to a quarter of the suggested one; None from there on, and
-    where the batch was set.
-    """
-    given, first = asked.training, suggested.training
+    """Returns a function that halves the batch in settings, down to a quarter of the suggested one.
 
-    def halved(settings: ResolvedSettings) -> ResolvedSettings | None:
+    The function returns None below that, and for a given batch.
+    """
+    is_given = given.training.batch_tokens or given.training.batch_size
+
+    def halve(settings: ResolvedSettings) -> ResolvedSettings | None:
         training = settings.training
         name = "batch_tokens" if training.batch_tokens else "batch_size"
-        batch, begun = getattr(training, name), getattr(first, name)
-        if given.batch_tokens or given.batch_size or not batch or batch // 2 < max(1, (begun or 0) // 4):
+        batch, suggested_batch = getattr(training, name), getattr(suggested.training, name)
+        if is_given or not batch or batch // 2 < max(1, (suggested_batch or 0) // 4):
             return None
-        return _with(settings, **{name: batch // 2})
+        return _with_training(settings, **{name: batch // 2})
 
-    return halved
+    return halve
 
 
 # -------------------------------------------------------------------------------------------------------- a run's plan
@@ -302,37 +308,37 @@ def plan_run(
     resolve: Callable[[RunSettings], ResolvedSettings],
     build_loop: Callable[[ResolvedSettings, Model], Loop],
 ) -> TimePlan | None:
-    """Plans a new run; None where no step can be measured: their number was given, or the model is sharded.
+    """Plans a new run; returns None if the number of steps was given or the model is sharded.
 
     Args:
-        given: settings that somebody set.
-        settings: the same, resolved.
-        task: its task.
-        model: its model, which stays as it is.
-        valid: its validation examples.
+        given: settings as given.
+        settings: the resolved settings.
+        task: of the run.
+        model: of the run; it does not change.
+        valid: validation examples.
         ends: ``time.monotonic`` at which steps and evaluations must have ended.
         ranks: the processes of the run.
         resolve: resolves other settings of the same run.
-        build_loop: makes the loop for settings and a model.
+        build_loop: returns the loop for settings and a model.
     """
     if settings.training.planned_steps is not None or settings.training.shard:
         return None
 
     def candidates() -> Iterator[tuple[ResolvedSettings, tuple[str, ...]]]:
         yield settings, ()
-        for shape in sizes(given, settings, model.config):
+        for shape in smaller_sizes(given, settings, model.config):
             smaller = replace(given, model=replace(given.model, **shape))  # type: ignore[arg-type]  # dim and depth
             yield resolve(smaller), tuple(f"model {name} {value}" for name, value in shape.items())
 
     def trial(other: ResolvedSettings) -> Trial:
         same = other.start_from is not None or other.model == settings.model
-        own = copy.deepcopy(model) if same else fresh_model(task, other, model.device)
-        return LoopTrial(other, task, own, valid, ranks, build_loop)
+        trial_model = copy.deepcopy(model) if same else fresh_model(task, other, model.device)
+        return LoopTrial(other, task, trial_model, valid, ranks, build_loop)
 
-    return fitted(
+    return choose_plan(
         given,
         candidates(),
-        half_batch(given, settings),
+        batch_halver(given, settings),
         trial,
         lambda: ends - time.monotonic(),
         units(task, valid),
@@ -340,7 +346,7 @@ def plan_run(
 
 
 class LoopTrial:
-    """Measures the speed of a run on a model of its own; nothing of the run is changed."""
+    """Measures the speed of a run on a copy of its model; changes nothing of the run."""
 
     def __init__(
         self,
@@ -353,8 +359,8 @@ class LoopTrial:
     ) -> None:
         self.settings, self.task, self.model, self.valid = settings, task, model, valid
         training = settings.training
-        own = -(-training.accumulate // ranks.size)  # micro-batches of a step on one rank
-        quiet = replace(settings, training=replace(training, accumulate=own, report=(), record_attention=()))
+        per_rank = -(-training.accumulate // ranks.size)  # micro-batches of a step on one rank
+        quiet = replace(settings, training=replace(training, accumulate=per_rank, report=(), record_attention=()))
         self.loop = replace(
             build_loop(quiet, model),
             evaluation=None,
@@ -364,7 +370,7 @@ class LoopTrial:
         )
 
     def steps(self, seconds: float) -> Speed:
-        """Speed of the optimisation steps; the first, which is slower, counts only where it takes far too long."""
+        """Measures optimisation steps; the first, which is slower, counts only where it takes far too long."""
         with self._own_random_numbers():
             outcome = self._fit(Limits(max_steps=1))
             left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
@@ -376,24 +382,24 @@ class LoopTrial:
         return Speed(outcome.seconds / outcome.steps, max(1, -(-batches // self.settings.training.accumulate)))
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
-        """Seconds of the loss of a validation example and of predicting one; untrained models are slowest."""
+        """Returns the seconds of a validation example's loss and of predicting it; untrained models are slowest."""
         task, model, most = self.task, self.model.eval(), units(self.task, self.valid)
-        began = time.monotonic()
-        read = answer = 0.0
+        started = time.monotonic()
+        loss = prediction = 0.0
         with self._own_random_numbers(), torch.no_grad():
             for count in sorted({min(most, examples) for examples in TRIAL_EXAMPLES}):
-                some = part(task, self.valid, count / most, self.settings.data.max_length)
-                count = units(task, some)
+                sample = part(task, self.valid, count / most, self.settings.data.max_length)
+                count = units(task, sample)
                 first = time.monotonic()
-                task.measure(model, some.examples, some.rows, most=1)
+                task.measure(model, sample.examples, sample.rows, most=1)
                 middle = time.monotonic()
-                task.measure(model, some.examples, some.rows, most=count)
+                task.measure(model, sample.examples, sample.rows, most=count)
                 last = time.monotonic()
-                read = (middle - first) / count
-                answer = max(0.0, (last - middle) - (middle - first)) / count
-                if last - began > seconds / 4:
+                loss = (middle - first) / count
+                prediction = max(0.0, (last - middle) - (middle - first)) / count
+                if last - started > seconds / 4:
                     break
-        return read, answer
+        return loss, prediction
 
     def _fit(self, limits: Limits) -> Outcome:
         return replace(self.loop, limits=limits).fit()
@@ -412,12 +418,12 @@ def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) ->
 
 
 def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) -> float:
-    """Seconds of --max-minutes reserved for what follows the last evaluation: writing weights, the verdict, pictures.
+    """Returns the seconds of --max-minutes reserved for the end: writing weights, the verdict, figures.
 
-    ``slowdown`` is the time of reading the data by that which the processor worked on it: other programs had the rest.
+    ``slowdown`` is the duration of reading the data divided by its processor time, as other programs run too.
     """
     limit = 60 * (settings.max_minutes or 0.0)
-    work = CLOSING * min(MOST_SLOWDOWN, max(1.0, slowdown))
+    work = CLOSING * min(MAX_SLOWDOWN, max(1.0, slowdown))
     return min(0.15 * limit, work + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
 
 
@@ -425,7 +431,7 @@ def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) ->
 
 
 def _affordable(speed: Speed, seconds: float, most: int) -> int:
-    """Largest number of examples up to ``most`` whose evaluation takes no longer than ``seconds``."""
+    """Returns the largest number of examples, up to ``most``, whose evaluation takes at most ``seconds``."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -434,7 +440,7 @@ def _affordable(speed: Speed, seconds: float, most: int) -> int:
 
 
 def _wanted(settings: ResolvedSettings, speed: Speed) -> int:
-    """Steps by the other limits."""
+    """Returns the number of steps up to the other limits."""
     limits = [settings.max_steps] if settings.max_steps else []
     if settings.max_epochs:
         limits.append(settings.max_epochs * speed.steps_per_epoch)
@@ -445,5 +451,5 @@ def _steps(seconds: float, speed: Speed) -> float:
     return (1 - EVALUATING) * MARGIN * seconds / speed.step
 
 
-def _with(settings: ResolvedSettings, **training: int) -> ResolvedSettings:
+def _with_training(settings: ResolvedSettings, **training: int) -> ResolvedSettings:
     return replace(settings, training=replace(settings.training, **training))  # type: ignore[arg-type]
