@@ -150,7 +150,7 @@ def test_the_bar_is_one_line_of_any_terminal(monkeypatch, width):
         log.write(LONG)
         stream.seek(0)
         stream.truncate()
-        log._drawn = 0.0
+        log._drawn_at = 0.0
         log.tick(123_456, 0.5, 3725.0)
         log._bar.refresh()
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())

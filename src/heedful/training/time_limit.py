@@ -125,8 +125,9 @@ class TimePlan:
         if self.left < LATE * 60 * minutes and self.epochs < 1:
             before = minutes - max(0.0, self.left) / 60
             lines.append(
-                f"! reading the data and measuring the speed took {before:.1f} of {minutes:g} minutes, and {self.steps:,} "
-                f"steps are left; give {self._minutes(self.speed.steps_per_epoch)} minutes, or fewer rows (--data.limit)"
+                f"! reading the data and measuring the speed took {before:.1f} of {minutes:g} minutes, "
+                f"and {self.steps:,} steps are left; give {self._minutes(self.speed.steps_per_epoch)} minutes, "
+                "or fewer rows (--data.limit)"
             )
         elif 1 < self.steps <= self.warmup:
             lines.append(
