@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from heedful.kernels.cpu_dropout import Bits
+from heedful.kernels.cpu_dropout import DropoutMasks
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def _one_thread():
 def drawn(monkeypatch):
     """The masks that dropout draws, in turn."""
     masks = []
-    keep = Bits.keep
+    draw = DropoutMasks.draw
 
-    def keep_and_note(bits, shape):
-        masks.append(keep(bits, shape))
+    def draw_and_note(self, shape):
+        masks.append(draw(self, shape))
         return masks[-1]
 
-    monkeypatch.setattr(Bits, "keep", keep_and_note)
+    monkeypatch.setattr(DropoutMasks, "draw", draw_and_note)
     return masks

@@ -11,8 +11,8 @@ from torch import Tensor
 import heedful
 from heedful import presets
 from heedful.kernels import blocked_attention as module
-from heedful.kernels.blocked_attention import blocked_attention, parts
-from heedful.kernels.cpu_dropout import Bits
+from heedful.kernels.blocked_attention import attention_blocks, blocked_attention
+from heedful.kernels.cpu_dropout import DropoutMasks
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.unpadded import blocked_row_attention
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
@@ -71,11 +71,11 @@ def test_attention_is_the_written_out_one(
     if rate:
         keep = torch.zeros(4, 2, queries, keys, dtype=torch.int8)
         count = 0
-        for part, each in zip(parts(q, k.expand(4, 2, keys, 8), causal), drawn, strict=True):
+        for part, each in zip(attention_blocks(q, k.expand(4, 2, keys, 8), causal), drawn, strict=True):
             keep[part.rows, :, part.queries, part.keys] = each
             count += each.numel()
         assert (count < keep.numel()) == (causal and blocks[0] < queries)  # what cannot be seen is not drawn
-        weights = weights * keep * Bits(rate).scale
+        weights = weights * keep * DropoutMasks(rate).scale
     expected = weights @ v.repeat_interleave(2 // heads, 1)
     torch.testing.assert_close(found, expected)
     dy = torch.randn_like(expected)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import heedful
 from heedful import presets
-from heedful.kernels.cpu_dropout import Bits, cpu_dropout
+from heedful.kernels.cpu_dropout import DropoutMasks, cpu_dropout
 from heedful.kernels.plan import apply_plan, apply_training_plan
 from heedful.layers.dropout import Dropout
 
@@ -27,7 +27,7 @@ def test_a_row_is_dropped_and_scaled(drawn: list[Tensor]) -> None:
     dropout, x = Dropout(RATE), made(200, 100, seed=0)
     apply_plan(dropout, "cpu-training")
     y = dropout(x)
-    expected = x * drawn[0] * Bits(RATE).scale
+    expected = x * drawn[0] * DropoutMasks(RATE).scale
     torch.testing.assert_close(y, expected)
     dy = torch.randn_like(y)
     torch.testing.assert_close(torch.autograd.grad(y, x, dy), torch.autograd.grad(expected, x, dy))
@@ -39,14 +39,14 @@ def test_a_row_is_dropped_and_scaled(drawn: list[Tensor]) -> None:
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.2, 0.5, 0.9])
 def test_shares_and_means_are_right(rate: float) -> None:
     torch.manual_seed(0)
-    keep = Bits(rate).keep((2000, 1000)).double()
+    keep = DropoutMasks(rate).draw((2000, 1000)).double()
     deviation = (rate * (1 - rate) / keep.numel()) ** 0.5
     assert abs(keep.mean() - (1 - rate)) < 5 * deviation + 2**-17
     for step in (1, 2, 3, 4, 5, 8):  # four numbers come of one draw
         both = keep.flatten()[step:] * keep.flatten()[:-step]
         assert abs(both.mean() - (1 - rate) ** 2) < 10 * deviation + 2**-16
     assert abs(keep.mean(0) - (1 - rate)).max() < 6 * (rate * (1 - rate) / 2000) ** 0.5 + 2**-10
-    assert abs((keep.mean() * Bits(rate).scale) - 1) < 5 * deviation / (1 - rate)
+    assert abs((keep.mean() * DropoutMasks(rate).scale) - 1) < 5 * deviation / (1 - rate)
 
 
 def test_numbers_are_a_function_of_the_seed() -> None:

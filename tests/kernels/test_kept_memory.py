@@ -11,7 +11,7 @@ import pytest
 
 import heedful
 from heedful.kernels import optimize
-from heedful.kernels.allocator import CAPACITIES, KERNELS, keep_few_kernels
+from heedful.kernels.allocator import CAPACITIES, MAX_KERNELS, keep_few_kernels
 from heedful.kernels.plan import apply_training_plan
 
 PROGRAM = """
@@ -29,7 +29,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 GAPS = """
 import resource, sys, torch
-from heedful.kernels.allocator import Spare, keep_memory
+from heedful.kernels.allocator import FreeMemory, keep_memory
 if not keep_memory(any_size=True):
     sys.exit(3)
 def held():
@@ -38,17 +38,17 @@ def gaps(count):
     both = [(torch.ones(2**21), torch.ones(10)) for _ in range(count)]  # 8 MiB each, and what keeps them apart
     return [small for _, small in both]
 before = held()
-much, little = Spare(2**30), Spare(2**27)
-assert not much.look() and not little.look()  # so much is free as a step leaves
+much, little = FreeMemory(2**30), FreeMemory(2**27)
+assert not much.release_if_grown() and not little.release_if_grown()  # so much is free as a step leaves
 pinned = gaps(20)
 assert held() - before > 100
-assert not much.look()
+assert not much.release_if_grown()
 assert held() - before > 100
-assert little.look()
+assert little.release_if_grown()
 assert held() - before < 60, held() - before
-assert not little.look()
+assert not little.release_if_grown()
 torch.ones(2**26)  # 256 MiB that a step takes and frees are no gaps
-assert not Spare(2**27).look()
+assert not FreeMemory(2**27).release_if_grown()
 """
 
 
@@ -111,7 +111,7 @@ def test_an_environment_that_says_how_many_kernels_is_heard(monkeypatch: pytest.
     monkeypatch.setenv(second, "")
     monkeypatch.delenv(second)
     keep_few_kernels()
-    assert (os.environ[first], os.environ[second]) == ("7", str(KERNELS))
+    assert (os.environ[first], os.environ[second]) == ("7", str(MAX_KERNELS))
 
 
 @pytest.mark.parametrize("ready", [apply_training_plan, optimize])
@@ -120,4 +120,4 @@ def test_models_that_learn_or_answer_on_a_cpu_keep_few_kernels(ready: Any, monke
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     ready(heedful.create("gpt-micro", seed=0))
-    assert [os.environ[name] for name in CAPACITIES] == [str(KERNELS)] * 2
+    assert [os.environ[name] for name in CAPACITIES] == [str(MAX_KERNELS)] * 2

@@ -115,7 +115,7 @@ def test_the_reported_loss_is_the_mean_over_tokens(tmp_path):
 
 def test_memory_is_handed_back_at_each_line_of_the_log(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr("heedful.training.loop.Spare.look", lambda self: asked.append(1))
+    monkeypatch.setattr("heedful.training.loop.FreeMemory.release_if_grown", lambda self: asked.append(1))
     log = tmp_path / "log.jsonl"
     made([[ROWS]] * 6, limits=Limits(max_steps=6), log_every=2, log=Log(log, quiet=True)).fit()
     assert len(asked) == len(log.read_text().splitlines()) == 3

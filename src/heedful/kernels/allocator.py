@@ -1,4 +1,4 @@
-"""Memory that is freed and taken again at every step: kept, not handed back to the system in between."""
+"""Memory allocation of the C library and of oneDNN: keeps memory that every step frees and allocates again."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import os
 import sys
 from functools import cache
 
-MOST = 2**30  # bytes
-KERNELS = 128  # several times what the shapes of one step need
+MAX_BYTES = 2**30
+MAX_KERNELS = 128  # several times what the shapes of one step need
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-# glibc's mallopt: its names for the three, and the largest threshold that it takes
+# parameters of glibc's mallopt, and its largest threshold
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, LARGEST = -1, -3, -4, 32 * 2**20
 
 
-def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
-    """Have the C library keep up to ``most`` bytes of freed memory for the tensors to come; whether it will.
+def keep_memory(max_bytes: int = MAX_BYTES, *, any_size: bool = False) -> bool:
+    """Lets the C library keep up to ``max_bytes`` of freed memory for later tensors. Returns True if it does.
 
-    A tensor of many megabytes (a batch's scores over a vocabulary, a feed-forward's activations) is made and freed at
-    each step. Memory that went back to the system comes again page by page, zeroed, which can take longer than the
-    arithmetic. This holds for the whole process, for tensors up to 32 MiB or of ``any_size``: then what is freed
-    between two tensors that are still there stays with the process too, until ``Spare`` hands it back. Where glibc is
-    not, nothing changes; where it is too old to say what it keeps (before 2.33), the limit of 32 MiB stays.
+    Every step allocates and frees tensors of many megabytes, such as a batch's scores over a vocabulary. The system
+    gives returned memory back page by page, zeroed, which can take longer than the arithmetic. The setting holds for
+    the whole process, for tensors up to 32 MiB or of ``any_size``: then memory between two live tensors is kept too,
+    until ``FreeMemory`` returns it. Without glibc nothing changes; with a glibc before 2.33 the limit of 32 MiB stays.
 
     >>> type(keep_memory()).__name__
     'bool'
@@ -29,25 +28,25 @@ def keep_memory(most: int = MOST, *, any_size: bool = False) -> bool:
     if (libc := _glibc()) is None:
         return False
     mallopt = libc.mallopt
-    kept = bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, most))
-    return kept and (not any_size or (hasattr(libc, "mallinfo2") and bool(mallopt(MMAP_MAX, 0))))
+    is_set = bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, max_bytes))
+    return is_set and (not any_size or (hasattr(libc, "mallinfo2") and bool(mallopt(MMAP_MAX, 0))))
 
 
-def keep_few_kernels(most: int = KERNELS) -> None:
-    """Have oneDNN, and what PyTorch has around it, keep ``most`` of the kernels made for shapes, not 1,024 each.
+def keep_few_kernels(count: int = MAX_KERNELS) -> None:
+    """Limits the caches of kernels compiled for shapes, of oneDNN and of PyTorch, to ``count`` instead of 1,024.
 
-    Where each batch has another number of tokens each makes new ones, of about a megabyte, which are never used again.
-    Both are told by the environment, which they read once, before their first kernel; what is set there stays.
+    Batches of ever new lengths compile ever new kernels, of about a megabyte each. Both caches read their limit from
+    the environment once, before their first kernel; a variable that is set already stays.
     """
     for name in CAPACITIES:
-        os.environ.setdefault(name, str(most))
+        os.environ.setdefault(name, str(count))
 
 
 def rounded_rows(rows: int) -> int:
-    """``rows`` or up to 3 % more: so many that a product's kernel, which is made for their number, comes again.
+    """Rounds a number of rows up by at most 3 %, so that a kernel compiled for that number is used again.
 
-    Making one takes oneDNN as long as a step's product, a millisecond and more in bfloat16. Between two powers of two
-    there are 32 such numbers.
+    oneDNN compiles a kernel in the time of a step's product, a millisecond or more in bfloat16. There are 32 rounded
+    numbers between two powers of two.
 
     >>> [rounded_rows(rows) for rows in (5, 60, 1999, 2048)]
     [5, 60, 2016, 2048]
@@ -56,36 +55,35 @@ def rounded_rows(rows: int) -> int:
     return -(-rows // unit) * unit
 
 
-class Spare:
-    """Freed memory that gathers while a model learns, and is handed back where it is much.
+class FreeMemory:
+    """Freed memory of the process, returned to the system when it has grown by more than ``max_growth`` bytes.
 
-    What a step takes and frees is there for the next one. Tensors of many different lengths leave gaps beside it in
-    which the next ones do not fit, so what is free between two steps grows: by more than ``most`` bytes since it was
-    least, and all of it goes back to the system. To look takes microseconds; to hand back, and to have the pages again,
-    half a second a gigabyte.
+    Memory that a step frees serves the next one. Tensors of many different lengths leave gaps that later ones do not
+    fit, so the free memory between steps grows. A check takes microseconds; returning memory, and getting its pages
+    again, takes half a second a gigabyte.
 
-    >>> Spare().look()
+    >>> FreeMemory().release_if_grown()
     False
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        self.most, self.least = most, sys.maxsize  # bytes
+    def __init__(self, max_growth: int = MAX_BYTES) -> None:
+        self.max_growth, self.least = max_growth, sys.maxsize  # bytes
 
-    def look(self) -> bool:
-        """Hand back if it is time to; whether it was."""
+    def release_if_grown(self) -> bool:
+        """Returns the free memory to the system if it has grown too much. True if it did."""
         libc = _glibc()
         if libc is None or not hasattr(libc, "mallinfo2"):
             return False
         free = libc.mallinfo2().fordblks
         self.least = min(self.least, free)
-        if free - self.least <= self.most:
+        if free - self.least <= self.max_growth:
             return False
-        self.least = sys.maxsize  # of what the next step takes and frees
+        self.least = sys.maxsize  # until after the next step
         return bool(libc.malloc_trim(0))
 
 
-class Kept(ctypes.Structure):
-    """The fields of glibc's mallinfo2; ``fordblks`` are the free bytes."""
+class MallInfo(ctypes.Structure):
+    """Fields of glibc's ``mallinfo2``; ``fordblks`` is the number of free bytes."""
 
     NAMES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
     _fields_ = tuple((name, ctypes.c_size_t) for name in NAMES)
@@ -93,13 +91,13 @@ class Kept(ctypes.Structure):
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, where it is one that can be told what to keep."""
+    """Returns glibc; None for another C library."""
     if sys.platform != "linux":
         return None
     try:
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallinfo2"):
-            libc.mallinfo2.restype = Kept
+            libc.mallinfo2.restype = MallInfo
         return libc if libc.mallopt and libc.malloc_trim else None
-    except (OSError, AttributeError):  # another one
+    except (OSError, AttributeError):  # not glibc
         return None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
-from heedful.kernels.allocator import Spare
+from heedful.kernels.allocator import FreeMemory
 from heedful.training.averages import Average
 from heedful.training.best_weights import BestWeights
 from heedful.training.checkpoint import FORMAT, Interrupts, with_stored, without_stored
@@ -95,7 +95,7 @@ class Loop:
         self._saved_at = 0.0  # seconds of the run when it was written
         self._reduced = False  # True: the newest checkpoint lacks weights that the run folder stores
         self._loader_before: dict[str, Any] | None = None  # state of the loader before the step in flight
-        self._spare = Spare()
+        self._free_memory = FreeMemory()
 
     def _check_options(self) -> None:
         patience = self.evaluation.patience if self.evaluation else None
@@ -338,7 +338,7 @@ class Loop:
             line["samples"] = list(samples)
         if window.tokens or metrics:
             self.logging.log.write(line, left=self._clock.left())
-            self._spare.look()
+            self._free_memory.release_if_grown()
         self._window = LogWindow()
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
