@@ -237,9 +237,9 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "says"),
     [
-        ("int3", r"no type of an optimised model; did you mean '?int\d"),
-        ("float8", "no type of an optimised model"),
-        ("complex64", "no type"),
+        ("int3", r"not a type of optimised models; did you mean '?int\d"),
+        ("float8", "not a type of optimised models"),
+        ("complex64", "not a type"),
     ],
 )
 def test_unknown_types(dtype: str, says: str) -> None:

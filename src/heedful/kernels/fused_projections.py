@@ -17,10 +17,10 @@ MakeLinear = Callable[[Tensor, Tensor | None], nn.Module]  # weight (out, in), b
 
 
 class FusedAttention(Attention):
-    """Self-attention with its three projections in one product, (q, k, v) = W x: one reading of ``x``, one call.
+    """Self-attention with its three projections in one product, (q, k, v) = W x, which reads ``x`` once.
 
     Args:
-        attention: the attention to replace, whose norms and ``attend`` are used on.
+        attention: the attention to replace; its norms and ``attend`` are used.
         make_linear: makes a linear map from a weight and a bias.
 
     >>> attention = Attention(16, heads=4, kv_heads=2).eval()
@@ -50,7 +50,7 @@ class FusedAttention(Attention):
         position: PositionEncoding | None = None,
         cache: AttentionCache | None = None,
     ) -> Tensor:
-        """As ``Attention.forward``, for self-attention alone; raises for another ``source``."""
+        """Computes ``Attention.forward`` for self-attention; raises ``HeedfulError`` for another ``source``."""
         if source is not None:
             raise HeedfulError("fused projections attend to their own input; cross-attention needs an Attention")
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE

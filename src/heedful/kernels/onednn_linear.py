@@ -1,4 +1,4 @@
-"""Linear maps of float32 on a CPU through oneDNN, with the weights as they lie: in inference mode, and in training.
+"""Float32 linear maps on a CPU through oneDNN, with plain weights, in inference mode and in training.
 
 ``torch.nn.functional.linear`` multiplies by a general routine of MKL. On processors that are not Intel's, oneDNN, which
 is part of PyTorch, is faster at most sizes. One row alone is fastest as a batch of matrix-vector products; on Intel's
@@ -23,7 +23,7 @@ FEW = 4  # oneDNN is slower with one or two rows than with this many
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b of float32 on a CPU through oneDNN in inference mode; PyTorch's own product elsewhere.
+    """Computes x Wᵀ + b of float32 on a CPU through oneDNN in inference mode, otherwise by PyTorch's own product.
 
     >>> x, linear = torch.randn(2, 8), torch.nn.Linear(8, 16)
     >>> with torch.inference_mode():
@@ -38,7 +38,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def onednn_training_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b of float32 with a gradient through ``OnednnProduct``; without one as ``onednn_linear``.
+    """Computes x Wᵀ + b of float32 by ``OnednnProduct`` with a gradient, and by ``onednn_linear`` without one.
 
     >>> linear, x = torch.nn.Linear(512, 512), torch.randn(5, 512)
     >>> plain = torch.autograd.grad(linear(x).square().sum(), linear.weight)[0]
@@ -62,14 +62,14 @@ class OnednnProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """``x`` (..., in) → (..., out)."""
+        """Maps ``x`` (..., in) to (..., out)."""
         ctx.save_for_backward(x, weight)
         return onednn_product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """dx, dW and db; None for those that need no gradient."""
+        """Returns dx, dW and db; None for those that need no gradient."""
         x, weight = ctx.saved_tensors
         x_needs, weight_needs, bias_needs = ctx.needs_input_grad
         dy_rows = dy.reshape(-1, dy.size(-1))
@@ -83,13 +83,13 @@ class OnednnProduct(torch.autograd.Function):
 def onednn_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none", formula: str = ""
 ) -> Tensor:
-    """act(x Wᵀ + b) by oneDNN, W plain or prepacked; ``activation`` and ``formula`` are oneDNN's names."""
+    """Computes act(x Wᵀ + b) by oneDNN, W plain or prepacked; ``activation`` and ``formula`` are oneDNN's names."""
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], formula)
     return y
 
 
 def mkl_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b of a few rows of float32 by MKL: of one row as a batch of at least two matrix-vector products.
+    """Computes x Wᵀ + b of a few rows of float32 by MKL: one row as a batch of at least two matrix-vector products.
 
     On processors that are not Intel's MKL reads W at the memory's speed for such a batch, at a third of it for a single
     product; on Intel's at that speed for a single product, at half of it for a batch.

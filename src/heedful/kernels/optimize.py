@@ -1,4 +1,4 @@
-"""Optimises a model for inference: fused projections, prepacked or quantised weights, the plan of its device."""
+"""Optimises a model for inference: fused projections, prepacked or quantised weights, and the plan of its device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from heedful.stack import Block
 
 M = TypeVar("M", bound=Model)
 
-# how linear maps are kept, and the type of all else beside them
+# the class of prepacked linear maps, and the type of all other weights
 KINDS: dict[str, tuple[type[PackedLinear] | None, torch.dtype]] = {
     "float64": (None, torch.float64),
     "float32": (WholeLinear, torch.float32),
@@ -41,30 +41,33 @@ KINDS: dict[str, tuple[type[PackedLinear] | None, torch.dtype]] = {
     "int8": (Int8Linear, torch.float32),
     "int4": (Int4Linear, torch.float32),
 }
-LOW = ("int8", "int4")  # what only a CPU has
+CPU_ONLY = ("int8", "int4")
 
 
 @torch.no_grad()
 def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
-    """Optimises a model for inference, in place and for good: the same outputs, sooner.
+    """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
-    On a CPU the weights of its linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are parameters no
-    more; anywhere the projections of self-attention become one product. The plan "cpu-inference" or "gpu" is applied
-    (``heedful.kernels.plan``): on a CPU no work is done on padding, whose rows of the stream are zeros, nor in the last
-    block on tokens that the head does not read. An adapter is merged first. Such a model generates,
-    predicts and is recorded as before; while it is recorded, padding and all tokens are computed, and outputs are equal
-    to rounding. It can no longer be trained, saved or taken apart: load it anew for that. The process keeps freed
-    memory for what comes next (``heedful.kernels.allocator``).
+    - The projections of self-attention become one product.
+    - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``); they are no parameters
+      any more.
+    - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose rows of
+      the stream are zeros, and in the last block the tokens that the head does not read.
+    - An adapter is merged first.
+    - The process keeps freed memory for later tensors (``heedful.kernels.allocator``).
+
+    The model generates, predicts and is recorded as before. While it is recorded, padding and all tokens are computed;
+    outputs are equal up to rounding. It can no longer be trained, saved or pruned: load it anew for that.
 
     Args:
         model: any; it is returned, in evaluation mode.
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
-            "int8" and "int4", on a CPU alone: weights of so many bits in the blocks and the vocabulary's map
-            (``Int8Linear``, ``Int4Linear``), all else float32. None: as the model is.
+            "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
+            vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
 
     Raises:
-        HeedfulError: for an unknown type, one that the weights, the device or this CPU cannot have, and a model that is
-            optimised already.
+        HeedfulError: for an unknown type, one that the weights, the device or this CPU do not support, and a model that
+            is optimised already.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -75,53 +78,65 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         raise HeedfulError(f"the model is optimised already, in {model.optimised}; load it anew for another type")
     name = str(model.dtype if dtype is None else dtype).removeprefix("torch.")
     if name not in KINDS:
-        raise HeedfulError(f"dtype {name!r} is no type of an optimised model; {nearest(name, KINDS)}")
-    kind, rest = KINDS[name]
+        raise HeedfulError(f"dtype {name!r} is not a type of optimised models; {nearest(name, KINDS)}")
     keep_few_kernels()
-    if model.device.type != "cpu":
-        if name in LOW:
-            raise HeedfulError(f"{name} weights are for a CPU, the model is on {model.device}; take bfloat16")
-        kind, rest = None, getattr(torch, name)
-    if kind is WholeLinear and not has_onednn(rest):
-        kind = None  # plain maps, then
-    if kind is not None and kind is not WholeLinear:
-        _check(model, name, kind)
+    kind, other_dtype = _linear_kind(model, name)
     if model.adapter is not None:
         merge(model)
-    model.to(rest).requires_grad_(False)
+    model.to(other_dtype).requires_grad_(False)
     count = model.count()
-
-    whole: type[PackedLinear] | None = WholeLinear if kind is not None and has_onednn(rest) else None
-    for block in [part for part in model.modules() if isinstance(part, Block)]:
-        _fuse(block, kind)
-    words = isinstance(model.config.head, LanguageHead | MaskedHead)
-    for path, part in _linears(model):
-        many = ".block." in path or (words and path == "head.output")
-        parent, _, last = path.rpartition(".")
-        setattr(model.get_submodule(parent), last, _packed(kind if many else whole, part.weight, part.bias))
-    if model.device.type == "cpu":  # elsewhere a call for each length may cost more than padding does
+    _replace_linears(model, kind, WholeLinear if kind is not None and has_onednn(other_dtype) else None)
+    if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
         apply_plan(model, "cpu-inference")
         keep_memory()
     else:
         apply_plan(model, "gpu")
     model.optimised, model.prepacked = name, count - model.count()
-    return model.eval()  # new parts too
+    return model.eval()  # includes the new parts
+
+
+def _linear_kind(model: Model, name: str) -> tuple[type[PackedLinear] | None, torch.dtype]:
+    """Returns the class of prepacked linear maps (None for plain ones) and the type of all other weights.
+
+    Raises ``HeedfulError`` for a type that the device or the weights do not support.
+    """
+    kind, other_dtype = KINDS[name]
+    if model.device.type != "cpu":
+        if name in CPU_ONLY:
+            raise HeedfulError(f"{name} weights are for a CPU, the model is on {model.device}; take bfloat16")
+        return None, getattr(torch, name)
+    if kind is WholeLinear:
+        return WholeLinear if has_onednn(other_dtype) else None, other_dtype
+    if kind is not None:
+        _check(model, kind)
+    return kind, other_dtype
+
+
+def _replace_linears(model: Model, kind: type[PackedLinear] | None, small_kind: type[PackedLinear] | None) -> None:
+    """Fuses blocks and replaces all linear maps: by ``kind`` in blocks and for a vocabulary, else ``small_kind``."""
+    for block in [part for part in model.modules() if isinstance(part, Block)]:
+        _fuse(block, kind)
+    has_vocabulary = isinstance(model.config.head, LanguageHead | MaskedHead)
+    for path, part in _linears(model):
+        is_large = ".block." in path or (has_vocabulary and path == "head.output")
+        parent, _, last = path.rpartition(".")
+        setattr(model.get_submodule(parent), last, _packed(kind if is_large else small_kind, part.weight, part.bias))
 
 
 def stored_as(dtype: str | torch.dtype | None, device: torch.device) -> str | torch.dtype | None:
-    """The type in which to open a model that is to be prepared in ``dtype`` on ``device``.
+    """Returns the type in which to load a model that is then optimised to ``dtype`` on ``device``.
 
     >>> stored_as("int8", torch.device("cpu")), stored_as("bfloat16", torch.device("cpu"))
     (torch.float32, torch.bfloat16)
     """
     name = str(dtype).removeprefix("torch.")
-    if name in LOW or (name in KINDS and device.type == "cpu"):
+    if name in CPU_ONLY or (name in KINDS and device.type == "cpu"):
         return KINDS[name][1]
     return dtype
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The linear maps that are there now, by path."""
+    """Yields the present linear maps with their paths."""
     yield from [(path, part) for path, part in model.named_modules() if type(part) is Linear]
 
 
@@ -132,24 +147,24 @@ def _packed(
 
 
 def _fuse(block: nn.Module, kind: type[PackedLinear] | None) -> None:
-    """One product for the three of self-attention; the activation goes into the map before it."""
+    """Fuses the projections of self-attention, and the activation with the linear map before it."""
     if type(block.attention) is Attention:
         block.attention = FusedAttention(block.attention, partial(_packed, kind))
-    feed = block.feed_forward
-    if kind is not None and isinstance(feed, FeedForward):
-        name = "up" if feed.gate is None else "gate"
-        part = getattr(feed, name)
-        setattr(feed, name, kind(part.weight, part.bias, feed.activation))
-        feed.activation = _done
+    feed_forward = block.feed_forward
+    if kind is not None and isinstance(feed_forward, FeedForward):
+        name = "up" if feed_forward.gate is None else "gate"
+        part = getattr(feed_forward, name)
+        setattr(feed_forward, name, kind(part.weight, part.bias, feed_forward.activation))
+        feed_forward.activation = _identity
 
 
-def _done(x: Tensor) -> Tensor:
-    """The activation of a map that was made with it."""
+def _identity(x: Tensor) -> Tensor:
+    """Activation of a feed-forward whose linear map includes it."""
     return x
 
 
-def _check(model: nn.Module, name: str, kind: type[PackedLinear]) -> None:
-    """Raise before anything is changed."""
+def _check(model: nn.Module, kind: type[PackedLinear]) -> None:
+    """Raises ``HeedfulError`` for weights of blocks that ``kind`` does not support."""
     for path, part in _linears(model):
         if ".block." in path:
             try:

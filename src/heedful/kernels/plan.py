@@ -1,12 +1,12 @@
-"""Plans: which kernel computes attention, linear maps, dropout and the layout of a batch, and how a model gets them.
+"""Plans: the kernels that compute attention, linear maps, dropout and the layout of a batch.
 
 Each part holds its kernel in one attribute: ``Attention.attend``, ``Linear.linear``, ``Dropout.dropout``,
 ``Residual.add``, ``Block.run`` and ``Stack.layout``. ``apply_plan`` writes these attributes and ``Model.kernels``, the
 name of the plan, and nothing else: classes, ``forward`` and weights stay as they are. The plan ``plain`` is the
 reference.
 
-A part of one's own keeps what it has: a subclass with its own ``forward``, an instance whose ``forward`` was replaced,
-and a part whose attribute holds a callable that is in no plan.
+Custom parts are left alone: a subclass with its own ``forward``, an instance whose ``forward`` was replaced, and a part
+whose attribute holds a callable that is in no plan.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from heedful.stack import (
 )
 
 M = TypeVar("M", bound=nn.Module)
-AUTO = "auto"  # a model to which no plan was applied: as written, and generation chooses
-LARGE = 2**17  # numbers of a weight from which on oneDNN saves more than another operation in Python costs
+AUTO = "auto"  # the value of Model.kernels before a plan is applied: as written, and generation chooses
+LARGE = 2**17  # elements of a weight from which oneDNN saves more than the extra call in Python costs
 
 
 def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """``explicit_attention``: a tracer cannot follow the fused one, which asks whether two lengths are equal."""
+    """Computes ``explicit_attention``: a tracer cannot follow the fused one, which compares two lengths."""
     return explicit_attention(q, k, v, mask, scale, dropout)
 
 
 def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
-    """``every_slot`` without the calls that change nothing: dropout in evaluation, empty slots.
+    """Computes ``every_slot`` without the calls that change nothing: dropout in evaluation, and empty slots.
 
-    They take some microseconds each, and a small decoder makes forty of them a step.
+    Each takes some microseconds, and a small decoder makes forty of them a step.
     """
-    slots: Any = residual._modules  # torch's own look-up of a module takes as long as the call of an empty slot
+    slots: Any = residual._modules  # torch's attribute look-up takes as long as the call of an empty slot
     if residual.training or slots["dropout"].training:
         return every_slot(residual, x, real, f, context)
     before, out, after = slots["before"], slots["out"], slots["after"]
@@ -78,10 +78,10 @@ def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer
 
 
 def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
-    """Runs the sublayers of a block, forgets their activations, and computes them again in the backward pass.
+    """Runs the sublayers of a block, and computes their activations again in the backward pass (Chen et al. 2016).
 
-    The block's input is kept, and dropout is the same: activations of one block instead of all, for a third more work
-    (Chen et al. 2016). In training alone.
+    Only the block's input is saved, and dropout is the same: memory for the activations of one block instead of all,
+    for a third more work. In training only.
     """
     if not (torch.is_grad_enabled() and sublayers.__self__.training):  # type: ignore[attr-defined]  # a method
         return sublayers(*context)
@@ -89,21 +89,21 @@ def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
     return output
 
 
-def _plain(part: Linear) -> Multiply:
+def _plain_linear(part: Linear) -> Multiply:
     return F.linear
 
 
-def _by_onednn(part: Linear) -> Multiply:
-    """Float32 maps on a CPU: through oneDNN in inference mode."""
-    fits = part.weight.dtype is torch.float32 and part.weight.device.type == "cpu" and has_onednn(torch.float32)
-    return onednn_linear if fits else F.linear
+def _inference_linear(part: Linear) -> Multiply:
+    """Returns oneDNN's product for float32 maps on a CPU; it is used in inference mode."""
+    is_supported = part.weight.dtype is torch.float32 and part.weight.device.type == "cpu" and has_onednn(torch.float32)
+    return onednn_linear if is_supported else F.linear
 
 
-def _learning(part: Linear) -> Multiply:
-    """Large float32 maps on a CPU that is not Intel's: through oneDNN in training too."""
-    multiply = _by_onednn(part)
-    large = multiply is onednn_linear and part.weight.numel() >= LARGE
-    return onednn_training_linear if large and onednn_is_faster() else multiply
+def _training_linear(part: Linear) -> Multiply:
+    """Returns oneDNN's product for large float32 maps on a CPU that is not Intel's; it is used in training too."""
+    multiply = _inference_linear(part)
+    is_large = multiply is onednn_linear and part.weight.numel() >= LARGE
+    return onednn_training_linear if is_large and onednn_is_faster() else multiply
 
 
 @dataclass(frozen=True)
@@ -111,25 +111,25 @@ class Plan:
     """Kernels of a model, by the kind of part.
 
     Attributes:
-        name: what ``print(model)`` and ``Model.kernels`` say.
-        attend: attention.
-        linear: chooses the product of a linear map.
-        dropout: dropout.
-        layout: how a stack runs over a batch.
-        run: how a block runs its sublayers.
-        add: how a residual adds a sublayer's output.
+        name: shown by ``print(model)`` and ``Model.kernels``.
+        attend: computes attention.
+        linear: chooses the function that multiplies a linear map.
+        dropout: computes dropout.
+        layout: runs a stack over a batch.
+        run: runs the sublayers of a block.
+        add: adds a sublayer's output to the residual stream.
     """
 
     name: str
     attend: Attend = fused_attention
-    linear: Callable[[Linear], Multiply] = _plain
+    linear: Callable[[Linear], Multiply] = _plain_linear
     dropout: Drop = F.dropout
     layout: Layout = padded
     run: Run = called
     add: Add = every_slot
 
     def kernel(self, part: nn.Module, slot: str) -> Any:
-        """The kernel of a part whose attribute is ``slot``."""
+        """Returns the kernel of a part whose attribute is ``slot``."""
         return self.linear(part) if isinstance(part, Linear) else getattr(self, slot)
 
 
@@ -140,24 +140,24 @@ PLANS = {
         Plan(
             "cpu-training",
             attend=blocked_row_attention,
-            linear=_learning,
+            linear=_training_linear,
             dropout=cpu_dropout,
             layout=unpadded_training,
         ),
         Plan(
             "cpu-inference",
             attend=fused_row_attention,
-            linear=_by_onednn,
+            linear=_inference_linear,
             layout=unpadded_inference,
             add=filled_slots,
         ),
-        Plan("cpu-decoding", linear=_by_onednn, add=filled_slots),
+        Plan("cpu-decoding", linear=_inference_linear, add=filled_slots),
         Plan("gpu", add=filled_slots),
         Plan("export", attend=traceable_attention),
     )
 }
 
-# what computes a part, by the method that calls it: the attribute that holds it
+# the attribute that holds a part's kernel, by the method that calls it
 SLOTS: dict[Any, str] = {
     Attention.forward: "attend",
     FusedAttention.forward: "attend",
@@ -182,7 +182,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
 
 
 def slot_of(part: nn.Module) -> str | None:
-    """The attribute of a part that a plan may write; None: the part has none, or is one's own.
+    """Returns the attribute of a part that a plan may write; None for a part without one and for a custom part.
 
     >>> slot_of(Linear(2, 3)), slot_of(nn.Linear(2, 3))
     ('linear', None)
@@ -190,18 +190,18 @@ def slot_of(part: nn.Module) -> str | None:
     slot = SLOTS.get(type(part).forward)
     if slot is None or "forward" in vars(part):
         return None
-    held = vars(part)[slot]
-    return slot if any(held is kernel for kernel in KERNELS[slot]) else None
+    current = vars(part)[slot]
+    return slot if any(current is kernel for kernel in KERNELS[slot]) else None
 
 
 def apply_plan(model: M, plan: str | Plan) -> M:
-    """Puts the kernels of a plan on a model, in place of those of the plan before: the same outputs to rounding.
+    """Gives a model the kernels of a plan, in place of the present ones. Outputs stay equal up to rounding.
 
-    Applying a plan twice is applying it once, and what plans came before makes no difference. ``"plain"`` removes all.
+    Applying a plan twice is applying it once, and earlier plans make no difference. ``"plain"`` removes all kernels.
 
     Args:
         model: any module; it is returned.
-        plan: "plain", "cpu-training", "cpu-inference", "cpu-decoding", "gpu" or "export"; or one of your own.
+        plan: "plain", "cpu-training", "cpu-inference", "cpu-decoding", "gpu" or "export"; or a ``Plan`` of your own.
 
     Raises:
         HeedfulError: for an unknown name.
@@ -219,7 +219,7 @@ def apply_plan(model: M, plan: str | Plan) -> M:
 
 @contextmanager
 def using(model: nn.Module, plan: str | Plan) -> Iterator[None]:
-    """Applies a plan for as long as the context lasts; afterwards each part has the kernel that it had before.
+    """Applies a plan while entered; afterwards each part has its former kernel again.
 
     >>> import heedful
     >>> model = heedful.create("bert-tiny", seed=0)
@@ -234,7 +234,7 @@ def using(model: nn.Module, plan: str | Plan) -> Iterator[None]:
         yield
     finally:
         for part, slot, before, written in changes:
-            if vars(part).get(slot) is written:  # or another was put there meanwhile
+            if vars(part).get(slot) is written:  # it was not replaced meanwhile
                 setattr(part, slot, before)
 
 
@@ -248,13 +248,13 @@ def plan_of(plan: str | Plan) -> Plan:
 
 
 def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]]:
-    """Writes the attributes; returns those that changed: part, attribute, value before, value now."""
+    """Writes the attributes; returns the changes: part, attribute, old value, new value."""
     changes = []
     for part in model.modules():
         if isinstance(getattr(type(part), "kernels", None), str):  # a model
             slot, kernel = "kernels", plan.name
-        elif (found := slot_of(part)) is not None:
-            slot, kernel = found, plan.kernel(part, found)
+        elif (part_slot := slot_of(part)) is not None:
+            slot, kernel = part_slot, plan.kernel(part, part_slot)
         else:
             continue
         if (before := getattr(part, slot)) is not kernel:
@@ -265,34 +265,34 @@ def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]
 
 @contextmanager
 def decoding(model: nn.Module) -> Iterator[None]:
-    """Applies "cpu-decoding" while a model generates, unless a plan was applied to it, which then stays.
+    """Applies "cpu-decoding" while entered, unless the model has a plan already, which stays.
 
-    Float32 weights on a CPU that lie turned, as GPT-2's files have them, are first laid row after row, for good: read
-    turned, they take twice the time. Their numbers stay the same.
+    Transposed float32 weights on a CPU, as GPT-2's files have them, are first made contiguous, permanently: transposed
+    ones take twice the time. Their values stay the same.
     """
     if getattr(model, "kernels", AUTO) != AUTO:
         yield
         return
     for part in model.modules():
-        if not isinstance(part, Linear) or slot_of(part) is None or _by_onednn(part) is F.linear:
+        if not isinstance(part, Linear) or slot_of(part) is None or _inference_linear(part) is F.linear:
             continue
         if not part.weight.is_contiguous():
-            with torch.inference_mode(False):  # or it could never learn again
+            with torch.inference_mode(False):  # an inference tensor could not be trained
                 part.weight.data = part.weight.data.contiguous()
     with using(model, "cpu-decoding"):
         yield
 
 
-def apply_training_plan(model: M, kernels: str = AUTO, *, whole: bool = True, recompute: bool = False) -> M:
-    """Applies the plan under which a model learns fastest on its device: "cpu-training" on a CPU, else "gpu".
+def apply_training_plan(model: M, kernels: str = AUTO, *, is_sharded: bool = False, recompute: bool = False) -> M:
+    """Applies the fastest training plan of the model's device: "cpu-training" on a CPU, else "gpu".
 
-    On a CPU the process then keeps freed memory for the next step, too (``heedful.kernels.allocator``).
+    On a CPU the process also keeps freed memory for the next step (``heedful.kernels.allocator``).
 
     Args:
-        model: its parameters say where it lies.
-        kernels: "auto", or the name of a plan that is applied instead: "plain".
-        whole: whether every weight lies whole in this process; products of sharded ones stay PyTorch's.
-        recompute: whether blocks forget their activations and compute them again (``recomputed``), whatever the plan.
+        model: on one device.
+        kernels: "auto", or the name of a plan that is applied instead, such as "plain".
+        is_sharded: True if weights are sharded over ranks; training then uses PyTorch's products.
+        recompute: True if activations are computed again in the backward pass (``recomputed``), under any plan.
 
     >>> import heedful
     >>> apply_training_plan(heedful.create("bert-tiny", seed=0).to("cpu")).kernels
@@ -306,6 +306,6 @@ def apply_training_plan(model: M, kernels: str = AUTO, *, whole: bool = True, re
         keep_few_kernels()
         keep_memory(any_size=True)
         plan = PLANS["cpu-training"]
-        if not whole:
-            plan = replace(plan, linear=_by_onednn)
+        if is_sharded:
+            plan = replace(plan, linear=_inference_linear)
     return apply_plan(model, replace(plan, run=recomputed) if recompute else plan)

@@ -1,10 +1,9 @@
-"""Linear maps for answering: y = act(x Wᵀ + b), with W laid out beforehand as one kernel reads it.
+"""Prepacked linear maps for inference: y = act(x Wᵀ + b), with W in the order that a kernel reads.
 
-On a CPU ``torch.nn.functional.linear`` multiplies by a general routine, which for a few rows (a step of decoding) waits
-for the weights at a fraction of the memory's speed. oneDNN, which is part of PyTorch, does better at every size, and
-better still on weights that were reordered once; one row alone is fastest as a batch of matrix-vector products. On
-Intel's own processors the general routine is MKL at its best, and the fastest for up to three rows. With fewer bits
-there is less to wait for.
+On a CPU ``torch.nn.functional.linear`` multiplies by a general routine, which reads the weights at a fraction of the
+memory's speed for a few rows (a step of decoding). oneDNN, which is part of PyTorch, is faster at every size, and
+faster still with prepacked weights; one row alone is fastest as a batch of matrix-vector products. On Intel's own
+processors the general routine is MKL, the fastest for up to three rows. Quantised weights are read sooner.
 
 Shapes: x (..., into), W (out, into), b (out,), y (..., out).
 """
@@ -23,7 +22,7 @@ from heedful.kernels.onednn_linear import FEW, mkl_is_faster, mkl_product, onedn
 from heedful.layers.feedforward import ACTIVATIONS
 
 Activation = Callable[[Tensor], Tensor]
-# what oneDNN can do to y on its way out: its names and its formula's
+# activations that oneDNN fuses: its name and its formula
 FUSED = {
     "relu": ("relu", ""),
     "gelu": ("gelu", "none"),
@@ -34,12 +33,12 @@ FUSED = {
 
 
 class PackedLinear(nn.Module):
-    """act(x Wᵀ + b), W as the subclass packs it; for answering alone, it has no gradient.
+    """act(x Wᵀ + b) with W in a subclass's packed form; for inference only, it has no gradient.
 
     Args:
         weight: (out, into), floating point.
         bias: (out,), or None.
-        activation: what is done to each output; None: nothing.
+        activation: applied to each output; None is the identity.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
@@ -50,19 +49,19 @@ class PackedLinear(nn.Module):
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """Raise where these weights cannot be packed so, or not on this machine."""
+        """Raises ``HeedfulError`` for weights that cannot be packed in this form, or not on this machine."""
 
     @property
     def weight(self) -> Tensor:
-        """W (out, into) once more, as the packed form has it."""
+        """W (out, into), unpacked."""
         raise NotImplementedError  # each packed form has its own
 
     def product(self, rows: Tensor) -> Tensor:
-        """act(rows Wᵀ + b) for ``rows`` (N, into): (N, out)."""
+        """Returns act(rows Wᵀ + b) for ``rows`` (N, into): (N, out)."""
         raise NotImplementedError  # each packed form has its own
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., into) → (..., out)."""
+        """Maps ``x`` (..., into) to (..., out)."""
         if torch.is_grad_enabled() and x.requires_grad:
             raise HeedfulError(
                 "a model optimised for inference has no gradients; load it anew with heedful.from_pretrained"
@@ -70,18 +69,18 @@ class PackedLinear(nn.Module):
         return self.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def activated(self, y: Tensor) -> Tensor:
-        """The activation, where the kernel does not do it."""
+        """Applies the activation, for kernels that do not include it."""
         return y if self.activation is None else self.activation(y)
 
     def extra_repr(self) -> str:
-        """As torch shows a linear map."""
+        """Returns what torch shows for a linear map."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
 class WholeLinear(PackedLinear):
     """Weights of float32 or bfloat16 in oneDNN's own order; nothing is rounded.
 
-    Those of float32 are kept as they were, too, for one row alone: still mapped from their file, where they lie so.
+    Plain float32 weights are kept too, for single rows; weights that are mapped from a file stay so.
 
     >>> x, linear = torch.randn(3, 8), nn.Linear(8, 16)
     >>> packed = WholeLinear(linear.weight, linear.bias)
@@ -98,11 +97,11 @@ class WholeLinear(PackedLinear):
 
     @property
     def weight(self) -> Tensor:
-        """W, bit for bit."""
+        """W, equal to the bit."""
         return self.packed.to_dense()
 
     def product(self, rows: Tensor) -> Tensor:
-        """Fewer than ``FEW`` rows that oneDNN is given are repeated until they are as many."""
+        """Returns act(rows Wᵀ + b); oneDNN gets at least ``FEW`` rows, repeated ones if needed."""
         count = len(rows)
         if self.plain is not None and mkl_is_faster(count):
             return self.activated(mkl_product(rows, self.plain, self.bias))
@@ -112,15 +111,15 @@ class WholeLinear(PackedLinear):
 
 
 class HalfLinear(PackedLinear):
-    """Weights rounded to float16, arithmetic in float32: half of the memory's traffic, 11 bits of each weight.
+    """Weights rounded to float16, arithmetic in float32: half the memory traffic, 11 significant bits.
 
-    A CPU without float16 arithmetic only has to widen the weights as it reads them.
+    A CPU without float16 arithmetic widens the weights as it reads them.
     """
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """A weight beyond float16's largest number is refused."""
-        needs("float16", "quantized", "linear_prepack_fp16", "linear_dynamic_fp16")
+        """Raises ``HeedfulError`` for a weight beyond float16's largest number."""
+        check_kernels("float16", "quantized", "linear_prepack_fp16", "linear_dynamic_fp16")
         largest = float(weight.detach().abs().amax())
         if not largest <= torch.finfo(torch.float16).max:
             raise HeedfulError(f"a weight of {largest:g} is beyond float16; take bfloat16 or float32")
@@ -132,20 +131,19 @@ class HalfLinear(PackedLinear):
 
     @property
     def weight(self) -> Tensor:
-        """W as rounded, in float32."""
+        """Rounded W in float32."""
         return torch.ops.quantized.linear_unpack_fp16(self.packed)[0]
 
     def product(self, rows: Tensor) -> Tensor:
-        """Each weight is widened to float32, then multiplied."""
+        """Returns act(rows Wᵀ + b); weights are widened to float32."""
         return self.activated(torch.ops.quantized.linear_dynamic_fp16(rows, self.packed))
 
 
 class Int8Linear(PackedLinear):
-    """Weights as W ≈ s_out q, one scale an output; each row of x likewise while it is read: x ≈ s_row q.
+    """Int8 weights W ≈ s_out q, with one scale an output; rows of x are quantised while they are read: x ≈ s_row q.
 
-    s = max |·| / 127 (of weights / 63, on a processor without VNNI), so that zero stays zero. The products of whole
-    numbers are exact; y = s_row s_out Σ q q + b. Each row has a scale of its own, so that it gives the same alone and
-    beside others.
+    s = max |·| / 127 (for weights / 63, on a processor without VNNI), so that zero stays zero. Integer products are
+    exact: y = s_row s_out Σ q q + b. Each row has its own scale, so that its result is the same alone and in a batch.
     """
 
     LEVELS = 127
@@ -154,37 +152,37 @@ class Int8Linear(PackedLinear):
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """Any weights will do."""
-        needs("int8", "onednn", "qlinear_prepack", "qlinear_pointwise")
+        """Raises ``HeedfulError`` if this build of PyTorch has no int8 kernel."""
+        check_kernels("int8", "onednn", "qlinear_prepack", "qlinear_pointwise")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
         weight = weight.detach().float()
         self.scales = _scale(weight, self.WEIGHTS)[:, 0].contiguous()
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
-        whole = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2 stores its weights across
-        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        levels = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2's weights are transposed
+        self.packed = torch.ops.onednn.qlinear_prepack(levels, None)
 
     @property
     def weight(self) -> Tensor:
-        """W as rounded, in float32."""
+        """Rounded W in float32."""
         return self.packed.to_dense().float().view(-1, self.out_features).mT * self.scales[:, None]
 
     def product(self, rows: Tensor) -> Tensor:
-        """The kernel takes rows of unsigned bytes, 128 for zero."""
+        """Returns act(rows Wᵀ + b); the kernel reads rows of unsigned bytes, 128 for zero."""
         scale = _scale(rows, self.LEVELS)
-        whole = (rows / scale).round_().add_(128).to(torch.uint8)
+        levels = (rows / scale).round_().add_(128).to(torch.uint8)
         y = torch.ops.onednn.qlinear_pointwise(
-            whole, 1.0, 128, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            levels, 1.0, 128, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         y = y.mul_(scale)
         return self.activated(y if self.bias is None else y.add_(self.bias))
 
 
 class Int4Linear(PackedLinear):
-    """Weights as W ≈ s q + z, q one of sixteen, s and z for each ``GROUP`` inputs of an output; x in bfloat16.
+    """Int4 weights W ≈ s q + z, with s and z for each ``GROUP`` inputs of an output; x is bfloat16.
 
-    s = (max − min) / 15 and z of the group, so that its extremes are exact but for bfloat16's rounding of s and z.
+    s = (max − min) / 15 and z of the group make its extremes exact up to bfloat16's rounding of s and z.
     """
 
     GROUP = 32
@@ -192,61 +190,61 @@ class Int4Linear(PackedLinear):
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """The inputs must fill their groups."""
-        needs("int4", "aten", "_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
+        """Raises ``HeedfulError`` for inputs that do not fill their groups."""
+        check_kernels("int4", "aten", "_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
         if weight.size(1) % cls.GROUP:
             raise HeedfulError(f"int4 takes inputs by groups of {cls.GROUP}, not {weight.size(1)}; take int8")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
         self.check(weight)
-        self.kind = weight.dtype
+        self.output_dtype = weight.dtype
         padded = F.pad(weight.detach().float(), (0, 0, 0, -self.out_features % self.MULTIPLE))
         groups = padded.unflatten(1, (-1, self.GROUP))
         low, high = groups.aminmax(dim=-1)
         scales = ((high - low) / 15).clamp_(min=torch.finfo(torch.bfloat16).tiny).bfloat16()
         middle = (low + 8 * scales.float()).bfloat16()  # the kernel reads q − 8
-        near = (groups - middle.float()[..., None]) / scales.float()[..., None]
-        whole = (near.round() + 8).clamp_(0, 15).flatten(1).int()
-        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
+        quotients = (groups - middle.float()[..., None]) / scales.float()[..., None]
+        levels = (quotients.round() + 8).clamp_(0, 15).flatten(1).int()
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
         self.scales = torch.stack((scales.mT, middle.mT), -1).contiguous()  # (groups, out, 2)
 
     @property
     def weight(self) -> Tensor:
-        """W as rounded, in float32: what the unit vectors give."""
+        """Rounded W in float32: the products of the unit vectors."""
         eye = torch.eye(self.in_features, dtype=torch.bfloat16)
-        return self._multiplied(eye).float().mT
+        return self._bfloat16_product(eye).float().mT
 
     def product(self, rows: Tensor) -> Tensor:
-        """Sums are kept in float32, y is rounded to bfloat16."""
-        y = self._multiplied(rows.bfloat16()).to(self.kind)
+        """Returns act(rows Wᵀ + b); sums are float32, and y is rounded to bfloat16."""
+        y = self._bfloat16_product(rows.bfloat16()).to(self.output_dtype)
         return self.activated(y if self.bias is None else y + self.bias)
 
-    def _multiplied(self, rows: Tensor) -> Tensor:
+    def _bfloat16_product(self, rows: Tensor) -> Tensor:
         y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, self.GROUP, self.scales)
         return y[:, : self.out_features]
 
 
-def needs(dtype: str, space: str, *names: str) -> None:
-    """Raise where this PyTorch, or this processor, lacks a kernel."""
+def check_kernels(dtype: str, space: str, *names: str) -> None:
+    """Raises ``HeedfulError`` if this build of PyTorch lacks a kernel."""
     if any(not hasattr(getattr(torch.ops, space), name) for name in names):
         raise HeedfulError(f"this build of PyTorch has no kernel for {dtype} weights; take bfloat16 or float32")
 
 
 def _fused(activation: Activation | None) -> tuple[str, str]:
-    """oneDNN's words for an activation; a copy of ours (a ``partial``'s is another object) is the same."""
+    """Returns oneDNN's name and formula of an activation; copies of ours, such as of a ``partial``, are recognised."""
     if activation is None:
         return "none", ""
-    for name, words in FUSED.items():
-        if _said(ACTIVATIONS[name]) == _said(activation):
-            return words
+    for name, name_and_formula in FUSED.items():
+        if _function(ACTIVATIONS[name]) == _function(activation):
+            return name_and_formula
     raise HeedfulError(f"the activation {activation} is none of {', '.join(FUSED)}; leave the model as it is")
 
 
-def _said(activation: Any) -> tuple[Any, Any]:
+def _function(activation: Any) -> tuple[Any, Any]:
     return getattr(activation, "func", activation), getattr(activation, "keywords", None)
 
 
 def _scale(rows: Tensor, levels: int) -> Tensor:
-    """max |row| / levels of each row, (N, 1); a row of zeros has a tiny one."""
+    """Returns max |row| / levels of each row, (N, 1); for a row of zeros a tiny number."""
     return rows.abs().amax(1, keepdim=True).div_(levels).clamp_(min=torch.finfo(rows.dtype).tiny)

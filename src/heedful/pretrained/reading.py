@@ -13,7 +13,7 @@ import torch
 
 from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
 from heedful.errors import HeedfulError, nearest
-from heedful.kernels.optimize import LOW, optimize, stored_as
+from heedful.kernels.optimize import CPU_ONLY, optimize, stored_as
 from heedful.kernels.plan import AUTO, apply_plan, plan_of
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -82,7 +82,7 @@ def load(
     options: dict[str, Any] = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device}
     options["check_finite"] = check_finite
     options["sizes"] = {"positions": positions, "image_size": image_size, "vocab_size": vocab_size}
-    if (name := str(dtype)) in LOW:
+    if (name := str(dtype)) in CPU_ONLY:
         options["dtype"] = stored_as(name, device_of(device or "cpu"))
     folder = find(folder_or_id, revision)
     if is_adapter(folder):
@@ -91,7 +91,7 @@ def load(
         model = _load_folder(folder, **options)
         model.source = _source(folder_or_id, folder, revision)
     _warn_untrained(model.fresh)
-    model = (optimize(model, name) if name in LOW else model).eval()
+    model = (optimize(model, name) if name in CPU_ONLY else model).eval()
     return model if plan is None else apply_plan(model, plan)
 
 
@@ -193,7 +193,7 @@ def _dtype(requested: str | torch.dtype | None, tensors: Tensors, device: torch.
     """Returns the dtype to load weights in; raises for float16 on a CPU."""
     name = str(requested).removeprefix("torch.")
     if requested is not None and name not in FLOATS:
-        raise HeedfulError(f"unknown dtype {name!r}; {nearest(name, [*FLOATS, *LOW])}")
+        raise HeedfulError(f"unknown dtype {name!r}; {nearest(name, [*FLOATS, *CPU_ONLY])}")
     stored = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     dtype = FLOATS[name] if requested is not None else stored.pop() if len(stored) == 1 else torch.float32
     if dtype is not torch.float16 or device.type != "cpu":
