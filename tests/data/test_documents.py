@@ -153,7 +153,7 @@ def test_folders_of_parts(tmp_path: Path) -> None:
     assert splits(tmp_path) == ("train", "valid")
     assert texts(tmp_path) == texts(tmp_path, split="train") == ["A", "B"]
     assert texts(tmp_path, split="valid") == ["C"]
-    assert "no part 'test' in" in said(tmp_path, split="test")
+    assert "no split 'test' in" in said(tmp_path, split="test")
     make(tmp_path, {"other/d.txt": "D"})
     assert splits(tmp_path) == ()
     assert texts(tmp_path, split="valid") == ["of no part", "D", "A", "B", "C"]

@@ -39,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         return here
 
     monkeypatch.setattr(downloads, "fetched", fetched)
-    hub_datasets._downloaded.cache_clear()
+    hub_datasets._download.cache_clear()
     return found
 
 
@@ -72,7 +72,7 @@ def test_parts_are_told_by_names(asked: Asked, tmp_path: Path, layout: str) -> N
     assert texts("hub:org/set", limit=2) == ["a", "b"]
     assert set(asked) == {("org/set", None, "dataset")}
     assert len(asked) == 1
-    with pytest.raises(HeedfulError, match=r"no part 'test' in hub:org/set:test; it has train and valid; name one: "):
+    with pytest.raises(HeedfulError, match=r"no split 'test' in hub:org/set:test; it has train and valid; name one: "):
         read("hub:org/set:test", ["text"])
 
 
@@ -84,7 +84,7 @@ def test_without_parts_all_is_read(asked: Asked, tmp_path: Path) -> None:
 
 def test_one_of_several_sets_is_chosen_by_its_path(asked: Asked, tmp_path: Path) -> None:
     put(tmp_path, en__train=["a"], en__test=["b"], fr__train=["c"])
-    with pytest.raises(HeedfulError, match=r"several sets \(en, fr\) in hub:org/set; choose one: hub:org/set/en"):
+    with pytest.raises(HeedfulError, match=r"several subsets \(en, fr\) in hub:org/set; choose one: hub:org/set/en"):
         read("hub:org/set", ["text"])
     assert texts("hub:org/set/en") == ["a"]
     assert texts("hub:org/set/en/:test") == ["b"]
@@ -108,14 +108,14 @@ def test_what_cannot_be_read_is_said(asked: Asked, tmp_path: Path) -> None:
     ):
         read("hub:org/none", ["text"])
     for wrong in ("hub:alone", "hub:", "hub:a/b:c:d"):
-        with pytest.raises(HeedfulError, match=r"names no data set; write hub:ORG/NAME"):
+        with pytest.raises(HeedfulError, match=r"is not the name of a data set; write hub:ORG/NAME"):
             read(wrong, ["text"])
     put(tmp_path, train=["a"])
     with pytest.raises(HeedfulError, match="is a set of its own and cannot be one of several"):
         read(["hub:org/set", "more.tsv"], ["text"])
     (tmp_path / "hub" / "org" / "bare").mkdir()
     (tmp_path / "hub" / "org" / "bare" / "README.md").write_text("x")
-    with pytest.raises(HeedfulError, match=r"no file that can be read \(.parquet, .*\) in hub:org/bare; "):
+    with pytest.raises(HeedfulError, match=r"no readable file \(.parquet, .*\) in hub:org/bare; "):
         read("hub:org/bare", ["text"])
 
 

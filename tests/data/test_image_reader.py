@@ -129,7 +129,7 @@ def test_parts_of_a_folder(tmp_path: Path) -> None:
     assert splits([folder]) == ("train", "valid")
     assert labels(read_rows([folder], COLUMNS)) == labels(read_rows([folder], COLUMNS, split="train")) == ["a", "b"]
     assert labels(read_rows([folder], COLUMNS, split="valid")) == ["b"]
-    assert said(folder, split="test") == f"no part 'test' in {folder}; it has train and valid"
+    assert said(folder, split="test") == f"no split 'test' in {folder}; it has train and valid"
     # one more folder with an image, and "train" is a label as any other
     fill(tmp_path, {"car/4.png": image})
     assert splits([folder]) == ()
@@ -195,7 +195,7 @@ def test_the_four_files_of_mnist(tmp_path: Path) -> None:
     assert labels(read_rows([folder], COLUMNS)) == ["2", "0", "1", "1", "0", "2"]
     assert labels(read_rows([folder], COLUMNS, split="test")) == ["2", "0"]
     assert len(read_rows([folder], ALONE, split="test")) == 2
-    assert said(folder, split="valid") == f"no part 'valid' in {folder}; it has train and test"
+    assert said(folder, split="valid") == f"no split 'valid' in {folder}; it has train and test"
 
 
 BROKEN_IDX: dict[str, tuple[bytes, bytes, str]] = {
@@ -274,7 +274,7 @@ def test_npz_with_parts(tmp_path: Path) -> None:
     assert np.array_equal(pixels(rows)[2][..., 0], PIXELS[2])
     assert (rows[2].file, rows[2].line, rows.columns) == (path, 3, ("x_train", "y_train"))
     assert labels(read_rows([path], COLUMNS, split="test", limit=1)) == ["2"]
-    assert said(path, split="valid") == f"no part 'valid' in {path}; it has train and test"
+    assert said(path, split="valid") == f"no split 'valid' in {path}; it has train and test"
     named = read_rows([path], COLUMNS, names=("x_test", "y_test"))
     assert (labels(named), named.columns) == (["2", "0"], ("x_test", "y_test"))
     assert len(read_rows([path], ALONE, split="test")) == 2

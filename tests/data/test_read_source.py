@@ -397,7 +397,7 @@ def test_prompts_are_named(write: Write) -> None:
         "prompt": "Why?",
         "completion": "So.",
     }
-    assert "names 'prompt' alone; name both, prompt=... and completion=..." in said(path, columns, names=["prompt=a"])
+    assert "names only 'prompt'; name both, prompt=... and completion=..." in said(path, columns, names=["prompt=a"])
     text = write("a.txt", "Why?\n")
     told = said(text, columns, names=["prompt=a", "completion=b"])
     assert told == f"{text} is no table with prompt and completion; leave --data.columns out"

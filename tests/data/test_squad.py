@@ -199,7 +199,7 @@ def test_what_stands_several_times_is_said(tmp_path: Path, caplog: pytest.LogCap
     assert [row.values["answers"][0].start for row in rows] == [0, 8]
     assert rows.skipped == 1
     assert caplog.messages == [
-        "1 answer stands several times in their text: the first place counts; give answer_start to choose another"
+        "1 answer occurs several times in the context: the first occurrence counts; give answer_start to choose another"
     ]
     caplog.clear()
     start = put(
@@ -234,17 +234,17 @@ def wrong(path: str, message: str, **options: Any) -> None:
     [
         (
             asked("Where?", ("cellar", 20)),
-            r"the answer 'cellar' does not stand at 20 \(the context has 'e cell' there\), in .*/a\.json:11 "
-            r"\(question 'id-Where\?'\); it stands at 22$",
+            r"the answer 'cellar' is not at 20 \(the context has 'e cell' there\), in .*/a\.json:11 "
+            r"\(question 'id-Where\?'\); it is at 22$",
         ),
-        (asked("Where?", ("the", 5)), r"a\.json:11 \(.*\); it stands at 18 \(and at 39, 68\)$"),
+        (asked("Where?", ("the", 5)), r"a\.json:11 \(.*\); it is at 18 \(and at 39, 68\)$"),
         (
             asked("Where?", ("cellar", 900)),
-            r"does not stand at 900 \(the context ends at 77\), in .*; it stands at 22$",
+            r"is not at 900 \(the context ends at 77\), in .*; it is at 22$",
         ),
-        (asked("Where?", ("CELLAR", 22)), r"; write it as the context has it, 'cellar', at 22$"),
+        (asked("Where?", ("CELLAR", 22)), r"; write it as in the context, 'cellar', at 22$"),
         (asked("Where?", ("garden", 22)), r"; the answer must be a piece of the context, letter by letter"),
-        (asked("Where?", ("cellar", -1)), r"answer_start is -1, in .*a\.json:11; it is the number of"),
+        (asked("Where?", ("cellar", -1)), r"answer_start is -1, in .*a\.json:11; give the number of"),
         ({"question": "Where?", "answers": [{"text": 3}]}, r"answers are \[\{\"text\": 3\}\], in .*a\.json:11; write "),
         (
             {"question": "Where?", "id": "7"},
@@ -260,9 +260,15 @@ def test_wrong_questions(question: dict[str, Any], message: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"data": [\n{"title": "x",\n}]}', r"broken JSON \(.*, at character \d+\), in .*a\.json:[23]; mend it there"),
-        ("[" * 100_000, r"(too many lists one in the other|broken JSON), .*in .*a\.json"),
-        ('{"a": 1}\n{"a": 2}', r"broken JSON \(Extra data, .*a\.json:2; .*; an object a line is called \.jsonl$"),
+        (
+            '{"data": [\n{"title": "x",\n}]}',
+            r"broken JSON \(.*, at character \d+\), in .*a\.json:[23]; correct it there",
+        ),
+        ("[" * 100_000, r"(too deeply nested lists|broken JSON), .*in .*a\.json"),
+        (
+            '{"a": 1}\n{"a": 2}',
+            r"broken JSON \(Extra data, .*a\.json:2; .*; name a file with an object a line \.jsonl$",
+        ),
         ("\n", r"^nothing in .*a\.json; give SQuAD's JSON: "),
         ("{}", r"^no list 'data', in .*a\.json:1; SQuAD's JSON is "),
         ('{"version": 2, "rows": []}', r"no list 'data' among 'version', 'rows', in .*a\.json:1; SQuAD's JSON is "),
@@ -287,9 +293,9 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         (
             "a.tsv",
             "Where?\tIn Rome.\tPisa\n",
-            r"the answer 'Pisa' does not stand in the context, in .*a\.tsv:1; the answer",
+            r"the answer 'Pisa' is not in the context, in .*a\.tsv:1; the answer",
         ),
-        ("a.tsv", "Where?\tIn Rome.\trome\n", r"in .*a\.tsv:1; write it as the context has it, 'Rome', at 3$"),
+        ("a.tsv", "Where?\tIn Rome.\trome\n", r"in .*a\.tsv:1; write it as in the context, 'Rome', at 3$"),
         ("a.tsv", "Where?\tIn Rome.\tRome\nWhy?\t \tRome\n", r"an empty context, in .*a\.tsv:2; give the text"),
         ("a.tsv", "Where?\tIn Rome.\n", r"2 columns, and column 3 is wanted for 'answers', in .*a\.tsv:1; "),
         (
@@ -305,7 +311,7 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         (
             "a.csv",
             "question;context;answer\nQ;c;d\n",
-            r"the answer 'd' does not stand in the context, in .*a\.csv:2",
+            r"the answer 'd' is not in the context, in .*a\.csv:2",
         ),
         ("a.jsonl", '{"question": "Q"}\n', r"no column 'context' among 'question', in .*a\.jsonl:1"),
         (
@@ -327,7 +333,7 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"question": "Q", "context": "c", "answers": {"text": ["c"], "answer_start": ["x"]}}',
-            r"answer_start is \"x\", in .*a\.jsonl:1; it is the number of characters before the answer, 0 or more$",
+            r"answer_start is \"x\", in .*a\.jsonl:1; give the number of characters before the answer, 0 or more$",
         ),
         (
             "a.jsonl",

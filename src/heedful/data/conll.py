@@ -14,16 +14,16 @@ from heedful.data.cell_values import brief, checked_text
 from heedful.data.records import BLANK, MISSING, ParquetRecords, class_names, nested_keys, nested_value, read_json_lines
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import display_name, extension, read_lines
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 
 LISTS = (".jsonl", ".ndjson", ".parquet")
-KEYS = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}  # what files of lists call them, the Hub's last
-DOCUMENT = "-DOCSTART-"  # parts documents in CoNLL-2003
-NO_WORD = re.compile(r"\d+[-.]\d+")  # how CoNLL-U numbers a line that is no word: words written as one, and empty ones
+KEYS = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}  # of files with lists; the Hub's names come last
+DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL-2003
+NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # number of a CoNLL-U line that is not a word: several words, or an empty one
 OBJECT = '{"words": ["the", "word"], "tags": ["O", "O"]}'
 CONLLU = (".conllu", ".conll-u")
 UNIVERSAL = ("2", "4")  # in CoNLL-U: the form, and the universal part of speech
-# how a first line may call its columns, where it is a header; as words with such tags they stand nowhere
+# Cells of a header. As words with such tags they occur nowhere.
 HEADER = {"word", "words", "token", "tokens", "form"}, {"tag", "tags", "label", "labels", "ner_tag", "ner_tags", "ner"}
 HOW = "write a word, a tab and its tag a line, and a blank line between sentences"
 
@@ -43,22 +43,21 @@ def read_rows(
     split: str | None = None,
     limit: int | None = None,
 ) -> Rows:
-    """The sentences of files, a row each: its words and, as many, its tags.
+    """Reads the sentences of files, one a row: its words and their tags.
 
-    - ``.jsonl``, ``.ndjson`` and ``.parquet`` hold a list of words and one of tags a row, called ``words`` or
-      ``tokens``, and ``tags`` or ``ner_tags``, or as ``names`` says. Numbers are called by the names that the file
-      gives them (the Hub's ClassLabel), or else are written out.
-    - Every other file is CoNLL: a word a line, its columns parted by a tab or by blanks, the word the first and the tag
-      the last one (in ``.conllu`` the second and the fourth), or those numbered by ``names``, which are names where the
-      first line holds them. A first line that calls them ``word`` and ``tag``, or alike, is a header. Lines without
-      anything but blanks part sentences, and so does ``-DOCSTART-``.
+    - ``.jsonl``, ``.ndjson`` and ``.parquet`` have a list of words and a list of tags a row. They are called ``words``
+      or ``tokens``, and ``tags`` or ``ner_tags``, or as in ``names``. Numbers get the file's names (the Hub's
+      ClassLabel), or are written out.
+    - Every other file is CoNLL: a word a line, columns separated by a tab or blanks. The word is the first column and
+      the tag the last (in ``.conllu`` the second and the fourth), or those in ``names``: numbers, or names if the first
+      line has them. A first line such as ``word tag`` is a header. Blank lines and ``-DOCSTART-`` separate sentences.
 
-    Passed over are lines that begin with ``#`` at the head of a sentence and do not have the columns of the others
-    (comments), and in ``.conllu`` lines numbered ``3-4`` and ``3.1``. Several files are read one after another.
-    ``split`` has no effect: files have no parts. Rows without words are counted in ``Rows.skipped``.
+    Comments are ignored: lines that begin with ``#`` before a sentence and have another number of columns, and in
+    ``.conllu`` lines numbered ``3-4`` and ``3.1``. Several files are read one after another. ``split`` has no effect:
+    files have no splits. Rows without words are counted in ``Rows.skipped``.
 
-    Raises ``HeedfulError``, naming file and line, for a word without a tag, lists of different lengths, another number
-    of columns than in the line before, and for no sentence at all.
+    Raises ``HeedfulError``, naming file and line, for a word without a tag, lists of different lengths, a line with
+    another number of columns, and for no sentences.
     """
     words, tags = kinds
     rows = Rows()
@@ -80,7 +79,7 @@ def read_rows(
             rows.append(Row({words: sentence.words, tags: sentence.tags}, source, sentence.line))
             if len(rows) == limit:
                 break
-        rows.columns = file.found
+        rows.columns = file.file_columns
         if len(rows) == limit:
             return rows
     if not rows:
@@ -90,7 +89,7 @@ def read_rows(
 
 
 def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
-    """The words, without the prefix where they begin with it; a word that is nothing else stays.
+    """Returns the words without the prefix. A word that consists of it is unchanged.
 
     >>> without_prefix(["en:In", "en:Paris", "en:", "now"], "en:")
     ('In', 'Paris', 'en:', 'now')
@@ -99,10 +98,10 @@ def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
 
 
 def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
-    """The rows with `without_prefix` of their words; the same ones where there is no prefix, or a row has no words."""
+    """Returns the rows with `without_prefix` of their words. Rows without words are unchanged."""
     if not prefix:
         return rows
-    found = Rows(
+    stripped = Rows(
         [
             replace(row, values={**row.values, "words": without_prefix(row.values["words"], prefix)})
             if "words" in row.values
@@ -112,39 +111,37 @@ def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
         rows.skipped,
         rows.columns,
     )
-    found.blank = rows.blank
-    found.inherit_from(rows)
-    return found
+    stripped.blank = rows.blank
+    stripped.inherit_from(rows)
+    return stripped
 
 
-def line_of_word(row: Row, place: int) -> int:
-    """The line of a sentence's word: in columns each has its own; in lists and CoNLL-U the sentence's is known.
+def line_of_word(row: Row, index: int) -> int:
+    """Returns the line of a sentence's word: its own in column files; the sentence's in lists and CoNLL-U.
 
     >>> line_of_word(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
     8
     """
-    together = row.file.startswith(builtin.PREFIX) or extension(row.file) in (*LISTS, *CONLLU)
-    return row.line if together else row.line + place
+    has_sentence_lines = row.file.startswith(builtin.PREFIX) or extension(row.file) in (*LISTS, *CONLLU)
+    return row.line if has_sentence_lines else row.line + index
 
 
 def read_sentences(path: str, names: Sequence[str] | None = None) -> Iterator[Sentence]:
-    """The sentences of a CoNLL file as `read_rows` reads them, but of words alone: other columns do not matter, and
-    there need be none. ``names`` has the name or the number of the word's.
+    """Yields the sentences of a CoNLL file, words only; other columns are ignored.
+
+    ``names`` has the name or the number of the words' column.
     """
-    return iter(_ColumnFile(path, names, tagged=False))
+    return iter(_ColumnFile(path, names, has_tags=False))
 
 
 class _ColumnFile:
-    """A CoNLL file; ``found`` says which columns are taken, as the person or the header calls them: the word's and,
-    where ``tagged``, the tag's.
-    """
+    """CoNLL file. ``file_columns`` are the names of the columns of words and, with ``has_tags``, tags."""
 
-    def __init__(self, path: str, names: Sequence[str] | None, tagged: bool = True) -> None:
+    def __init__(self, path: str, names: Sequence[str] | None, has_tags: bool = True) -> None:
         self.path = path
-        universal = extension(path) in CONLLU
-        self._tagged, self._numbered = tagged, universal  # whether the first column may say that a line is no word
-        self._names = tuple(names) if names is not None else UNIVERSAL[: 1 + tagged] if universal else None
-        self.found: tuple[str, ...] = tuple(names or KEYS)
+        self._has_tags, self._is_conllu = has_tags, extension(path) in CONLLU
+        self._names = tuple(names) if names is not None else UNIVERSAL[: 1 + has_tags] if self._is_conllu else None
+        self.file_columns: tuple[str, ...] = tuple(names or KEYS)
 
     def __iter__(self) -> Iterator[Sentence]:
         words: list[str] = []
@@ -152,7 +149,7 @@ class _ColumnFile:
         line = 0
         for number, cells in chain(self._lines(), [(0, [])]):
             if cells:
-                word, tag = self._taken(cells, number)
+                word, tag = self._word_and_tag(cells, number)
                 line = line or number
                 words.append(word)
                 tags.append(tag)
@@ -161,79 +158,80 @@ class _ColumnFile:
                 words, tags, line = [], [], 0
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
-        """The cells of each line that is a word, [] where a sentence ends."""
+        """Yields (line, cells) for each word, and (line, []) at the end of a sentence."""
         lines = ((number, _cells(text)) for number, text in read_lines(self.path))
-        waiting = []  # lines that may be comments, until one shows how many columns there are
+        buffered = []  # possible comments, until a line shows the number of columns
         for number, cells in lines:
-            waiting.append((number, cells))
+            buffered.append((number, cells))
             if cells and cells[0] != DOCUMENT and not cells[0].startswith("#"):
                 break
-        began, cells = waiting[-1] if waiting else (0, [])
+        first_line, cells = buffered[-1] if buffered else (0, [])
         width = 2 if cells and cells[0].startswith("#") else len(cells)
-        inside = chosen = False
-        for number, cells in chain(waiting, lines):
-            comment = bool(cells) and not inside and cells[0].startswith("#") and len(cells) != width
-            if comment or (self._numbered and cells and NO_WORD.fullmatch(cells[0])):
+        in_sentence = has_columns = False
+        for number, cells in chain(buffered, lines):
+            is_comment = bool(cells) and not in_sentence and cells[0].startswith("#") and len(cells) != width
+            if is_comment or (self._is_conllu and cells and NOT_A_WORD.fullmatch(cells[0])):
                 continue
             if cells and cells[0] == DOCUMENT:
                 cells = []
-            if cells and not chosen:
-                chosen = True
-                if self._choose(cells, number):
+            if cells and not has_columns:
+                has_columns = True
+                if self._choose_columns(cells, number):
                     continue
             if cells and len(cells) != width:
                 raise HeedfulError(
-                    f"{_count(len(cells))} where line {began} has {width}, in {display_name(self.path)}:{number}; "
+                    f"{many(len(cells), 'column')} where line {first_line} has {width}, in "
+                    f"{display_name(self.path)}:{number}; "
                     f"{'a word without its tag? ' if len(cells) < width else ''}{HOW}"
                 )
-            inside = bool(cells)
+            in_sentence = bool(cells)
             yield number, cells
 
-    def _choose(self, first: list[str], line: int) -> bool:
-        """Settle which columns are taken; whether the first line is a header, which says so."""
-        where = f"{display_name(self.path)}:{line}"
+    def _choose_columns(self, first: list[str], line: int) -> bool:
+        """Chooses the columns. Returns True if the first line is a header."""
+        location = f"{display_name(self.path)}:{line}"
         if self._names is None:
-            if len(first) < 2 and self._tagged:
-                raise HeedfulError(f"the word {brief(first[0])!r} has no tag, in {where}; {HOW}")
-            self._places = (0, -1)[: 1 + self._tagged]
-            header = len(first) > 1 and all(
+            if len(first) < 2 and self._has_tags:
+                raise HeedfulError(f"the word {brief(first[0])!r} has no tag, in {location}; {HOW}")
+            self._positions = (0, -1)[: 1 + self._has_tags]
+            is_header = len(first) > 1 and all(
                 cell.lower() in names for cell, names in zip((first[0], first[-1]), HEADER, strict=True)
             )
-            if header:
-                self.found = (first[0], first[-1])
-            return header
+            if is_header:
+                self.file_columns = (first[0], first[-1])
+            return is_header
         if all(name in first for name in self._names):
-            self._places = tuple(map(first.index, self._names))
+            self._positions = tuple(map(first.index, self._names))
             return True
         wrong = next((name for name in self._names if not name.isdecimal()), None)
         if wrong is not None:
             raise HeedfulError(
-                f"no column {wrong!r} among {', '.join(map(repr, first))}, in {where}; number the "
+                f"no column {wrong!r} among {', '.join(map(repr, first))}, in {location}; give the number of "
                 + (
-                    "columns of the word and of the tag: --data.columns 1,2"
-                    if self._tagged
-                    else "word's: --data.columns 1"
+                    "the word's and the tag's column: --data.columns 1,2"
+                    if self._has_tags
+                    else "the word's column: --data.columns 1"
                 )
             )
         outside = next((name for name in self._names if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
             raise HeedfulError(
-                f"{_count(len(first))}, and column {outside} is wanted, in {where}; choose others: --data.columns 1"
-                + (f",{len(first)}" if self._tagged else "")
+                f"{many(len(first), 'column')}, and column {outside} is wanted, in {location}; choose others: "
+                "--data.columns 1" + (f",{len(first)}" if self._has_tags else "")
             )
-        self._places = tuple(int(name) - 1 for name in self._names)
+        self._positions = tuple(int(name) - 1 for name in self._names)
         return False
 
-    def _taken(self, cells: list[str], line: int) -> tuple[str, str]:
-        word, tag = cells[self._places[0]], cells[self._places[-1]]
+    def _word_and_tag(self, cells: list[str], line: int) -> tuple[str, str]:
+        word, tag = cells[self._positions[0]], cells[self._positions[-1]]
         if not word or not tag:
-            lacking = f"the word {brief(word)!r} has no tag" if word else f"the tag {brief(tag)!r} has no word"
-            raise HeedfulError(f"{lacking}, in {display_name(self.path)}:{line}; {HOW}")
+            problem = f"the word {brief(word)!r} has no tag" if word else f"the tag {brief(tag)!r} has no word"
+            raise HeedfulError(f"{problem}, in {display_name(self.path)}:{line}; {HOW}")
         return word, tag
 
 
 def _cells(text: str) -> list[str]:
-    """The columns of a line: between tabs, where it has any, else between blanks; of a blank line none."""
+    """Splits a line at its tabs, or at blanks if it has no tab; [] for a blank line."""
     if not text.strip():
         return []
     text = text.rstrip(" \t")
@@ -242,11 +240,11 @@ def _cells(text: str) -> list[str]:
 
 
 class _ListFile:
-    """A file with a list of words and a list of tags a row; ``found`` says under which keys."""
+    """File with a list of words and a list of tags a row. ``file_columns`` are their keys."""
 
     def __init__(self, path: str, names: Sequence[str] | None) -> None:
         self.path, self._names = path, names
-        self.found: tuple[str, ...] = tuple(names or ())
+        self.file_columns: tuple[str, ...] = tuple(names or ())
 
     def __iter__(self) -> Iterator[Sentence]:
         features: Mapping[str, Any] = {}
@@ -259,77 +257,74 @@ class _ListFile:
             if record is BLANK:
                 yield Sentence((), (), line)
                 continue
-            where = f"{display_name(self.path)}:{line}"
-            if not self.found:
-                self.found = tuple(_known(record, column, where) for column in KEYS)
-            words, tags = (self._list(record, name, where) for name in self.found)
+            location = f"{display_name(self.path)}:{line}"
+            if not self.file_columns:
+                self.file_columns = tuple(_key(record, column, location) for column in KEYS)
+            words_key, tags_key = self.file_columns
+            words, tags = (self._list(record, name, location) for name in self.file_columns)
             if len(words) != len(tags):
                 raise HeedfulError(
-                    f"{_count(len(words), 'word')} and {_count(len(tags), 'tag')}, in {where}; give each word one tag"
+                    f"{many(len(words), 'word')} and {many(len(tags), 'tag')}, in {location}; give each word one tag"
                 )
-            called = class_names(features, self.found[1])
+            classes = class_names(features, tags_key)
             yield Sentence(
-                tuple(_word(word, self.found[0], where) for word in words),
-                tuple(_tag(tag, self.found[1], where, called) for tag in tags),
+                tuple(_word(word, words_key, location) for word in words),
+                tuple(_tag(tag, tags_key, location, classes) for tag in tags),
                 line,
             )
 
-    def _list(self, record: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    def _list(self, record: Mapping[str, Any], name: str, location: str) -> list[Any]:
         value = nested_value(record, name)
         if value is MISSING:
-            raise _not_found(record, name, where)
+            raise _missing_error(record, name, location)
         if not isinstance(value, list):
             raise HeedfulError(
-                f"{name!r} is {brief(json.dumps(value, default=str))} and a list is wanted, in {where}; write "
+                f"{name!r} is {brief(json.dumps(value, default=str))} and a list is wanted, in {location}; write "
                 f"{OBJECT}, or choose other columns: --data.columns"
             )
         return value
 
 
-def _known(record: Mapping[str, Any], column: str, where: str) -> str:
-    found = [name for name in KEYS[column] if name in record]
-    if not found:
-        raise _not_found(record, column, where)
-    return found[0]
+def _key(record: Mapping[str, Any], column: str, location: str) -> str:
+    key = next((name for name in KEYS[column] if name in record), None)
+    if key is None:
+        raise _missing_error(record, column, location)
+    return key
 
 
-def _not_found(record: Mapping[str, Any], name: str, where: str) -> HeedfulError:
-    there = ", ".join(repr(brief(key)) for key in list(nested_keys(record))[:12]) or "nothing"
+def _missing_error(record: Mapping[str, Any], name: str, location: str) -> HeedfulError:
+    present = ", ".join(repr(brief(key)) for key in list(nested_keys(record))[:12]) or "nothing"
     lists = [key for key, value in record.items() if isinstance(value, list)]
     words = next((key for key in (*KEYS["words"], *lists) if key in lists), None)
     tags = next((key for key in (*KEYS["tags"], *lists) if key in lists and key != words), None)
     remedy = (
-        f"say which to use: --data.columns {words},{tags}" if words and tags else f"write an object a line: {OBJECT}"
+        f"name the columns: --data.columns {words},{tags}" if words and tags else f"write an object a line: {OBJECT}"
     )
-    return HeedfulError(f"no column {name!r} among {there}, in {where}; {remedy}")
+    return HeedfulError(f"no column {name!r} among {present}, in {location}; {remedy}")
 
 
-def _word(value: Any, column: str, where: str) -> str:
+def _word(value: Any, column: str, location: str) -> str:
     if not isinstance(value, str) or not value:
         raise HeedfulError(
-            f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is wanted, in {where}; write every "
-            "word as a string with something in it"
+            f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is wanted, in {location}; write "
+            "every word as a string that is not empty"
         )
-    return checked_text(value, column, where)
+    return checked_text(value, column, location)
 
 
-def _tag(value: Any, column: str, where: str, called: Sequence[str] | None) -> str:
+def _tag(value: Any, column: str, location: str, classes: Sequence[str] | None) -> str:
     if isinstance(value, str) and value.strip():
-        return checked_text(value, column, where).strip()
+        return checked_text(value, column, location).strip()
     if isinstance(value, bool) or not isinstance(value, int):
         raise HeedfulError(
-            f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is wanted, in {where}; write every "
-            "tag as text or as a whole number"
+            f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is wanted, in {location}; write "
+            "every tag as text or as a whole number"
         )
-    if called is None:
+    if classes is None:
         return str(value)
-    if not 0 <= value < len(called):
+    if not 0 <= value < len(classes):
         raise HeedfulError(
-            f"{column!r} holds {value}, and the file names the tags 0 to {len(called) - 1} "
-            f"({brief(', '.join(called))}), in {where}; give sentences with tags"
+            f"{column!r} holds {value}, and the file names the tags 0 to {len(classes) - 1} "
+            f"({brief(', '.join(classes))}), in {location}; give sentences with tags"
         )
-    return called[value]
-
-
-def _count(number: int, what: str = "column") -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return classes[value]

@@ -111,10 +111,10 @@ def _chosen(folder: str, split: str | None) -> Iterator[str]:
     folders = _split_folders(folder)
     if split == "train" and not folders and (others := _splits_without_train(folder)):
         raise HeedfulError(
-            f"no part 'train' in {folder}; it has {' and '.join(others)}{split_hint(others, split, folder)}"
+            f"no split 'train' in {folder}; it has {' and '.join(others)}{split_hint(others, split, folder)}"
         )
     if folders and split and split not in folders:
-        raise HeedfulError(f"no part {split!r} in {folder}; it has {' and '.join(folders)}")
+        raise HeedfulError(f"no split {split!r} in {folder}; it has {' and '.join(folders)}")
     return files_below(folders[split or "train"] if folders else folder)
 
 

@@ -141,7 +141,7 @@ def _chosen_split(sources: Sequence[str], split: str | None) -> str | None:
     there = splits(sources)
     if split is not None and there and split not in there:
         use = image_folder.split_hint(there, split, sources[0])
-        raise HeedfulError(f"no part {split!r} in {sources[0]}; it has {' and '.join(there)}{use}")
+        raise HeedfulError(f"no split {split!r} in {sources[0]}; it has {' and '.join(there)}{use}")
     return (split or there[0]) if there else None
 
 

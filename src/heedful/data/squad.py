@@ -14,15 +14,15 @@ from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.tables import Table
 from heedful.data.text_files import display_name, extension, read_text
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, many
 
 log = logging.getLogger("heedful")
 
 SHAPE = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", "answers": [...]}]}]}]}'
 FLAT = '{"question": "...", "context": "...", "answers": {"text": ["..."], "answer_start": [0]}}'
-KEYS = ("question", "answers", "context", "qas", "paragraphs")  # an object with one of them is placed by it
+KEYS = ("question", "answers", "context", "qas", "paragraphs")  # the first of them in an object gives its line
 IMPOSSIBLE = "is_impossible"
-MORE: dict[str, Kind] = {"answer": "answers", "answer_start": "answers", "title": "answers"}  # of a table
+TABLE_COLUMNS: dict[str, Kind] = {"answer": "answers", "answer_start": "answers", "title": "answers"}
 
 
 def read_rows(
@@ -33,22 +33,24 @@ def read_rows(
     limit: int | None = None,
     remembered: Mapping[str, str] | None = None,
 ) -> Rows:
-    """A row for each question of `sources`, in their order: ``question``, ``context``, ``answers`` (a tuple of `Span`,
-    () where the text has no answer), and ``title`` where the file has it.
+    """Returns a row for each question of `sources`, in order.
 
-    - ``.json``: as SQuAD 1.1 and 2.0 have it (Rajpurkar et al. 2016, 2018), or a list of flat records. What
+    A row has ``question``, ``context``, ``answers`` (a tuple of `Span`, () if the text has no answer) and, if the file
+    has it, ``title``.
+
+    - ``.json``: SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018), or a list of flat records. A question with
       ``is_impossible`` has no answer; ``plausible_answers`` are ignored.
-    - ``.jsonl``, ``.parquet``: a record a question, its ``answers`` as the Hub's ``squad`` has them,
-      ``{"text": [...], "answer_start": [...]}``, or a list of ``{"text", "answer_start"}``, or texts alone.
+    - ``.jsonl``, ``.parquet``: a record a question; its ``answers`` are as in the Hub's ``squad``,
+      ``{"text": [...], "answer_start": [...]}``, or a list of ``{"text", "answer_start"}``, or texts only.
     - ``.tsv`` (``-``: standard input), ``.csv``: ``question``, ``context`` and ``answer``, a text; an empty one is no
-      answer. An ``answer_start`` beside it says where it stands.
+      answer. An ``answer_start`` column gives its position.
 
-    Every file may be compressed. ``answer`` or ``answers``, one name is as good as the other. A text without its place
-    is looked for in the context; where it stands there several times the first counts, and a warning says how often
-    that was so. Blanks around an answer do not belong to it. Rows with a blank question are left out and counted.
+    Every file may be compressed. The column may be called ``answer`` or ``answers``. A text without a position is
+    searched in the context; the first of several occurrences counts, and a warning tells their number. Blanks around an
+    answer are removed. Rows with a blank question are skipped and counted. `split` has no effect: files have no splits.
 
-    Raises `HeedfulError` with file, line and remedy for an answer that does not stand where it should, for an empty
-    context, and for whatever else is not as described. `split` has no effect: files have no parts.
+    Raises `HeedfulError` with file, line and remedy for an answer that is not at its position, an empty context, and
+    any other form.
     """
     rows, reader = Rows(columns=names or kinds), _Reader()
     for source in sources:
@@ -60,16 +62,15 @@ def read_rows(
                 rows.skip(source, line)
             else:
                 rows.append(row)
-    if reader.several:
+    if reader.ambiguous:
         log.warning(
-            f"{reader.several:,} {'answer stands' if reader.several == 1 else 'answers stand'} several times in their "
-            "text: the first place counts; "
-            "give answer_start to choose another"
+            f"{many(reader.ambiguous, 'answer')} occur{'s' if reader.ambiguous == 1 else ''} several times in the "
+            "context: the first occurrence counts; give answer_start to choose another"
         )
     if not rows:
-        found = f"only blank rows ({rows.skipped})" if rows.skipped else "no questions"
+        problem = f"only blank rows ({rows.skipped})" if rows.skipped else "no questions"
         raise HeedfulError(
-            f"{found} in {display_name(', '.join(sources))}; give a file with question, context and answers"
+            f"{problem} in {display_name(', '.join(sources))}; give a file with question, context and answers"
         )
     return rows
 
@@ -81,101 +82,104 @@ def _records(
     remembered: Mapping[str, str] | None,
     rows: Rows,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line, values) of each question in a file; of a blank line no values. `rows` are told how it is read."""
+    """Yields (line, values) for each question in a file; a blank line has no values. Annotates `rows`."""
     if extension(source) == ".json":
         if names is not None:
             raise HeedfulError(f"columns are named for {source}, whose keys are SQuAD's; leave --data.columns out")
         yield from _read_json(source)
-    elif (table := _Questions(source, {**kinds, **MORE}, names, remembered=remembered or {})).format.is_table:
+    elif (table := _Questions(source, {**kinds, **TABLE_COLUMNS}, names, remembered=remembered or {})).format.is_table:
         for line, values in table:
             if values:
                 table.annotate(rows)
             yield line, dict(zip(table.chosen_columns, values, strict=True)) if values else {}
     else:
         kind = extension(source)
-        found = f"unknown extension {kind!r}" if kind else "no extension"
-        raise HeedfulError(f"{found}, in {source}; give SQuAD's .json, or a table ({', '.join(EXTENSIONS)})")
+        problem = f"unknown extension {kind!r}" if kind else "no extension"
+        raise HeedfulError(f"{problem}, in {source}; give SQuAD's .json, or a table ({', '.join(EXTENSIONS)})")
 
 
-def text_value(values: Mapping[str, Any], column: str, where: str) -> str:
-    """A text of a record; anything else is an error."""
+def text_value(values: Mapping[str, Any], column: str, location: str) -> str:
+    """Returns a text of a record. Raises `HeedfulError` for any other value."""
     text = values[column]
     if not isinstance(text, str):
         raise HeedfulError(
-            f"{column!r} is {brief(json.dumps(text, default=str))} and text is wanted, in {where}; write it as a string"
+            f"{column!r} is {brief(json.dumps(text, default=str))} and text is wanted, in {location}; write it as a "
+            "string"
         )
-    return checked_text(text, column, where)
+    return checked_text(text, column, location)
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
 class _Reader:
-    """Makes rows of what files hold, and counts the answers that stand in several places."""
+    """Converts questions to rows, and counts the answers that occur several times in their context."""
 
     def __init__(self) -> None:
-        self.several = 0
+        self.ambiguous = 0
 
     def row(self, values: Mapping[str, Any], file: str, line: int) -> Row | None:
-        """A row, or None where there is no question."""
-        where = f"{display_name(file)}:{line}"
+        """Returns a row, or None for a blank question."""
+        location = f"{display_name(file)}:{line}"
         if not values:
             return None
         name = f" (question {brief(str(values['id']))!r})" if "id" in values else ""
-        question, context = (text_value(values, column, where) for column in ("question", "context"))
+        question, context = (text_value(values, column, location) for column in ("question", "context"))
         if not question.strip():
             return None
         if not context.strip():
             raise HeedfulError(
-                f"an empty context, in {where}{name}; give the text that is to answer, or take the question out"
+                f"an empty context, in {location}{name}; give the text with the answer, or remove the question"
             )
-        given = () if values.get(IMPOSSIBLE) is True else self._given(values, where)
-        spans = tuple(self._placed(context, text, start, where + name) for text, start in given)
+        answers = () if values.get(IMPOSSIBLE) is True else self._answers(values, location)
+        spans = tuple(self._span(context, text, start, location + name) for text, start in answers)
         title = {"title": values["title"]} if isinstance(values.get("title"), str) else {}
-        own = brief(str(values.get("id", "")))
-        return Row({"question": question, "context": context, "answers": spans} | title, file, line, own)
+        row_name = brief(str(values.get("id", "")))
+        return Row({"question": question, "context": context, "answers": spans} | title, file, line, row_name)
 
-    def _given(self, values: Mapping[str, Any], where: str) -> list[tuple[str, int | None]]:
-        """The text of each answer, and the place that the file gives it; blank texts are none."""
+    def _answers(self, values: Mapping[str, Any], location: str) -> list[tuple[str, int | None]]:
+        """Returns the text and the given start of each answer, without blank texts."""
         answers: Any = values["answers"]
         starts: Any = values.get("answer_start")
         if isinstance(answers, Mapping):
             answers, starts = answers.get("text"), answers.get("answer_start")
-        if isinstance(answers, list) and answers and all(isinstance(one, Mapping) for one in answers):
-            answers, starts = [one.get("text") for one in answers], [one.get("answer_start") for one in answers]
+        if isinstance(answers, list) and answers and all(isinstance(answer, Mapping) for answer in answers):
+            starts = [answer.get("answer_start") for answer in answers]
+            answers = [answer.get("text") for answer in answers]
         texts = [] if answers is None else answers if isinstance(answers, list) else [answers]
-        places = starts if isinstance(starts, list) else [None if starts in (None, "") else starts] * len(texts)
-        if len(places) != len(texts) or not all(isinstance(text, str) for text in texts):
+        positions = starts if isinstance(starts, list) else [None if starts in (None, "") else starts] * len(texts)
+        if len(positions) != len(texts) or not all(isinstance(text, str) for text in texts):
             raise HeedfulError(
-                f"answers are {brief(json.dumps(values['answers'], default=str))}, in {where}; write "
+                f"answers are {brief(json.dumps(values['answers'], default=str))}, in {location}; write "
                 '{"text": ["..."], "answer_start": [0]}, as many of one as of the other, or the texts alone'
             )
-        return [(text, self._place(start, where)) for text, start in zip(texts, places, strict=True) if text.strip()]
+        pairs = zip(texts, positions, strict=True)
+        return [(text, self._position(start, location)) for text, start in pairs if text.strip()]
 
-    def _place(self, start: Any, where: str) -> int | None:
+    def _position(self, start: Any, location: str) -> int | None:
         if isinstance(start, str) and start.strip().isdecimal():
             start = int(start)
         if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
             raise HeedfulError(
-                f"answer_start is {brief(json.dumps(start, default=str))}, in {where}; it is the number of characters "
-                "before the answer, 0 or more"
+                f"answer_start is {brief(json.dumps(start, default=str))}, in {location}; give the number of "
+                "characters before the answer, 0 or more"
             )
         return start
 
-    def _placed(self, context: str, text: str, start: int | None, where: str) -> Span:
-        checked_text(text, "answers", where)
+    def _span(self, context: str, text: str, start: int | None, location: str) -> Span:
+        checked_text(text, "answers", location)
         if start is None:
             start = context.find(text.strip())
-            self.several += start >= 0 and context.find(text.strip(), start + 1) >= 0
+            self.ambiguous += start >= 0 and context.find(text.strip(), start + 1) >= 0
             if start < 0:
                 raise HeedfulError(
-                    f"the answer {brief(text)!r} does not stand in the context, in {where}; {_remedy(context, text)}"
+                    f"the answer {brief(text)!r} is not in the context, in {location}; {_remedy(context, text)}"
                 )
         elif context[start : start + len(text)] != text:
-            there = context[start : start + len(text)]
-            found = f"the context has {brief(there)!r} there" if there else f"the context ends at {len(context)}"
+            actual = context[start : start + len(text)]
+            problem = f"the context has {brief(actual)!r} there" if actual else f"the context ends at {len(context)}"
             raise HeedfulError(
-                f"the answer {brief(text)!r} does not stand at {start} ({found}), in {where}; {_remedy(context, text)}"
+                f"the answer {brief(text)!r} is not at {start} ({problem}), in {location}; {_remedy(context, text)}"
             )
         else:
             start += len(text) - len(text.lstrip())
@@ -183,15 +187,15 @@ class _Reader:
 
 
 def _remedy(context: str, text: str) -> str:
-    """Where the answer does stand, in whatever case."""
+    """Returns a hint with the answer's position, up to case and blanks."""
     text = text.strip()
-    places = [match.start() for match in re.finditer(re.escape(text), context)]
-    if places:
-        more = f" (and at {', '.join(map(str, places[1:4]))})" if len(places) > 1 else ""
-        return f"it stands at {places[0]}{more}"
-    loose = re.search(r"\s+".join(map(re.escape, text.split())), context, re.IGNORECASE)
-    if loose:
-        return f"write it as the context has it, {brief(loose[0])!r}, at {loose.start()}"
+    positions = [match.start() for match in re.finditer(re.escape(text), context)]
+    if positions:
+        more = f" (and at {', '.join(map(str, positions[1:4]))})" if len(positions) > 1 else ""
+        return f"it is at {positions[0]}{more}"
+    similar = re.search(r"\s+".join(map(re.escape, text.split())), context, re.IGNORECASE)
+    if similar:
+        return f"write it as in the context, {brief(similar[0])!r}, at {similar.start()}"
     return "the answer must be a piece of the context, letter by letter: correct one of them, or leave it empty"
 
 
@@ -199,7 +203,7 @@ def _remedy(context: str, text: str) -> str:
 
 
 class _Questions(Table):
-    """A table whose column of answers may be called ``answers`` or ``answer``."""
+    """Table whose column of answers is called ``answers`` or ``answer``."""
 
     def _required(self) -> list[str]:
         return ["question", "context", "answers"]
@@ -207,30 +211,30 @@ class _Questions(Table):
     def _optional(self) -> list[str]:
         return ["answer_start", "title"]
 
-    def _choose_columns(self, there: Container[str]) -> None:
-        asked = self._required()
+    def _choose_columns(self, available: Container[str]) -> None:
+        required = self._required()
         if self.names is not None:
-            self.chosen_columns, self.file_columns = tuple(asked), tuple(self.names)
+            self.chosen_columns, self.file_columns = tuple(required), tuple(self.names)
             return
-        self.chosen_columns = (*asked, *(name for name in self._optional() if name in there))
-        self.file_columns = tuple(self._file_column(column, there) for column in self.chosen_columns)
+        self.chosen_columns = (*required, *(name for name in self._optional() if name in available))
+        self.file_columns = tuple(self._file_column(column, available) for column in self.chosen_columns)
 
-    def _file_column(self, column: str, there: Container[str]) -> str:
-        name = super()._file_column(column, there)
-        return "answer" if name == "answers" and "answer" in there and "answers" not in there else name
+    def _file_column(self, column: str, available: Container[str]) -> str:
+        name = super()._file_column(column, available)
+        return "answer" if name == "answers" and "answer" in available and "answers" not in available else name
 
     def _absent(self) -> list[str]:
         return []
 
-    def _missing_error(self, found: list[str], line: int) -> Any:
-        error, keyed = super()._missing_error(found, line), self.format.is_keyed
-        what, where, _ = str(error).partition(f"{display_name(self.path)}:{line}")
-        if keyed and "data" in found:
-            return type(error)(f"{what}{where}; SQuAD's own JSON ends in .json: rename it")
-        parts = {name.partition(".")[0] for name in found} if keyed else found
-        if self.names is None and 1 < len(parts) < len(self.file_columns):  # no choice of columns would do
-            how = FLAT if keyed else "question, context and answer (empty where there is none)"
-            return type(error)(f"{what}{where}; write {how}")
+    def _missing_error(self, names: list[str], line: int) -> Any:
+        error, is_keyed = super()._missing_error(names, line), self.format.is_keyed
+        problem, location, _ = str(error).partition(f"{display_name(self.path)}:{line}")
+        if is_keyed and "data" in names:
+            return type(error)(f"{problem}{location}; SQuAD's own JSON ends in .json: rename it")
+        keys = {name.partition(".")[0] for name in names} if is_keyed else names
+        if self.names is None and 1 < len(keys) < len(self.file_columns):  # there are too few columns to choose from
+            form = FLAT if is_keyed else "question, context and answer (empty if there is none)"
+            return type(error)(f"{problem}{location}; write {form}")
         return error
 
 
@@ -238,29 +242,30 @@ class _Questions(Table):
 
 
 class _LocatedObject(dict[str, Any]):
-    """An object of a JSON file, and the line that it begins at (None where it has no telling key)."""
+    """Object of a JSON file with the line of the first of its `KEYS` (None if it has none)."""
 
     line: int | None = None
 
 
 def read_questions(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, values) of each question of a JSON file, as `read_rows` takes it: ``question``, ``context`` and, where the
-    file has one, ``id``. Answers do not matter, and there need be none.
+    """Yields (line, values) for each question of a JSON file: ``question``, ``context`` and, if it has one, ``id``.
+
+    Answers are not needed and not read.
     """
-    for line, values in _read_json(path, answered=False):
-        where = f"{display_name(path)}:{line}"
-        told = {column: text_value(values, column, where) for column in ("question", "context")}
-        yield line, told | {name: values[name] for name in ("id",) if name in values}
+    for line, values in _read_json(path, with_answers=False):
+        location = f"{display_name(path)}:{line}"
+        texts = {column: text_value(values, column, location) for column in ("question", "context")}
+        yield line, texts | {name: values[name] for name in ("id",) if name in values}
 
 
-def _read_json(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line, values) of each question, ``title`` and ``id`` among them; where it is ``answered`` it must say how."""
-    document = _parsed(path)
+def _read_json(path: str, with_answers: bool = True) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields (line, values) for each question, with ``title`` and ``id``; ``with_answers`` requires answers."""
+    document = _parse_json(path)
     articles = document.get("data") if isinstance(document, dict) else document
     if not isinstance(articles, list):
-        found = "no object" if not isinstance(document, dict) else "no list 'data'"
-        among = f" among {', '.join(map(repr, document))}" if document and found != "no object" else ""
-        raise HeedfulError(f"{found}{among}, in {path}:1; SQuAD's JSON is {SHAPE}")
+        problem = "no object" if not isinstance(document, dict) else "no list 'data'"
+        among = f" among {', '.join(map(repr, document))}" if document and problem != "no object" else ""
+        raise HeedfulError(f"{problem}{among}, in {path}:1; SQuAD's JSON is {SHAPE}")
     last = 1
     for article in articles:
         if not isinstance(article, _LocatedObject):
@@ -268,62 +273,59 @@ def _read_json(path: str, answered: bool = True) -> Iterator[tuple[int, Mapping[
         if "paragraphs" not in article:
             last = article.line or last
             flat = article if "answer" not in article else _LocatedObject({"answers": article["answer"], **article})
-            wanted = ("question", "context", *["answers"][:answered])
-            yield last, _with(flat, *wanted, path=path, line=last, shape=FLAT)
+            keys = ("question", "context", *["answers"][:with_answers])
+            yield last, _require_keys(flat, *keys, path=path, line=last, shape=FLAT)
             continue
         title = {"title": article["title"]} if isinstance(article.get("title"), str) else {}
         for paragraph in _list(article, "paragraphs", path, last):
             last = paragraph.line or last
-            context = _with(paragraph, "context", "qas", path=path, line=last, shape=SHAPE)["context"]
-            for asked in _list(paragraph, "qas", path, last):
-                last = asked.line or last
-                needed = ("question", *["answers"][: answered and asked.get(IMPOSSIBLE) is not True])
-                values = _with(asked, *needed, path=path, line=last, shape=SHAPE)
+            context = _require_keys(paragraph, "context", "qas", path=path, line=last, shape=SHAPE)["context"]
+            for question in _list(paragraph, "qas", path, last):
+                last = question.line or last
+                keys = ("question", *["answers"][: with_answers and question.get(IMPOSSIBLE) is not True])
+                values = _require_keys(question, *keys, path=path, line=last, shape=SHAPE)
                 yield last, {**title, **values, "context": context}
 
 
 def _list(parent: _LocatedObject, key: str, path: str, last: int) -> list[_LocatedObject]:
-    inner = parent[key]
-    if not isinstance(inner, list) or not all(isinstance(one, _LocatedObject) for one in inner):
+    items = parent[key]
+    if not isinstance(items, list) or not all(isinstance(item, _LocatedObject) for item in items):
         line = parent.line or last
-        raise HeedfulError(f"{key!r} is {brief(json.dumps(inner))}, in {path}:{line}; SQuAD's JSON is {SHAPE}")
-    return inner
+        raise HeedfulError(f"{key!r} is {brief(json.dumps(items))}, in {path}:{line}; SQuAD's JSON is {SHAPE}")
+    return items
 
 
-def _with(found: _LocatedObject, *keys: str, path: str, line: int, shape: str) -> _LocatedObject:
+def _require_keys(values: _LocatedObject, *keys: str, path: str, line: int, shape: str) -> _LocatedObject:
     for key in keys:
-        if key not in found:
-            name = f" (question {found['id']!r})" if "id" in found else ""
-            there = ", ".join(map(repr, found)) or "nothing"
-            raise HeedfulError(f"no {key!r} among {there}, in {path}:{line}{name}; write {shape}")
-    return found
+        if key not in values:
+            name = f" (question {values['id']!r})" if "id" in values else ""
+            present = ", ".join(map(repr, values)) or "nothing"
+            raise HeedfulError(f"no {key!r} among {present}, in {path}:{line}{name}; write {shape}")
+    return values
 
 
-def _parsed(path: str) -> Any:
-    """Returns the content of a JSON file with its objects as `_LocatedObject`.
-
-    The line of an object is that of the first of its `KEYS`.
-    """
+def _parse_json(path: str) -> Any:
+    """Returns the content of a JSON file with its objects as `_LocatedObject`."""
     text = read_text(path)
     ends = [match.start() for match in re.finditer("\n", text)]
-    # In a string a quote is escaped: what looks like such a key is one. They come in the order of their objects' ends,
-    # since none lies in an object that has the same key.
+    # Quotes in strings are escaped, so a match is a key. Matches have the order in which their objects end, since no
+    # object is nested in one with the same key.
     lines = {key: (bisect(ends, m.start()) + 1 for m in re.finditer(rf'"{key}"\s*:', text)) for key in KEYS}
 
-    def placed(pairs: list[tuple[str, Any]]) -> _LocatedObject:
-        found = _LocatedObject(pairs)
-        found.line = min((next(lines[key], 1) for key, _ in pairs if key in lines), default=None)
-        return found
+    def located(pairs: list[tuple[str, Any]]) -> _LocatedObject:
+        values = _LocatedObject(pairs)
+        values.line = min((next(lines[key], 1) for key, _ in pairs if key in lines), default=None)
+        return values
 
     try:
-        return json.loads(text, object_pairs_hook=placed)
+        return json.loads(text, object_pairs_hook=located)
     except json.JSONDecodeError as error:
         if not text.strip():
             raise HeedfulError(f"nothing in {display_name(path)}; give SQuAD's JSON: {SHAPE}") from error
-        several = "; an object a line is called .jsonl" if error.msg == "Extra data" else ""
+        hint = "; name a file with an object a line .jsonl" if error.msg == "Extra data" else ""
         raise HeedfulError(
-            f"broken JSON ({error.msg}, at character {error.colno}), in {path}:{error.lineno}; mend it there, or "
-            f"download it again{several}"
+            f"broken JSON ({error.msg}, at character {error.colno}), in {path}:{error.lineno}; correct it there, or "
+            f"download it again{hint}"
         ) from error
     except RecursionError as error:
-        raise HeedfulError(f"too many lists one in the other, in {path}; SQuAD's JSON is {SHAPE}") from error
+        raise HeedfulError(f"too deeply nested lists, in {path}; SQuAD's JSON is {SHAPE}") from error
