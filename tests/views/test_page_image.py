@@ -246,7 +246,7 @@ def test_single_heads_that_were_left_out_are_said_to_be(open_page):
     assert "Of single heads, only the tokens before the patches" in told(page)
     page.select_option("select.head", "-1")
     assert told(page).startswith("patch (")
-    assert "what a patch looks at is kept as the mean of 4 heads only" in page.locator("footer").inner_text()
+    assert "weights from patches are kept as the mean of 4 heads only" in page.locator("footer").inner_text()
 
 
 def test_small_maps_are_each_to_its_own_scale(open_page, shades):

@@ -25,7 +25,7 @@ def maps(name: str, queries: list[str], keys: list[str], seed: int, **more: Any)
 
 
 def watched(steps: int = 5) -> WatchHistory:
-    looks = [
+    snapshots = [
         Snapshot(
             step=100 * i,
             value=None if i == 0 else 1.5 * i,
@@ -40,21 +40,21 @@ def watched(steps: int = 5) -> WatchHistory:
         for i in range(steps)
     ]
     return WatchHistory(
-        inputs=["the cat sat\tle chat", "<b>&"], images=[None, None], metric="bleu", looks=looks, left_out=2
+        inputs=["the cat sat\tle chat", "<b>&"], images=[None, None], metric="bleu", snapshots=snapshots, left_out=2
     )
 
 
 def pictured() -> WatchHistory:
     pixels = np.random.default_rng(0).integers(0, 255, (28, 28, 1), np.uint8)
     keys = ["[class]", *(f"{row},{column}" for row in range(4) for column in range(4))]
-    looks = []
+    snapshots = []
     for step in (0, 10):
         weights = np.full((2, 2, 1, 17), 0.25 / 16)
         weights[..., 1 + (5 if step else 10)] += 0.75
-        looks.append(
+        snapshots.append(
             Snapshot(step=step, value=None, maps=[[AttentionMaps.of("self-attention", ["[class]"], keys, weights)]])
         )
-    return WatchHistory(inputs=["/far/away/cat.png"], images=[(pixels, (4, 4))], metric="accuracy", looks=looks)
+    return WatchHistory(inputs=["/far/away/cat.png"], images=[(pixels, (4, 4))], metric="accuracy", snapshots=snapshots)
 
 
 def held(html: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_the_page_holds_the_looks_and_nothing_of_others() -> None:
     assert [look["value"] for look in facts["looks"]] == [None, 1.5, 3.0, 4.5, 6.0]
     assert facts["metric"] == "BLEU"
     assert facts["inputs"] == ["the cat sat → le chat", "<b>&"]
-    assert "5 looks are kept, 2 others" in html
+    assert "5 snapshots are kept, 2 others" in html
     assert "<b>" not in html
     assert "<i>" not in html
     assert "http" not in html.replace("http-equiv", "")
@@ -79,10 +79,10 @@ def test_the_page_holds_the_looks_and_nothing_of_others() -> None:
 def test_looks_that_do_not_fit_are_refused() -> None:
     one = watched()
     with pytest.raises(HeedfulError, match="nothing to draw"):
-        WatchHistory(inputs=[], images=[], metric="loss", looks=one.looks)
-    odd = Snapshot(step=7, value=None, maps=[one.looks[0].maps[0]])
+        WatchHistory(inputs=[], images=[], metric="loss", snapshots=one.snapshots)
+    odd = Snapshot(step=7, value=None, maps=[one.snapshots[0].maps[0]])
     with pytest.raises(HeedfulError, match="step 7"):
-        WatchHistory(inputs=one.inputs, images=one.images, metric="loss", looks=[*one.looks, odd])
+        WatchHistory(inputs=one.inputs, images=one.images, metric="loss", snapshots=[*one.snapshots, odd])
 
 
 def test_a_full_series_is_a_page_below_five_megabytes(tmp_path: Path) -> None:
@@ -108,14 +108,14 @@ def test_what_was_kept_is_what_is_read(tmp_path: Path) -> None:
     kind = {"name": "self-attention", "queries": ["a", " b"], "keys": ["a", " b"], "layers": [3]}
     series.add(4, "loss", 0.5, [[RecordedMaps(**kind, heads=[MEAN], weights=weights, note="the mean of 8 heads")]])
     found = read_watch(tmp_path / "watch.jsonl")
-    (look,) = found.looks
+    (look,) = found.snapshots
     (one,) = look.maps[0]
     assert (look.step, look.value, found.metric, found.inputs) == (4, 0.5, "loss", ["a b"])
     assert (one.layers, one.heads, one.note) == ((3,), (MEAN,), "the mean of 8 heads")
     np.testing.assert_allclose(one.weights, weights, atol=0.5 / 255)
     for broken in ("", "{}", '{"inputs": [], "steps": []}\n'):
         (tmp_path / "watch.jsonl").write_text(broken, encoding="utf-8")
-        with pytest.raises(HeedfulError, match="holds no looks"):
+        with pytest.raises(HeedfulError, match="holds no recorded attention"):
             draw_watch(tmp_path)
 
 
@@ -125,7 +125,7 @@ def test_it_moves(open_page: Callable[..., Any]) -> None:
     assert text(".at") == "step 100"
     assert text(".metric") == "BLEU 1.5"
     assert text(".which") == "cross-attention, layer 0, head 2"
-    found = watched().looks[1].maps[0][1].map(0, 2)
+    found = watched().snapshots[1].maps[0][1].map(0, 2)
     assert text(".sharp") == f"sharpness {round(100 * found.max(1).mean())} %"
     page.locator(".steps").fill("3")
     assert text(".at") == "step 300"
@@ -136,7 +136,7 @@ def test_it_moves(open_page: Callable[..., Any]) -> None:
     page.locator(".one canvas").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    now, then = (round(100 * watched().looks[i].maps[0][1].map(1)[1, 0]) for i in (3, 4))
+    now, then = (round(100 * watched().snapshots[i].maps[0][1].map(1)[1, 0]) for i in (3, 4))
     told = text(".told").replace("\u2068", "").replace("\u2069", "")
     assert told.startswith("␣chat → ␣the: ")
     assert f"{now} % at step 300, {then} % at step 400" in told
@@ -183,13 +183,13 @@ def test_an_image_is_lit_where_it_is_looked_at(open_page: Callable[..., Any]) ->
 def test_every_layer_and_head_of_a_step_is_a_small_map(
     open_page: Callable[..., Any], shades: Callable[..., Any]
 ) -> None:
-    look = watched().looks[2]
+    look = watched().snapshots[2]
     page = open_page(watch_page(watched(), title="A run"), "#step=200&map=1")
     canvases = page.locator(".sheet canvas")
     for number, (layer, head) in enumerate((layer, head) for layer in range(2) for head in (None, 0, 1, 2)):
         np.testing.assert_allclose(shades(canvases.nth(number)), look.maps[0][1].map(layer, head), atol=0.01)
     page = open_page(watch_page(pictured(), title="A run"), "#step=10")
-    weights = pictured().looks[1].maps[0][0].map(1, 0)[0, 1:].reshape(4, 4)
+    weights = pictured().snapshots[1].maps[0][0].map(1, 0)[0, 1:].reshape(4, 4)
     np.testing.assert_allclose(shades(page.locator(".sheet canvas").nth(4)), weights / weights.max(), atol=0.01)
 
 

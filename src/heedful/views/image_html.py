@@ -1,4 +1,4 @@
-"""The page (HTML) of an image, its patches and their attention, and the reduction of weights to fit it."""
+"""HTML page of an image, its patches and their attention, and the reduction of weights to fit it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from heedful.views.text import escaped, visible
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST = 4_800_000  # bytes of image and weights in a page, which itself stays under 5 MB
-STORED = 512  # pixels a side of the image as it is stored
-CLASSES = 10  # that are told
+MOST = 4_800_000  # bytes of image and weights in a page of under 5 MB
+STORED = 512  # pixels a side of the stored image
+CLASSES = 10  # classes that are shown
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,20 +27,20 @@ class ImageMaps:
     """Attention among the patches of one image: N = prefix tokens + rows × columns patches, in this order.
 
     Args:
-        pixels: uint8 (H, W, C), as the model saw them (resized, not normalised).
+        pixels: uint8 (H, W, C), resized as for the model, not normalised.
         grid: (rows, columns) of patches.
-        prefix: names of the tokens before the patches, such as ("[class]",); none where a model has none.
+        prefix: names of the tokens before the patches, such as ("[class]",).
         layers: numbers of the L layers in the model.
         heads: numbers of the H heads.
-        weights: (L, H, N, N), after the softmax; row i is what token i looks at.
-        rollout: (rows, columns), not negative: how much of each patch reaches the class token through all layers, or
-            without one the mean of the patches.
+        weights: (L, H, N, N), after the softmax; row i has the weights of query i.
+        rollout: (rows, columns), not negative: the share of each patch that reaches the class token through all layers,
+            or without a class token the mean of the patches.
         classes: names of the likeliest classes with their probabilities, best first.
-        gradient: (rows, columns), signed: gradient × input of each patch for the first class; None where not asked.
-        note: what was left out, in a sentence.
+        gradient: (rows, columns), signed: gradient × input of each patch for the first class, or None.
+        note: a sentence on what was left out.
 
     Raises:
-        HeedfulError: shapes that do not fit, or weights that are not in [0, 1].
+        HeedfulError: shapes that do not fit, or weights outside [0, 1].
     """
 
     pixels: Array
@@ -58,11 +58,11 @@ class ImageMaps:
         raster.checked(self.pixels)
         rows, columns = self.grid
         tokens = len(self.prefix) + rows * columns
-        want = (len(self.layers), len(self.heads), tokens, tokens)
-        if rows < 1 or columns < 1 or 0 in want or np.shape(self.weights) != want:
+        expected = (len(self.layers), len(self.heads), tokens, tokens)
+        if rows < 1 or columns < 1 or 0 in expected or np.shape(self.weights) != expected:
             raise HeedfulError(
                 f"weights of shape {np.shape(self.weights)} do not fit {len(self.prefix)} prefix tokens and"
-                f" {rows} × {columns} patches; give (layers, heads, tokens, tokens) = {want}"
+                f" {rows} × {columns} patches; give (layers, heads, tokens, tokens) = {expected}"
             )
         if not (np.min(self.weights) >= 0 and np.max(self.weights) <= 1 + SLACK):
             raise HeedfulError("an attention weight is not in 0..1; give the weights after the softmax")
@@ -74,36 +74,41 @@ class ImageMaps:
 
 
 def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:
-    """Returns a self-contained HTML page of an image, its patches and what they look at, to be opened from disk.
+    """Returns a self-contained HTML page of an image, its patches and their attention.
 
-    On the left the image: a patch, or a token before the patches such as the class token, that is pointed at, clicked
-    or moved to with the arrow keys fades the patches it does not look at, in the chosen layer, by one head or the mean
-    of heads. On the right the same weights as a heat map; below, every layer and head at a glance. Rollout (Abnar and
-    Zuidema 2020) and gradient × input take the weights' place where they are chosen. The address keeps the view:
-    ``page.html#token=0&layer=11&head=3`` (layer and head by number; tokens counted from 0, those before the patches
-    first; ``token=patches`` is the mean over all patches).
+    Point at a patch or a token before the patches (such as the class token), click it, or move to it with the arrow
+    keys: the image fades the patches that it does not attend to, in the chosen layer, by one head or the mean of heads.
+    A heat map shows the same weights, and a table every layer and head. Rollout (Abnar and Zuidema 2020) and
+    gradient × input can replace the weights. The address keeps the view: ``page.html#token=0&layer=11&head=3`` (layer
+    and head by number; tokens counted from 0, those before the patches first; ``token=patches`` is the mean over all
+    patches).
 
     Args:
-        image: what to show. Weights are kept in 8 bits of their row's largest.
+        image: the image with its maps. Weights are stored in 8 bits of their row's largest.
         title: the heading.
-        most: bytes of data the page may hold. Above it what single heads give from patches is kept in 4 bits, then left
-            out, then patches are joined to blocks of 2 × 2, 4 × 4, ...; the page says so.
+        most: maximum bytes of data. If more are needed, single heads' weights from patches are stored in 4 bits, then
+            left out, then patches are joined to blocks of 2 × 2, 4 × 4, ... The page says so.
 
     >>> pixels, weights = np.zeros((32, 32, 3), np.uint8), np.full((1, 1, 5, 5), 0.2)
     >>> image = ImageMaps(pixels=pixels, grid=(2, 2), prefix=["[class]"], layers=[0], heads=[0], weights=weights,
     ...                   rollout=np.full((2, 2), 0.2))
-    >>> "what it looks at" in image_page(image, title="A black image")
+    >>> "what it attends to" in image_page(image, title="A black image")
     True
     """
     room = most - len(source := raster.embedded(image.pixels, STORED))
     chosen = plan(len(image.layers), len(image.heads), len(image.prefix), image.grid, room)
-    facts, notes = _facts(image, chosen), chosen.note(len(image.heads))
+    body = _body(image, source, chosen.note(len(image.heads))) + data(_facts(image, chosen))
+    style, script = (asset(f"parts.{kind}") + asset(f"image.{kind}") for kind in ("css", "js"))
+    return page(title, body, style, script, images=True)
+
+
+def _body(image: ImageMaps, source: str, notes: str) -> str:
     rows, columns = image.grid
     high, wide = image.pixels.shape[:2]
     tokens = "".join(_chip(i, escaped(name)) for i, name in enumerate(image.prefix))
-    looks = 'class="crisp" ' if raster.crisp(image.pixels) else ""
-    body = f"""<p class="quiet">{wide} × {high} pixels, {rows} × {columns} patches: click one, or a token, to see
-what it looks at, <span class="where"></span>.</p>
+    image_class = 'class="crisp" ' if raster.crisp(image.pixels) else ""
+    return f"""<p class="quiet">{wide} × {high} pixels, {rows} × {columns} patches: click one, or a token, to see
+what it attends to, <span class="where"></span>.</p>
 <div class="tools">
 <label>show <select class="show"><option value="attention">attention</option>
 <option value="rollout">rollout of all layers</option>
@@ -117,12 +122,12 @@ what it looks at, <span class="where"></span>.</p>
 <figure><figcaption class="faded"></figcaption>
 <div class="frame" tabindex="0" role="application" aria-roledescription="image with patches"
 aria-label="{rows} rows and {columns} columns of patches; arrow keys move from patch to patch">
-<img {looks}alt="the image" src="{source}"><canvas aria-hidden="true"></canvas></div></figure>
+<img {image_class}alt="the image" src="{source}"><canvas aria-hidden="true"></canvas></div></figure>
 <figure><figcaption class="scale"></figcaption>
-<canvas class="heat" role="img" aria-label="The same as a heat map; the line below tells the strongest patches.">
+<canvas class="heat" role="img" aria-label="The same as a heat map; the line below names the strongest patches.">
 </canvas></figure>
-<section class="says" aria-label="what it says"{"" if image.classes else " hidden"}>
-<h2>what the model says</h2><ol class="bars classes"></ol></section>
+<section class="says" aria-label="predicted classes"{"" if image.classes else " hidden"}>
+<h2>predicted classes</h2><ol class="bars classes"></ol></section>
 </div>
 <p class="told" role="status"></p>
 <noscript><p>Weights are drawn by this page's own script, which your browser does not run.</p></noscript>
@@ -133,12 +138,10 @@ aria-label="{rows} rows and {columns} columns of patches; arrow keys move from p
 <p><kbd>Tab</kbd> to the image, arrow keys from patch to patch, <kbd>c</kbd> the first token, <kbd>l</kbd> next layer,
 <kbd>h</kbd> next head (with Shift the one before), <kbd>s</kbd> what is shown, <kbd>Esc</kbd> back to the start.
 The address keeps the view.</p>
-<p>{escaped(notes)} Rollout joins the mean of heads of all layers with the residual streams: where information may
-have come from, no more. {escaped(image.note) if image.note else ""}</p>
+<p>{escaped(notes)} Rollout multiplies the mean over heads of all layers, residual streams included: it shows where
+information may come from, no more. {escaped(image.note) if image.note else ""}</p>
 </footer>
-{data(facts)}"""
-    style, script = (asset(f"parts.{kind}") + asset(f"image.{kind}") for kind in ("css", "js"))
-    return page(title, body, style, script, images=True)
+"""
 
 
 def _chip(token: int | str, name: str) -> str:
@@ -147,9 +150,11 @@ def _chip(token: int | str, name: str) -> str:
 
 def _facts(image: ImageMaps, chosen: PagePlan) -> dict[str, Any]:
     prefix, block = len(image.prefix), chosen.block
-    belongs = membership(prefix, image.grid, block)[prefix:, prefix:]
+    members = membership(prefix, image.grid, block)[prefix:, prefix:]
     maps = {"rollout": image.rollout, "gradient": image.gradient}
-    sums = {name: None if one is None else stored(np.ravel(one) @ belongs, "<f4") for name, one in maps.items()}
+    sums = {
+        name: None if values is None else stored(np.ravel(values) @ members, "<f4") for name, values in maps.items()
+    }
     return {
         "rows": _limits(image.grid[0], block),
         "columns": _limits(image.grid[1], block),
@@ -164,19 +169,19 @@ def _facts(image: ImageMaps, chosen: PagePlan) -> dict[str, Any]:
 
 
 def _limits(count: int, block: int) -> list[float]:
-    """Returns the limits of blocks along a side of ``count`` patches, as shares of it."""
+    """Returns the limits of blocks along a side of ``count`` patches, as shares of the side."""
     return [*(start / count for start in range(0, count, block)), 1.0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PagePlan:
-    """Reduction of (L, H, N, N) weights to fit a page; the mean of heads and rows of other tokens always stay."""
+    """Reduction of (L, H, N, N) weights to fit a page. The mean of heads and rows of prefix tokens are always kept."""
 
-    block: int = 1  # patches a side of what is drawn as one patch
-    bits: int = 8  # of a weight that a single head gives from a patch; 0 where these are left out
+    block: int = 1  # patches a side of a block
+    bits: int = 8  # of single heads' weights from patches; 0 leaves them out
 
     def size(self, layers: int, heads: int, prefix: int, grid: tuple[int, int]) -> int:
-        """Bytes in a page, in base64."""
+        """Returns the number of bytes in a page, in base64."""
         patches = math.prod(-(-side // self.block) for side in grid)
         tokens = prefix + patches
         exact = layers * (tokens + 1 + heads * (prefix + 1)) * (tokens + 4)
@@ -184,19 +189,19 @@ class PagePlan:
         return 4 * (exact + alone) // 3
 
     def note(self, heads: int) -> str:
-        """Describes the reduction in sentences."""
+        """Returns sentences on the reduction."""
         notes = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
         if self.bits == 4:
             notes.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")
         if self.bits == 0 and heads > 1:
-            notes.append(f"To keep this page small, what a patch looks at is kept as the mean of {heads} heads only.")
+            notes.append(f"To keep this page small, weights from patches are kept as the mean of {heads} heads only.")
         if self.block > 1:
-            notes.append(f"Also, {self.block} × {self.block} patches are drawn as one, with the sum of what they get.")
+            notes.append(f"Also, {self.block} × {self.block} patches are drawn as one, with the sum of their weights.")
         return " ".join(notes)
 
 
 def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int) -> PagePlan:
-    """Returns the plan that gives up least and stays within ``most`` bytes, or the smallest there is.
+    """Returns the smallest reduction that fits ``most`` bytes, or the largest reduction if none does.
 
     >>> plan(12, 12, 1, (14, 14), 4_700_000)
     PagePlan(block=1, bits=4)
@@ -204,16 +209,16 @@ def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int)
     block = 1
     while True:
         for bits in (8, 4, 0) if heads > 1 else (0,):
-            found = PagePlan(block=block, bits=bits)
-            if found.size(layers, heads, prefix, grid) <= most:
-                return found
+            reduction = PagePlan(block=block, bits=bits)
+            if reduction.size(layers, heads, prefix, grid) <= most:
+                return reduction
         if block >= max(grid):
-            return found
+            return reduction
         block *= 2
 
 
 def joined(weights: Array, prefix: int, grid: tuple[int, int], block: int) -> Array:
-    """(..., N, N) over blocks of patches: the *sum* over a block's keys and the *mean* over its queries.
+    """Returns weights (..., N, N) over blocks of patches: the *sum* over a block's keys, the *mean* over its queries.
 
     >>> joined(np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]), 1, (1, 2), 2)
     array([[0.5, 0.5],
@@ -221,24 +226,24 @@ def joined(weights: Array, prefix: int, grid: tuple[int, int], block: int) -> Ar
     """
     if block == 1:
         return weights
-    belongs = membership(prefix, grid, block).astype(weights.dtype)
-    means: Array = (belongs / belongs.sum(0)).T @ (weights @ belongs)
+    members = membership(prefix, grid, block).astype(weights.dtype)
+    means: Array = (members / members.sum(0)).T @ (weights @ members)
     return means
 
 
 def membership(prefix: int, grid: tuple[int, int], block: int) -> Array:
-    """(N, tokens after joining), 1 where a token belongs to one; those before the patches stay alone."""
+    """Returns (N, blocks), 1 for each token of a block; each token before the patches is a block."""
     rows, columns = (np.arange(side) // block for side in grid)
     patches = (rows[:, None] * (columns[-1] + 1) + columns).ravel() + prefix
     return np.eye(int(patches[-1]) + 1)[np.concatenate([np.arange(prefix), patches])]
 
 
 def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: PagePlan) -> dict[str, Any]:
-    """Returns the page's part of (L, H, N, N) weights, each as ``scaled``.
+    """Returns the page's data of (L, H, N, N) weights, each as in ``scaled``.
 
-    ``mean`` is the mean of heads, with a last row for the mean over patches (L, N + 1, N); ``tokens`` are single heads'
-    rows of the tokens before the patches, and that last row (L, H, P + 1, N); ``heads`` their rows of patches
-    (L, H, N − P, N), or None where the plan leaves them out.
+    ``mean`` is the mean of heads, with a last row for the mean over patches (L, N + 1, N). ``tokens`` are single heads'
+    rows of the tokens before the patches, and that last row (L, H, P + 1, N). ``heads`` are their rows of patches
+    (L, H, N − P, N), or None if the plan leaves them out.
     """
     weights = joined(weights, prefix, grid, chosen.block)
     patches = weights[..., prefix:, :]

@@ -1,4 +1,4 @@
-"""The logit lens as a page (HTML): what a model would say after each layer, at each position."""
+"""HTML page of the logit lens: the model's predictions after each layer, at each position."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from heedful.errors import HeedfulError
 from heedful.views.page import MOST, asset, data, page, piece, size, stored
 from heedful.views.text import escaped, visible
 
-FEW = 3  # candidates of a cell that are kept when a page grows too large
+FEW = 3  # candidates of a cell in a page that is too large
 
 
 @dataclass(frozen=True, kw_only=True)
 class LensPredictions:
-    """Logit lens: the final norm and head applied to the stream after each of L layers, at each of T positions.
+    """Predictions of the logit lens: final norm and head applied to the stream after L layers, at T positions.
 
     Args:
-        pieces: the T pieces that were read.
+        pieces: the T pieces of the input.
         layers: names of the L rows, the first usually "embedding".
         top: (L, T) lists of the likeliest next pieces with their probabilities, best first.
-        target: of each position the piece that really came next; "" where none did.
-        note: what was left out, in a sentence.
-        name: of what was read, such as "decoder".
+        target: the true next piece at each position; "" if there is none.
+        note: a sentence on what was left out.
+        name: of the stack, such as "decoder".
 
     Raises:
-        HeedfulError: nothing read, or lengths and probabilities that do not fit.
+        HeedfulError: no pieces, or lengths and probabilities that do not fit.
     """
 
     pieces: Sequence[str]
@@ -43,7 +43,7 @@ class LensPredictions:
         if not count or not self.layers:
             raise HeedfulError(f"nothing to show: {count} pieces and {len(self.layers)} layers; give one of each")
         if len(self.target) != count:
-            raise HeedfulError(f"{len(self.target)} targets for {count} pieces; give one each, '' where none came")
+            raise HeedfulError(f"{len(self.target)} targets for {count} pieces; give one each, '' for none")
         if len(self.top) != len(self.layers):
             raise HeedfulError(f"candidates of {len(self.top)} layers for {len(self.layers)} names; give one each")
         for name, row in zip(self.layers, self.top, strict=True):
@@ -55,20 +55,19 @@ class LensPredictions:
 
 
 def lens_page(lens: LensPredictions, *, title: str, most: int = MOST) -> str:
-    """Returns a self-contained HTML page of the logit lens (nostalgebraist, 2020), to be opened from disk.
+    """Returns a self-contained HTML page of the logit lens (nostalgebraist, 2020).
 
-    A table with a row a layer and a column a position. A cell holds the likeliest next piece after that layer, shaded
-    by its probability, which it tells in %. The *final* piece of a position is the last layer's likeliest; the first
-    layer from the top at which it is the likeliest is marked (``◆``), and where it is so again it stands in bold. Under
-    the table stands what really came. A cell that is pointed at, focused or chosen tells its candidates and how the
-    final piece, and the one that came, fare through the layers. Of many positions a window is shown, under an
-    overview. ``page.html#layer=embedding&position=5`` opens at a cell (positions counted from 0).
+    A table has a row a layer and a column a position. A cell has the likeliest next piece after that layer with its
+    probability as shade and in %. The *final* piece of a position is the last layer's likeliest. The first layer that
+    predicts it is marked (``◆``), further ones are bold. Below the table are the true next pieces. A chosen cell shows
+    its candidates, and the probabilities of the final and the true piece in every layer. Of many positions a window is
+    shown, with an overview. ``page.html#layer=embedding&position=5`` opens at a cell (positions counted from 0).
 
     Args:
-        lens: what to show. Probabilities are kept in 16 bits, so within 0.001 percentage points.
+        lens: the predictions. Probabilities are stored in 16 bits, within 0.001 percentage points.
         title: the heading.
-        most: bytes of data the page may hold. Above it candidates after the third of each cell are left out, then
-            positions at the end, and the page says so.
+        most: maximum bytes of data. If more are needed, only three candidates of each cell are kept, then positions at
+            the end are left out. The page says so.
 
     >>> cell = [(" cat", 0.75), (" dog", 0.25)]
     >>> lens = LensPredictions(pieces=[" the"], layers=["embedding", "1"], top=[[cell], [cell]], target=[""])
@@ -77,11 +76,11 @@ def lens_page(lens: LensPredictions, *, title: str, most: int = MOST) -> str:
     """
     facts, note = _fitted(lens, most)
     shown = len(facts["pieces"])
-    about = f"What the {escaped(lens.name) if lens.name else 'model'}"
+    predictor = escaped(lens.name) if lens.name else "model"
     notes = " ".join(escaped(line) for line in (note, lens.note) if line)
-    body = f"""<p class="quiet">{about} would say, were each layer its last: its stream through the final norm
-and the head. The stronger a cell's colour, the surer; <b>◆</b> where the piece that the last layer says is first the
-likeliest.</p>
+    body = f"""<p class="quiet">Predictions of the {predictor} after each layer: its stream through the final norm and
+the head. The stronger a cell's colour, the higher the probability; <b>◆</b> marks the first layer that predicts the
+last layer's piece.</p>
 <p class="quiet summary"></p>
 <section class="overview" aria-label="all positions" hidden>
 <canvas tabindex="0" role="slider" aria-label="the first position of the table" aria-valuemin="1"></canvas>
@@ -111,18 +110,18 @@ within 0.001 percentage points; ␣ is the space before a word. {notes}</p>
 
 
 def _fitted(lens: LensPredictions, most: int) -> tuple[dict[str, Any], str]:
-    """Returns the page's facts in at most ``most`` bytes, and what was left out for it."""
+    """Returns the page's data in at most ``most`` bytes, and a note on what was left out."""
     positions, candidates = len(lens.pieces), max(len(cell) for row in lens.top for cell in row)
     notes = ""
     while True:
         facts = _facts(lens, positions, candidates)
-        taken = size(data(facts))
-        if taken <= most or (positions == 1 and candidates <= FEW):
+        needed = size(data(facts))
+        if needed <= most or (positions == 1 and candidates <= FEW):
             return facts, notes
         if candidates > FEW:
             candidates = FEW
         else:
-            positions = max(1, min(positions - 1, int(0.97 * positions * most / taken)))
+            positions = max(1, min(positions - 1, int(0.97 * positions * most / needed)))
         notes = f"To keep this page small, only {candidates} candidates a cell"
         notes += (
             f" and the first {positions:,} of {len(lens.pieces):,} positions" if positions < len(lens.pieces) else ""
@@ -131,22 +130,22 @@ def _fitted(lens: LensPredictions, most: int) -> tuple[dict[str, Any], str]:
 
 
 def _facts(lens: LensPredictions, positions: int, candidates: int) -> dict[str, Any]:
-    places: dict[str, int] = {}
+    pool: dict[str, int] = {}
     pieces = np.full((len(lens.layers), positions, candidates), -1, dtype=np.int64)
     shares = np.zeros(pieces.shape)
     for row, cells in enumerate(lens.top):
         for column, cell in enumerate(cells[:positions]):
             for rank, (name, share) in enumerate(cell[:candidates]):
-                pieces[row, column, rank] = places.setdefault(name, len(places))
+                pieces[row, column, rank] = pool.setdefault(name, len(pool))
                 shares[row, column, rank] = min(share, 1.0)
-    came = [-1 if not name else places.setdefault(name, len(places)) for name in lens.target[:positions]]
-    pieces[pieces < 0] = len(places)  # no candidate
-    wide = len(places) > 0xFFFF
+    targets = [-1 if not name else pool.setdefault(name, len(pool)) for name in lens.target[:positions]]
+    pieces[pieces < 0] = len(pool)  # no candidate
+    wide = len(pool) > 0xFFFF
     return {
         "layers": [visible(str(name)) for name in lens.layers],
         "pieces": [piece(name) for name in lens.pieces[:positions]],
-        "pool": [piece(name) for name in places],
-        "came": came,
+        "pool": [piece(name) for name in pool],
+        "came": targets,
         "count": candidates,
         "wide": wide,
         "top": stored(pieces, "<u4" if wide else "<u2"),
