@@ -8,8 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONGEST = 500  # characters of a message
-SHOWN = 50  # names listed in a hint
+MAX_LENGTH = 500  # characters of a message
+MAX_NAMES = 50  # listed in a hint
 
 
 class HeedfulError(ValueError):
@@ -27,7 +27,7 @@ class HeedfulError(ValueError):
 
 
 class InputError(HeedfulError):
-    """Error about one input of a call; a caller that passes inputs block by block names the input anew.
+    """Error about one input of a call. A caller that passes inputs in blocks renames the input.
 
     >>> error = InputError(3, "has no text")
     >>> str(error), str(error.named("a.txt:4")), str(InputError(0, "has no text", of=1))
@@ -35,7 +35,7 @@ class InputError(HeedfulError):
     """
 
     def __init__(self, position: int, text: str, of: int | None = None) -> None:
-        """``position`` counts the inputs of the call from 0; ``of`` is their number: a single input is "the input"."""
+        """``position`` is the index of the input, ``of`` the number of inputs; a single one is called "the input"."""
         super().__init__(f"{'the input' if of == 1 else f'input {position}'} {text}")
         self.position, self.text = position, text
 
@@ -44,21 +44,21 @@ class InputError(HeedfulError):
         return HeedfulError(f"{name} {self.text}")
 
 
-def shorten(message: str, most: int = LONGEST) -> str:
-    """Returns a message on one line of at most ``most`` characters, shortened in the middle: its end is the remedy.
+def shorten(message: str, length: int = MAX_LENGTH) -> str:
+    """Returns a message on one line of at most ``length`` characters, shortened in the middle: its end is the remedy.
 
     >>> shorten("x" * 600 + "; give less", 30)
     'xxxxxxxxxxxx ... xx; give less'
     """
     line = " ".join(message.split())
-    if len(line) <= most:
+    if len(line) <= length:
         return line
-    end = most * 2 // 5
-    return f"{line[: most - end - 6]} ... {line[len(line) - end - 1 :]}"
+    end = length * 2 // 5
+    return f"{line[: length - end - 6]} ... {line[len(line) - end - 1 :]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a hint after an unknown name: the closest known one, or else the known names, at most 50.
+    """Returns a hint for an unknown name: the closest known one, else the known names, at most 50.
 
     >>> nearest("gpt-2", ["gpt2", "bert-base"]), nearest("x", map(str, range(10, 99)))[-14:]
     ("did you mean 'gpt2'?", '59 and 39 more')
@@ -68,25 +68,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     if close:
         return f"did you mean {lower[close[0]]!r}?"
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return "known: " + ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return "known: " + ", ".join(names[:MAX_NAMES]) + more
 
 
-def many(count: int, what: str = "example", plural: str | None = None) -> str:
-    """Returns a count with its noun; ``plural`` is the plural if it is not formed by an s.
+def plural(count: int, noun: str = "example", irregular: str | None = None) -> str:
+    """Returns a count with its noun; ``irregular`` is the plural if it is not formed by an s.
 
-    >>> many(1), many(1200, "label"), many(0, "entity", "entities")
+    >>> plural(1), plural(1200, "label"), plural(0, "entity", "entities")
     ('1 example', '1,200 labels', '0 entities')
     """
-    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+    return f"{count:,} {noun if count == 1 else irregular or noun + 's'}"
 
 
-def lookup(table: Mapping[str, T], key: str, what: str) -> T:
-    """Returns ``table[key]``. Raises ``HeedfulError`` for an unknown key, naming the nearest; ``what`` names its kind.
+def lookup(table: Mapping[str, T], key: str, kind: str) -> T:
+    """Returns ``table[key]``. Raises ``HeedfulError`` for an unknown key, with the nearest one; ``kind`` is a noun.
 
     >>> lookup({"relu": max}, "relu", "activation")
     <built-in function max>
     """
     if key not in table:
-        raise HeedfulError(f"unknown {what} {key!r}; {nearest(str(key), table)}")
+        raise HeedfulError(f"unknown {kind} {key!r}; {nearest(str(key), table)}")
     return table[key]

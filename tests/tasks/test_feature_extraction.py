@@ -18,7 +18,7 @@ import heedful
 from heedful import cli, presets
 from heedful.config import PooledHead, RotaryPosition
 from heedful.data import Row, Rows, read
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import load, save
@@ -101,7 +101,7 @@ def test_texts_are_read_as_transformers_reads_them(most: int, tmp_path: Path) ->
         assert [*example.sides] == wanted
     lengths = [len(ids) for example in task.encode(TRIPLES).examples for ids in example.sides]
     cut = sum(length > most for length in lengths)
-    assert note == (f"{many(cut, 'text')} cut to {most} tokens (--data.max-length)" if cut else "")
+    assert note == (f"{plural(cut, 'text')} cut to {most} tokens (--data.max-length)" if cut else "")
     assert task.lengths(examples).tolist() == [[len(ids) for ids in example.sides] for example in examples]
 
 

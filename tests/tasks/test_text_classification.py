@@ -15,7 +15,7 @@ import torch
 import heedful
 from heedful.config import EncoderConfig
 from heedful.data import Row, Rows, read
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
@@ -129,7 +129,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(most: int, tmp_path: Path)
     whole = [len(example.ids) for example in task.encode(PAIRS).examples]
     cut = sum(length > most for length in whole)
     assert kept == PAIRS
-    assert note == (f"{many(cut)} cut to {most} tokens (--data.max-length)" if cut else "")
+    assert note == (f"{plural(cut)} cut to {most} tokens (--data.max-length)" if cut else "")
     assert lost == cut
     assert unread == [row for row, length in zip(PAIRS, whole, strict=True) if length > most]
 

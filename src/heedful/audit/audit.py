@@ -24,7 +24,7 @@ from heedful.config import ModelConfig, VisionConfig
 from heedful.data import Rows, image_folder
 from heedful.data.split import row_keys
 from heedful.data.texts_on_disk import any_on_disk, continues_previous
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.models.base import device_of
 from heedful.pretrained.fill_model import build_empty
 from heedful.settings import RunSettings
@@ -56,9 +56,9 @@ class Audit:
         """Returns the printed lines, warnings first."""
         ordered = sorted(self.findings, key=lambda finding: finding.level == "fact")
         count = sum(finding.level == "warning" for finding in ordered)
-        verdict = "nothing stands out" if not count else f"{many(count, 'thing')} to look at, marked !"
+        verdict = "nothing stands out" if not count else f"{plural(count, 'thing')} to look at, marked !"
         return [
-            f"{many(self.examples)}, {self.validation_examples:,} for validation: {verdict}",
+            f"{plural(self.examples)}, {self.validation_examples:,} for validation: {verdict}",
             *(finding.line() for finding in ordered),
             *([""] if self.sample else []),
             *self.sample,

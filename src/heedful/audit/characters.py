@@ -10,7 +10,7 @@ from heedful.audit.findings import Finding, location
 from heedful.data import Row
 from heedful.data.documents import line_of_character
 from heedful.data.rows import Kind
-from heedful.errors import many
+from heedful.errors import plural
 
 # name: (pattern, description and remedy)
 SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
@@ -82,7 +82,7 @@ def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Find
         "with accents apart from their letters (not NFC), so that equal words differ; normalise all of them"
     )
     return [
-        Finding(name, "warning", len(unique), f"{many(len(unique))} {descriptions[name]}", unique)
+        Finding(name, "warning", len(unique), f"{plural(len(unique))} {descriptions[name]}", unique)
         for name, unique in ((name, list(dict.fromkeys(places))) for name, places in locations.items())
         if unique
     ]

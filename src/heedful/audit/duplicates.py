@@ -13,7 +13,7 @@ from heedful.audit.findings import Finding, location
 from heedful.data import Row, Rows
 from heedful.data.rows import Kind
 from heedful.data.split import Key, collapse_blanks, input_values
-from heedful.errors import many
+from heedful.errors import plural
 
 # Shares from which duplicates (of unlabelled and of labelled rows) and copies are a warning: real texts recur.
 DUPLICATES, DUPLICATES_LABELLED, COPIED = 1 / 3, 0.01, 0.01
@@ -30,7 +30,7 @@ COPIES = {
 def check_skipped_rows(rows: Rows) -> Iterator[Finding]:
     """Reports blank rows, and files that could not be read."""
     if rows.skipped:
-        text = f"{many(rows.skipped, 'blank or unreadable row')} left out"
+        text = f"{plural(rows.skipped, 'blank or unreadable row')} left out"
         yield Finding("skipped", "warning", rows.skipped, text, rows.blank)
 
 
@@ -58,12 +58,12 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
         share = len(duplicates) / len(rows)
         is_warning = share > (DUPLICATES_LABELLED if is_labelled else DUPLICATES)
         text = (
-            f"{many(len(duplicates))} ({100 * share:.1f} %) repeat an earlier one and are learned once more each time"
+            f"{plural(len(duplicates))} ({100 * share:.1f} %) repeat an earlier one and are learned once more each time"
         )
         text += ", leave them out unless that is meant" if is_warning and not is_labelled else ""
         yield Finding("duplicates", "warning" if is_warning else "fact", len(duplicates), text, duplicates)
     if contradictions:
-        text = f"{many(len(contradictions))} with the input of another, but another output"
+        text = f"{plural(len(contradictions))} with the input of another, but another output"
         text += "; correct their labels" if is_labelled else ""
         yield Finding("contradict", "warning" if is_labelled else "fact", len(contradictions), text, contradictions)
 
@@ -81,7 +81,7 @@ def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
         places = [location(row) for row in rows if _are_equal(row, first, second)]
         if places:
             share = len(places) / len(rows)
-            text = f"{many(len(places))} ({100 * share:.1f} %) whose {second} is the {first}; {remedy}"
+            text = f"{plural(len(places))} ({100 * share:.1f} %) whose {second} is the {first}; {remedy}"
             is_warning = share > COPIED or "text_pair" in columns
             yield Finding("copies", "warning" if is_warning else "fact", len(places), text, places)
 
@@ -180,11 +180,11 @@ def check_near_duplicates(
         part = f"{100 * len(places) / compared:.1f} %" + (f" of {compared:,} looked at" if compared < total else "")
         least = "" if near.is_complete else "at least "
         if name == "similar":
-            text = f"{least}{many(len(places))} ({part}) nearly as another, {_difference(equal, len(places))}"
+            text = f"{least}{plural(len(places))} ({part}) nearly as another, {_difference(equal, len(places))}"
             yield Finding(name, "fact", len(places), text, places)
         else:
             is_warning = len(places) > OVERLAP_WARNING * compared
-            text = f"{least}{many(len(places), 'validation example')} ({part}) nearly as one of training, "
+            text = f"{least}{plural(len(places), 'validation example')} ({part}) nearly as one of training, "
             text += _difference(equal, len(places))
             text += "; scores come out too high, keep similar examples on one side" if is_warning else ""
             yield Finding(name, "warning" if is_warning else "fact", len(places), text, places)

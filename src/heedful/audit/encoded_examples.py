@@ -9,7 +9,7 @@ import numpy as np
 
 from heedful.audit.findings import Finding, location
 from heedful.data import Row
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named
 
@@ -25,7 +25,7 @@ def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
         low, middle, high = np.percentile(side, (5, 50, 95))
         descriptions.append(
             (f"{name} " if len(names) > 1 else "")
-            + f"{many(round(middle), 'token')} in the middle, most between {low:.0f} and {high:.0f}, "
+            + f"{plural(round(middle), 'token')} in the middle, most between {low:.0f} and {high:.0f}, "
             + f"{side.max()} at most"
         )
     if descriptions:
@@ -65,11 +65,11 @@ def check_tokens(task: Task, encoded: Encoded, most: int = MAX_EXAMPLES) -> Iter
     of = f" of {len(chosen):,} examples looked at" if step > 1 else ""
     if unknown:
         share = 100 * unknown / total
-        text = f"{many(unknown, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
+        text = f"{plural(unknown, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
         text += "; train anew with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
         yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
     if without_target:
-        text = f"{many(len(without_target))}{of} with nothing to learn: every label is masked; look at what is cut"
+        text = f"{plural(len(without_target))}{of} with nothing to learn: every label is masked; look at what is cut"
         yield Finding("masked", "warning", len(without_target), text, without_target)
     if step > 1:
         text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were looked at, evenly spread"

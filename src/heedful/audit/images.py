@@ -9,7 +9,7 @@ from pathlib import Path
 from heedful.audit.findings import Finding, location, relative_path
 from heedful.config import VisionConfig
 from heedful.data import Row, image_folder
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.tasks.task import Encoded
 from heedful.util.escaping import named
 
@@ -33,12 +33,12 @@ def check_images(rows: Sequence[Row]) -> Iterator[Finding]:
     yield Finding("sizes", "fact", len(set(sizes)), text)
     odd = [row for row, head in zip(rows, heads, strict=True) if _odd(*head.size)]
     if odd:
-        text = f"{many(len(odd), 'image')} of one pixel, or more than {MAX_RATIO} times as long as wide"
+        text = f"{plural(len(odd), 'image')} of one pixel, or more than {MAX_RATIO} times as long as wide"
         text += "; a square shows little"
         yield Finding("shapes", "warning", len(odd), text, list(map(location, odd)))
     animated = [row for row, head in zip(rows, heads, strict=True) if head.moving]
     if animated:
-        text = f"{many(len(animated), 'image')} of several frames, of which only the first is read"
+        text = f"{plural(len(animated), 'image')} of several frames, of which only the first is read"
         yield Finding("frames", "warning", len(animated), text, list(map(location, animated)))
 
 
@@ -58,7 +58,7 @@ def check_empty_folders(sources: Sequence[str], split: str) -> Iterator[Finding]
         empty += image_folder.empty_label_folders(folders.get(split, "") if folders else source)
     if empty:
         names = ", ".join(f"'{named(Path(folder).name)}'" for folder in empty[:5])
-        text = f"{many(len(empty), 'folder')} without an image ({names}), so that no such label is learned"
+        text = f"{plural(len(empty), 'folder')} without an image ({names}), so that no such label is learned"
         yield Finding("empty", "warning", len(empty), text, [relative_path(folder) for folder in empty])
 
 
@@ -73,7 +73,7 @@ def image_sample(config: VisionConfig, encoded: Encoded) -> list[str]:
     side = patches.patch_size
     name = named(Path(row.values["image"].name).name)
     line = (
-        f"  {name}, {_size_text(size)}{resized}, {many(patches.channels, 'channel')}, "
-        f"{many(count, 'patch', 'patches')} of {side} × {side}{prefix} → {named(row.values['label'])}"
+        f"  {name}, {_size_text(size)}{resized}, {plural(patches.channels, 'channel')}, "
+        f"{plural(count, 'patch', 'patches')} of {side} × {side}{prefix} → {named(row.values['label'])}"
     )
     return ["the first example, as the model is given it", line]

@@ -13,7 +13,7 @@ from heedful.data import Row, Rows
 from heedful.data.cell_values import parse_number
 from heedful.data.conll import line_of_word
 from heedful.data.rows import Kind
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.util.escaping import named
 
 RARE = 5  # examples below which a label is hardly learned
@@ -62,7 +62,7 @@ def _distribution(counts: Counter[str]) -> str:
     total = counts.total()
     common = ", ".join(f"{named(label)} {100 * count / total:.1f} %" for label, count in counts.most_common(8))
     more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
-    return f"{many(len(counts), 'label')}: {common}{more}"
+    return f"{plural(len(counts), 'label')}: {common}{more}"
 
 
 def _are_numbers(labels: Collection[str]) -> bool:
@@ -101,7 +101,9 @@ def check_unknown_labels(
         return [], validation
     first = ", ".join(map(_quoted, sorted(locations)[:5])) + (", ..." if len(locations) > 5 else "")
     it = "it" if len(locations) == 1 else "them"
-    text = f"{many(len(locations), 'label')} that training has not ({first}); mend {it}, or give examples to learn {it}"
+    text = (
+        f"{plural(len(locations), 'label')} that training has not ({first}); mend {it}, or give examples to learn {it}"
+    )
     places = [place for label in sorted(locations) for place in locations[label]]
     return [Finding("unlearned", "warning", len(locations), text, places, "valid")], known_rows
 
@@ -199,5 +201,5 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
         )
         more = ", ..." if len(tags) > 3 else ""
         verb = "stands" if len(tags) == 1 else "stand"
-        text = f"{many(len(tags), 'label')} {verb} on one word alone: {listed}{more}; give other words"
+        text = f"{plural(len(tags), 'label')} {verb} on one word alone: {listed}{more}; give other words"
         yield Finding("one word", "warning", len(tags), text, [first[tag] for tag in tags])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.tasks.task import text_of_value
 from heedful.util.escaping import visible
 from heedful.util.values import to_json
@@ -30,7 +30,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     for parts in ("by_language", "by_kind"):
         for name, group in result.get(parts, {}).items():
             figures = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
-            print(f"  {name:<18}{figures} ({many(group['examples'])})")
+            print(f"  {name:<18}{figures} ({plural(group['examples'])})")
     if "by_class" in result:
         print(*class_table(result["by_class"]), sep="\n")
 

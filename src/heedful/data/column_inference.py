@@ -13,7 +13,7 @@ from typing import Any
 from heedful.data.cell_values import brief, parse_number
 from heedful.data.rows import Kind, Rows, required_columns
 from heedful.data.text_files import display_name
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 
 SAMPLE = 1000  # rows that a guess looks at
 NEAR = 0.8  # from which likeness on (difflib's ratio) a cell is a wanted name with a slip: "sorce" 0.91, "test" 0.75
@@ -376,7 +376,7 @@ def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) ->
         if implausible_classes(tags):
             where = rows.columns[place] if len(sources) > 1 else display_name(sources[0])
             raise HeedfulError(
-                f"{len(set(tags)):,} different values of {column!r} in {many(len(tags), 'row')}, such as "
+                f"{len(set(tags)):,} different values of {column!r} in {plural(len(tags), 'row')}, such as "
                 f"{brief(tags[0])!r}, in {where}:{rows[0].line}; give {' and '.join(required_columns(kinds))} alone, "
                 f"or a {column} that many rows share, such as fr"
             )

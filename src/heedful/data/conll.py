@@ -14,7 +14,7 @@ from heedful.data.cell_values import brief, checked_text
 from heedful.data.records import BLANK, MISSING, ParquetRecords, class_names, nested_keys, nested_value, read_json_lines
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import display_name, extension, read_lines
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 
 LISTS = (".jsonl", ".ndjson", ".parquet")
 KEYS = {"words": ("words", "tokens"), "tags": ("tags", "ner_tags")}  # of files with lists; the Hub's names come last
@@ -180,7 +180,7 @@ class _ColumnFile:
                     continue
             if cells and len(cells) != width:
                 raise HeedfulError(
-                    f"{many(len(cells), 'column')} where line {first_line} has {width}, in "
+                    f"{plural(len(cells), 'column')} where line {first_line} has {width}, in "
                     f"{display_name(self.path)}:{number}; "
                     f"{'a word without its tag? ' if len(cells) < width else ''}{HOW}"
                 )
@@ -216,7 +216,7 @@ class _ColumnFile:
         outside = next((name for name in self._names if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
             raise HeedfulError(
-                f"{many(len(first), 'column')}, and column {outside} is wanted, in {location}; choose others: "
+                f"{plural(len(first), 'column')}, and column {outside} is wanted, in {location}; choose others: "
                 "--data.columns 1" + (f",{len(first)}" if self._has_tags else "")
             )
         self._positions = tuple(int(name) - 1 for name in self._names)
@@ -264,7 +264,8 @@ class _ListFile:
             words, tags = (self._list(record, name, location) for name in self.file_columns)
             if len(words) != len(tags):
                 raise HeedfulError(
-                    f"{many(len(words), 'word')} and {many(len(tags), 'tag')}, in {location}; give each word one tag"
+                    f"{plural(len(words), 'word')} and {plural(len(tags), 'tag')}, in {location}; "
+                    "give each word one tag"
                 )
             classes = class_names(features, tags_key)
             yield Sentence(

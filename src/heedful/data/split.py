@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from heedful.data.lazy_image import LazyImage
 from heedful.data.rows import Row
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.util.values import check
 
 FRACTION, MAX_ROWS = 0.05, 2000  # default share of the rows, and its maximum number
@@ -53,7 +53,7 @@ def split(
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""
         raise HeedfulError(
-            f"{where}{many(len(rows), 'row')} with {many(len(groups), 'different value')} of {by!r} are too few to "
+            f"{where}{plural(len(rows), 'row')} with {plural(len(groups), 'different value')} of {by!r} are too few to "
             "split; give more rows, or a validation file: --valid FILE"
         )
     drawn = sorted(groups, key=lambda key: blake2b(b"%d\0" % seed + smallest[key], digest_size=16).digest())

@@ -14,7 +14,7 @@ from heedful.data.file_formats import EXTENSIONS
 from heedful.data.rows import Kind, Row, Rows, Span
 from heedful.data.tables import Table
 from heedful.data.text_files import display_name, extension, read_text
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 
 log = logging.getLogger("heedful")
 
@@ -64,7 +64,7 @@ def read_rows(
                 rows.append(row)
     if reader.ambiguous:
         log.warning(
-            f"{many(reader.ambiguous, 'answer')} occur{'s' if reader.ambiguous == 1 else ''} several times in the "
+            f"{plural(reader.ambiguous, 'answer')} occur{'s' if reader.ambiguous == 1 else ''} several times in the "
             "context: the first occurrence counts; give answer_start to choose another"
         )
     if not rows:

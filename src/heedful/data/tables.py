@@ -34,7 +34,7 @@ from heedful.data.records import (
 )
 from heedful.data.rows import Kind, Rows, required_columns
 from heedful.data.text_files import STDIN, display_name, extension, raw_lines, read_lines
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 
 Reader = Labels | Numbers
 MAX_FIELD = 2**31 - 1  # characters of a CSV field: the largest limit that every platform accepts
@@ -204,7 +204,7 @@ class Table:
         for number, cells in chain([] if has_header else [(line, first)], sample, rows):
             if cells and len(cells) != len(first):
                 raise HeedfulError(
-                    f"{many(len(cells), 'column')} where line {line} has {len(first)}, in "
+                    f"{plural(len(cells), 'column')} where line {line} has {len(first)}, in "
                     f"{display_name(self.path)}:{number}; correct that row (a tab or a comma too few or too many?)"
                 )
             location = f"{display_name(self.path)}:{number}"
@@ -262,7 +262,7 @@ class Table:
             column, number = outside
             separator = "commas" if self.format.kind == "csv" else "tabs"
             raise HeedfulError(
-                f"{many(width, 'column')}, and column {number} is wanted for {column!r}, in "
+                f"{plural(width, 'column')}, and column {number} is wanted for {column!r}, in "
                 f"{display_name(self.path)}:{line}; "
                 f"separate the columns by {separator}, or choose others: --data.columns 1,2"
             )
@@ -331,7 +331,7 @@ class Table:
         optional = next((name for name in self._absent() if self.columns[name].endswith("?")), None)
         also = f", or with a third: --data.columns {numbers},{optional}={count + 1}" if optional and count == 2 else ""
         return HeedfulError(
-            f"{many(len(first), 'column')} without a header, and {count} are wanted "
+            f"{plural(len(first), 'column')} without a header, and {count} are wanted "
             f"({', '.join(self.chosen_columns)}), in {display_name(self.path)}:{line}; "
             f"give their numbers: --data.columns {numbers}{also}"
         )

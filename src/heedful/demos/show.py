@@ -14,7 +14,7 @@ from typing import Any
 from heedful import tasks
 from heedful.audit.audit import start_warnings
 from heedful.data import Rows, read
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.settings import RunSettings
 from heedful.tasks.task import Measured
@@ -55,7 +55,7 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
         raise HeedfulError(f"--out {folder} is not empty; name a new folder")
     kind = tasks.get(demo.settings.task)
     rows = read(list(demo.settings.train), kind.columns, split="test")
-    say(f"{demo.title}\n{many(len(rows))} kept for the end.\n")
+    say(f"{demo.title}\n{plural(len(rows))} kept for the end.\n")
     train(
         replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet, audit=start_warnings
     )

@@ -13,7 +13,7 @@ from heedful.data import Rows, read
 from heedful.data.builtin import SPLITS
 from heedful.data.conll import with_stripped_words
 from heedful.data.prediction_inputs import name_columns_option
-from heedful.errors import HeedfulError, many, nearest
+from heedful.errors import HeedfulError, nearest, plural
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import metrics_of_draws
@@ -175,7 +175,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
     encoded = [pipe.task.encode(rows) for pipe in pipes]
     accepted = [{id(row) for row in part.rows} for part in encoded]
     both = Rows((row for row in rows if all(id(row) in ids for ids in accepted)), rows.skipped, rows.columns)
-    say(f"{many(len(both))}{f', {rows.skipped:,} blank or unreadable ones left out' if rows.skipped else ''}")
+    say(f"{plural(len(both))}{f', {rows.skipped:,} blank or unreadable ones left out' if rows.skipped else ''}")
     for letter, part in zip("AB", encoded, strict=True):
         if part.note:
             say(f"{letter}: {part.note}")
@@ -183,7 +183,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
         return encoded
     if not both:
         raise HeedfulError("no example is taken by both models; give shorter ones")
-    say(f"{many(len(rows) - len(both))} that one of the models cannot take left out for both")
+    say(f"{plural(len(rows) - len(both))} that one of the models cannot take left out for both")
     return [pipe.task.encode(both) for pipe in pipes]
 
 

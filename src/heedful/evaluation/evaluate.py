@@ -12,7 +12,7 @@ from heedful.data.builtin import PREFIX, SPLITS
 from heedful.data.conll import with_stripped_words
 from heedful.data.prediction_inputs import name_columns_option
 from heedful.data.text_files import STDIN
-from heedful.errors import HeedfulError, many, nearest
+from heedful.errors import HeedfulError, nearest, plural
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import overall
@@ -108,7 +108,7 @@ def evaluate(
         say(line)
     drawn = draw is not None and draw(measured, encoded.rows)
     if drawn and (wrong := measured.details.get("mistakes_total")):
-        say(f"the surest {len(measured.details['mistakes']):,} of {many(wrong, 'mistake')} are shown")
+        say(f"the surest {len(measured.details['mistakes']):,} of {plural(wrong, 'mistake')} are shown")
     if draw is not None and not drawn:
         say(f"nothing was drawn: {pipe.task.name} has no picture of its scores, so that --out was not made")
     return {
@@ -131,7 +131,7 @@ def _silent(line: str) -> None:
 
 def _reading_lines(rows: Rows, note: str) -> list[str]:
     skipped = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
-    return [f"{many(len(rows))}{skipped}", *map(_by_columns, rows.notes), *([note] if note else [])]
+    return [f"{plural(len(rows))}{skipped}", *map(_by_columns, rows.notes), *([note] if note else [])]
 
 
 def _by_columns(note: str) -> str:

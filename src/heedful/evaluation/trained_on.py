@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from heedful.data import Row
 from heedful.data.split import row_keys
 from heedful.data.texts_on_disk import continues_previous
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics.example_scores import Scored, overall
 from heedful.metrics.verdict import chosen
 from heedful.tasks.task import Measured, Task
@@ -151,7 +151,7 @@ def overlap_line(found: Overlap, metric: str, metrics: Mapping[str, Any], others
     """Returns one line for people about rows that were trained on."""
     beside = {} if others is None else overall(others)
     about = "about " if found.estimated else ""
-    line = f"! the model was trained on {about}{found.trained:,} of {many(found.rows)}"
+    line = f"! the model was trained on {about}{found.trained:,} of {plural(found.rows)}"
     if metric in beside and metric in metrics:
         name = metric.replace("_", " ")
         return f"{line}: {name} is {metrics[metric]:.4g} on all, {beside[metric]:.4g} on the others"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from heedful.errors import HeedfulError, InputError, many
+from heedful.errors import HeedfulError, InputError, plural
 from heedful.tasks.token_batches import seed_of_repeat
 from heedful.util.input_warnings import CountWarning, InputWarning
 
@@ -151,6 +151,6 @@ class BlockWarnings(logging.Filter):
     def end(self, number: int) -> None:
         """Logs the counts of all ``number`` inputs."""
         for text, count in self.counts.items():
-            log.warning(f"{count:,} of {many(number, 'input')} {text}")
+            log.warning(f"{count:,} of {plural(number, 'input')} {text}")
         if self.hidden:
-            log.warning(f"{many(self.hidden, 'more warning')} like these")
+            log.warning(f"{plural(self.hidden, 'more warning')} like these")

@@ -16,7 +16,7 @@ from typing import Any
 from heedful import __version__
 from heedful.data.prediction_inputs import Input, input_identity, read_inputs
 from heedful.data.text_files import STDIN
-from heedful.errors import HeedfulError, InputError, many
+from heedful.errors import HeedfulError, InputError, plural
 from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, blocks, size_of
 from heedful.inference.output_file import PartialFile, is_json, one_line
 from heedful.inference.pipeline import Pipeline, pipeline
@@ -104,7 +104,7 @@ def predict(
         file, done, resolved = _output(ranks, stack, out, facts, total, resolved, overwrite)
         progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
         if done:
-            progress.note(f"continues after {many(done, 'prediction')}")
+            progress.note(f"continues after {plural(done, 'prediction')}")
         number = done
         try:
             for pairs in _predictions(pipe, read(), resolved, done):
@@ -118,12 +118,12 @@ def predict(
                 progress.tick(number)
         except KeyboardInterrupt:
             if file is not None:
-                progress.note(f"{many(number, 'prediction')} kept in {file.part}; the same call continues after them")
+                progress.note(f"{plural(number, 'prediction')} kept in {file.part}; the same call continues after them")
             raise
         if file is not None:
             file.finish()
         seconds = round(time.monotonic() - began, 3)
-        progress.note(f"{many(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
+        progress.note(f"{plural(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
     facts_of_call = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
     return {**facts_of_call, "inputs": number, "before": done, "seconds": seconds}
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data import Row, Rows
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.tasks.task import Batch, Encoded, arrow_joined
 from heedful.tasks.token_batches import IGNORED, padded
@@ -94,11 +94,12 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
             left_out.append(row)
     if not examples:
         raise HeedfulError(
-            f"every example is longer than {many(most, 'token')}, in {rows[0].file}; raise --data.max-length, or give "
+            f"every example is longer than {plural(most, 'token')}, in {rows[0].file}; raise --data.max-length, or "
+            "give "
             "shorter ones"
         )
-    note = f"{many(sum(sum(example.learned) for example in examples), 'token')} of answers learned, prompts are read"
-    note += f"; {many(len(left_out))} longer than {most} tokens left out" if left_out else ""
+    note = f"{plural(sum(sum(example.learned) for example in examples), 'token')} of answers learned, prompts are read"
+    note += f"; {plural(len(left_out))} longer than {most} tokens left out" if left_out else ""
     return Encoded(examples, fitting, note, len(left_out), left_out)
 
 

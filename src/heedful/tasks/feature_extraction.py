@@ -18,7 +18,7 @@ from heedful.config import Config, DecoderConfig, EncoderConfig, Head, PooledHea
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.batching import evaluation_batches
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics import ranking
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.example_scores import Scored, overall
@@ -223,7 +223,7 @@ class FeatureExtraction(EncoderTask):
             unread += [row] if any(less for _, less in own) else []
         self.main_metric = "mrr" if examples and examples[0].score is None else "spearman"
         reason = "--data.max-length" if most == max_length else "the model takes no more"
-        note = f"{many(sum(cut), 'text')} cut to {most} tokens ({reason})" if unread else ""
+        note = f"{plural(sum(cut), 'text')} cut to {most} tokens ({reason})" if unread else ""
         return Encoded(examples, rows, note, len(unread), unread)
 
     def _ids(self, texts: Sequence[str], most: int) -> tuple[list[list[int]], list[bool]]:

@@ -20,7 +20,7 @@ from heedful.data import Kind, LazyImage, Row, Rows
 from heedful.data.image_arrays import channel_moments
 from heedful.data.image_transforms import erase, flip, mixup, pad_crop, rand_augment
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.heads import head_of
 from heedful.metrics.classification import Labelled, Mistakes, among_top
 from heedful.metrics.example_scores import overall
@@ -243,7 +243,7 @@ class ImageClassification(Task):
             resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
             kept[:] = self.preprocessing.fitted(image)
             examples.append((kept, number))
-        to = f"{many(resized, 'image')} resized to {_by(self.preprocessing.shape)} (--image.size)"
+        to = f"{plural(resized, 'image')} resized to {_by(self.preprocessing.shape)} (--image.size)"
         return Encoded(examples, rows, to if resized else "")
 
     def lengths(self, examples: Sequence[LabelledImage]) -> np.ndarray:

@@ -14,7 +14,7 @@ from heedful.data.column_inference import MOST, implausible_classes
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content_digest
 from heedful.data.text_files import extension
-from heedful.errors import HeedfulError, many, nearest
+from heedful.errors import HeedfulError, nearest, plural
 from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import overall
 from heedful.pretrained.config_keys import label_names
@@ -37,7 +37,7 @@ def names_of(rows: Sequence[Row]) -> list[str]:
     names = sorted({label for row in rows for label in labels_of(row)})
     if not names or (len(names) == 1 and not several(rows)):
         found = f"the one label {names[0]!r}" if names else "no label"
-        raise HeedfulError(f"{rows[0].file}: {found} in {many(len(rows), 'row')}; there must be two to tell apart")
+        raise HeedfulError(f"{rows[0].file}: {found} in {plural(len(rows), 'row')}; there must be two to tell apart")
     return names
 
 
@@ -62,7 +62,7 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
     if len(labels) <= MOST or implausible_classes(labels) != "text":
         return None
     return (
-        f"its {many(len(labels), 'label')}, such as {brief(labels[0])!r}, look like text; if they are, say which "
+        f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like text; if they are, say which "
         "column of the training data holds the labels: --data.columns"
     )
 
@@ -113,7 +113,8 @@ def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
     if found is None:
         return "every label has too few examples to hold some back; give validation data: --valid"
     return (
-        f"{many(len(set(labels)), 'different label')} in {many(len(rows), 'row')}, such as {brief(labels[0])!r}: they "
+        f"{plural(len(set(labels)), 'different label')} in {plural(len(rows), 'row')}, such as {brief(labels[0])!r}: "
+        "they "
         f"look like {found}; say where the labels stand, if in the other column: --data.columns "
         f"{','.join(reversed(columns))}, else give validation data: --valid"
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from heedful.data import Rows
 from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, count_token, read_windows
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.tasks.conversations import prompt_and_target
@@ -49,7 +49,8 @@ def window_stream(
     """
     if room < 1:
         raise HeedfulError(
-            f"{many(room + added, 'token')} cannot hold a text and the {many(added, 'special one')} around it; raise "
+            f"{plural(room + added, 'token')} cannot hold a text and the {plural(added, 'special one')} around it; "
+            "raise "
             "--data.max-length"
         )
     tokens, starts = token_stream(tokenizer, rows, [], [special_id(tokenizer.end)])
@@ -58,7 +59,7 @@ def window_stream(
         raise HeedfulError(f"no token that can be masked{where}: nothing to learn from; give more text")
     stream = Stream(tokens, min(room, len(tokens) - 1), starts)
     around = f"{added} special ones around each" if added > 1 else "a special one after each"
-    note = f"{many(len(tokens), 'token')} in windows of {stream.context}, {around}"
+    note = f"{plural(len(tokens), 'token')} in windows of {stream.context}, {around}"
     if isinstance(tokens, np.memmap):
         note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
     if unknown := count_token(tokens, tokenizer.unknown):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.rows import Span
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.tasks.encoder_task import overlapping_windows
 from heedful.text import Tokenizer
 from heedful.text.word_boundaries import is_word_border
@@ -114,7 +114,9 @@ def question_windows(
     if room < 4:
         raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {around.added + 4}")
     if shared > most // 2:
-        raise HeedfulError(f"windows of {many(most, 'token')} cannot share {shared} (stride); give {most // 2} or less")
+        raise HeedfulError(
+            f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less"
+        )
     passages = passages_of(tokenizer, (context for _, context in asked))
     questions = tokenizer.encode([question for question, _ in asked])
     found: list[QuestionWindow] = []
@@ -128,9 +130,9 @@ def question_windows(
         unread += [row] if short or nowhere else []
         found += made
     told = (
-        (split, f"{many(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
-        (cut, f"{many(cut, 'question')} cut to {room // 2} tokens"),
-        (lost, f"{many(lost, 'answer')} in no window whole, so learned as none"),
+        (split, f"{plural(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
+        (cut, f"{plural(cut, 'question')} cut to {room // 2} tokens"),
+        (lost, f"{plural(lost, 'answer')} in no window whole, so learned as none"),
     )
     return QuestionWindows(found, "; ".join(text for count, text in told if count), unread)
 

@@ -19,7 +19,7 @@ from heedful.config import Head, SpanHead, StackConfig
 from heedful.data import Kind, Row, Rows, split
 from heedful.data.rows import Span
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, many, nearest
+from heedful.errors import HeedfulError, nearest, plural
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.squad import best_thresholds, by_kind, likest_sentences, score, squad_sums
 from heedful.models import Model
@@ -139,7 +139,7 @@ class QuestionAnswering(EncoderTask):
         none = any(not row.values["answers"] for row in rows)
         if not any(row.values["answers"] for row in rows):
             raise HeedfulError(
-                f"{rows[0].file}:{rows[0].line}: none of {many(len(rows), 'question')} has an answer, so nothing is "
+                f"{rows[0].file}:{rows[0].line}: none of {plural(len(rows), 'question')} has an answer, so nothing is "
                 'there to point at; give answers: "answers": {"text": ["..."], "answer_start": [0]}'
             )
         data = settings.data

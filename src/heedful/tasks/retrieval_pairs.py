@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data import Row
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics import ranking
 from heedful.settings import RunSettings
 
@@ -37,7 +37,7 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
         )
     if scores != {None} and len(scores) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: every score is {scores.pop():g}, in {many(len(rows), 'row')}; there must be two to put "
+            f"{rows[0].file}: every score is {scores.pop():g}, in {plural(len(rows), 'row')}; there must be two to put "
             "in order"
         )
     idle = {

@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Row, Rows
 from heedful.data.batching import evaluation_batches
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.generation import decode
 from heedful.generation.options import Options
 from heedful.generation.stopping import cut
@@ -159,10 +159,12 @@ class SequenceToSequence(EncoderDecoderTask):
         left_out = len(fits) - sum(fits)
         if left_out == len(fits):
             remedy = "raise --data.max-length" if most == max_length else "the model takes no more, give shorter ones"
-            raise HeedfulError(f"every example is longer than {many(most or 0, 'token')}, in {rows[0].file}; {remedy}")
+            raise HeedfulError(
+                f"every example is longer than {plural(most or 0, 'token')}, in {rows[0].file}; {remedy}"
+            )
         fitting = Rows(compress(rows, fits), rows.skipped, rows.columns)
-        notes = [f"{len(long):,} of {many(len(rows), 'text')} cut to {most} tokens"] if long else []
-        notes += [f"{many(left_out)} longer than {most} tokens left out"] if left_out else []
+        notes = [f"{len(long):,} of {plural(len(rows), 'text')} cut to {most} tokens"] if long else []
+        notes += [f"{plural(left_out)} longer than {most} tokens left out"] if left_out else []
         truncated = {*long}
         unread = [row for place, row in enumerate(rows) if place in truncated or not fits[place]]
         note = f"{', '.join(notes)} ({reason})" if notes else ""

@@ -9,7 +9,7 @@ from typing import Any
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of_word
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, many, nearest
+from heedful.errors import HeedfulError, nearest, plural
 from heedful.metrics.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
 ORDER = {part: place for place, part in enumerate("BIES")}
@@ -40,7 +40,8 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
             first.setdefault(tag, (row, place))
     if len(first) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: the one tag {next(iter(first))!r} in {many(len(rows), 'sentence')}; there must be two to "
+            f"{rows[0].file}: the one tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; there must be "
+            "two to "
             "tell apart"
         )
     others = [tag for tag in first if tag != OUTSIDE]
@@ -80,11 +81,11 @@ def told(rows: Sequence[Row], labels: Sequence[str]) -> str:
     """The scheme that the tags of rows keep, for people: ``IOB2 tags of 6 kinds, 1,975 entities``."""
     scheme = scheme_of(labels)
     if scheme == "plain":
-        return many(len(labels), "tag")
+        return plural(len(labels), "tag")
     found = Counter(entity.kind for row in rows for entity in entities(row.values["tags"], scheme))
     kinds = {parted(label)[1] for label in labels} - {""}
     name = "IO" if scheme == "IO" else _kept(rows)
-    return f"{name} tags of {many(len(kinds), 'kind')}, {many(found.total(), 'entity', 'entities')}"
+    return f"{name} tags of {plural(len(kinds), 'kind')}, {plural(found.total(), 'entity', 'entities')}"
 
 
 def _kept(rows: Sequence[Row]) -> str:

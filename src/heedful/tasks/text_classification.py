@@ -16,7 +16,7 @@ from heedful.config import EncoderDecoderConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import are_quantities, parse_number
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics.classification import Labelled, Mistakes
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
@@ -182,7 +182,8 @@ class TextClassification(TextPairTask):
         """Returns the ids of a row's labels."""
         if not self.multi_label and len(labels_of(row)) != 1:
             raise HeedfulError(
-                f"{row.file}:{row.line}: {many(len(labels_of(row)), 'label')}, but this model gives each example one; "
+                f"{row.file}:{row.line}: {plural(len(labels_of(row)), 'label')}, but this model gives each example "
+                "one; "
                 "correct the row, or train with --data.label-separator"
             )
         return numbers_of(row, self.labels)

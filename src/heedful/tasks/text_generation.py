@@ -22,7 +22,7 @@ from heedful.data.batching import evaluation_batches
 from heedful.data.split import Same, content_digest, split
 from heedful.data.texts_on_disk import continues_previous
 from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, count_token, read_windows
-from heedful.errors import HeedfulError, InputError, many
+from heedful.errors import HeedfulError, InputError, plural
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
 from heedful.generation.method import Method
@@ -242,7 +242,7 @@ class TextGeneration(Task):
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
             raise HeedfulError(f"fewer than two tokens of text{where}: nothing to learn from; give more text")
         stream = Stream(tokens, min(context, len(tokens) - 1), starts)
-        note = f"{many(len(tokens), 'token')} in windows of {stream.context}"
+        note = f"{plural(len(tokens), 'token')} in windows of {stream.context}"
         if stream.context < context:
             note += f": the text is shorter than the context of {context}"
         if isinstance(tokens, np.memmap):

@@ -20,7 +20,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.data import Kind, Row, Rows
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks.encoder_task import EncoderTask
@@ -69,7 +69,7 @@ class TextPairTask(EncoderTask):
         limit = min(max_length or self.longest, self.longest)
         examples, cut = examples_of(self.tokenizer, map(self.texts_of, rows), map(self.targets_of, rows), limit)
         reason = "--data.max-length" if limit == max_length else "the model takes no more"
-        note = f"{many(len(cut))} cut to {limit} tokens ({reason})" if cut else ""
+        note = f"{plural(len(cut))} cut to {limit} tokens ({reason})" if cut else ""
         return Encoded(examples, rows, note, len(cut), [rows[number] for number in cut])
 
     def texts_of(self, row: Row) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import parse_number
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics.example_scores import overall
 from heedful.metrics.regression import Regression
 from heedful.models import Model
@@ -217,5 +217,5 @@ def _mean_and_factor(rows: Sequence[Row]) -> dict[str, float]:
     numbers = np.array([row.values["label"] for row in rows], dtype=np.float64)
     deviation = float(numbers.std())
     if not deviation or not math.isfinite(deviation):
-        raise HeedfulError(f"{rows[0].file}: every label is {numbers[0]:g}, in {many(len(rows), 'row')}; give others")
+        raise HeedfulError(f"{rows[0].file}: every label is {numbers[0]:g}, in {plural(len(rows), 'row')}; give others")
     return {"mean": float(numbers.mean()), "factor": 2.0 ** round(math.log2(deviation))}

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.config import Head, StackConfig, TokenHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.split import Same, content_digest
-from heedful.errors import HeedfulError, many
+from heedful.errors import HeedfulError, plural
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.entities import OUTSIDE, Entity, EntityScores, Scheme, entities
 from heedful.models import Model
@@ -162,7 +162,7 @@ class TokenClassification(EncoderTask):
         if parts.max(initial=0) > 1:
             split, reason = int((parts > 1).sum()), "--data.max-length" if most == max_length else "the model's most"
             note += (
-                f"; {many(split, 'sentence')} in {parts[parts > 1].sum():,} windows of "
+                f"; {plural(split, 'sentence')} in {parts[parts > 1].sum():,} windows of "
                 f"{most} tokens ({reason}), each word counted once"
             )
         return Encoded(examples, rows, note)

@@ -18,7 +18,7 @@ from heedful import __version__
 from heedful.data import LazyImage, Row, Rows
 from heedful.data.split import Same, content_digest
 from heedful.data.texts_on_disk import any_on_disk, row_size
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.evaluation.trained_on import TrainedOn
 from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, verdict
 from heedful.models import Model
@@ -52,10 +52,10 @@ def opening_lines(
     origin = f"from {settings.start_from}" if settings.start_from else settings.preset
     fresh = f", {', '.join(model.fresh)} with fresh weights" if model.fresh else ""
     trained = f", {trained_parameters(model):,} of them trained" if model.adapter is not None else ""
-    batch = many(t.batch_tokens, "token") if t.batch_tokens else many(t.batch_size or 0)
+    batch = plural(t.batch_tokens, "token") if t.batch_tokens else plural(t.batch_size or 0)
     weights = "each with a shard of the weights" if t.shard else "each with all of the weights"
     return [
-        f"data       {many(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
+        f"data       {plural(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
         f"           {task.row_line(rows[0])}",
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
@@ -79,7 +79,7 @@ def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
         "patience": "no more gain",
         "already done": f"this run was done already, by {_flag(outcome.met)},",
     }
-    return f"{reasons[outcome.stopped_because]} after {many(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
+    return f"{reasons[outcome.stopped_because]} after {plural(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
 
 
 def within_chance(outcome: Outcome, task: Task) -> str:

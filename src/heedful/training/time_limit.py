@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from heedful.config import ModelConfig
-from heedful.errors import many
+from heedful.errors import plural
 from heedful.models import Model
 from heedful.models.create import create
 from heedful.pretrained.fill_model import make_contiguous
@@ -117,7 +117,7 @@ class TimePlan:
         batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size or 0:,} examples"
         lines = [
             f"time       {minutes:g} min: {self.steps:,} steps of {batch} ({self.epochs:.2g} epochs), warm-up "
-            f"{self.warmup:,}, {many(self.evaluations, 'evaluation')} of {many(self.examples)}"
+            f"{self.warmup:,}, {plural(self.evaluations, 'evaluation')} of {plural(self.examples)}"
         ]
         if self.notes:
             lines.append(f"           fitted to the time: {', '.join(self.notes)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heedful.errors import many
+from heedful.errors import plural
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ class CountWarning:
 
     def __str__(self) -> str:
         """The message."""
-        return f"{self.count:,} of {many(self.total, self.noun)} {self.text}"
+        return f"{self.count:,} of {plural(self.total, self.noun)} {self.text}"
