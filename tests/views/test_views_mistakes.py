@@ -62,7 +62,7 @@ def test_small_images_are_kept_to_the_pixel_and_scaled_by_a_whole_factor(channel
 def test_at_most_forty_are_shown_and_the_picture_says_so():
     root = drawn(mistakes_svg(wrongs(50), "t", total=312))
     assert len(list(root.iter(f"{SVG}image"))) == 40
-    assert said(root)[1].startswith("40 of 312 mistakes, the surest first")
+    assert said(root)[1].startswith("40 of 312 mistakes, the most confident first")
     assert said(drawn(mistakes_svg(wrongs(2), "t")))[1].startswith("all 2 mistakes")
     assert said(drawn(mistakes_svg([], "t")))[1] == "no mistakes"
 
@@ -150,11 +150,11 @@ def test_the_page_holds_a_row_for_each_text():
     )
     read = Cells(text)
     assert read.rows == [
-        ["text", "truth", "said", "probability"],
+        ["text", "truth", "prediction", "probability"],
         ["so good|so bad", "good", "bad", "93 %"],
         ["␣", "a", "b", "50 %"],
     ]
-    assert "2 of 31 mistakes, the surest first" in text
+    assert "2 of 31 mistakes, the most confident first" in text
     assert "<h1>A &amp; B</h1>" in text
     assert "prefers-color-scheme: dark" in text
 
@@ -207,8 +207,8 @@ def test_a_report_on_images(tmp_path):
     first = decoded(next(root.iter(f"{SVG}image")))[1]
     np.testing.assert_array_equal(first, small(6)[4, :, :, 0])
     assert said(root)[:2] == [
-        "run: the surest mistakes",
-        "2 of 3 mistakes, the surest first: truth → said, and the probability that was given to it",
+        "run: most confident mistakes",
+        "2 of 3 mistakes, the most confident first: truth → prediction, and its probability",
     ]
 
 

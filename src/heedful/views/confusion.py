@@ -15,14 +15,14 @@ from heedful.views.text import cut, visible, width
 
 Counts = NDArray[np.int64]
 
-MOST = 30  # classes that are all shown; of more, the ``SHOWN`` most confused
+MOST = 30  # largest number of classes that are all shown; of more, the ``SHOWN`` most confused
 SHOWN = 25
-EDGE = 24  # free around everything
-WIDEST = 150  # pixels of a class's name: a longer one is cut off, and whole in its title
+EDGE = 24  # margin
+WIDEST = 150  # pixels of a class's name; a longer one is cut, and complete in its title
 DIGITS = 11  # size of the counts, in pixels
-SIDES = ((6, 64), (12, 44), (20, 34), (MOST, 30))  # up to so many classes: pixels of a cell's side
+SIDES = ((6, 64), (12, 44), (20, 34), (MOST, 30))  # largest number of classes: pixels of a cell's side
 LEGEND = (0.01, 0.05, 0.2, 0.5, 1.0)
-TOLD = 8  # confusions in the description
+DESCRIBED = 8  # confusions in the description
 
 STYLE = """
 .chip{fill:#f0eee8}.right{fill:#3a3fb0}.wrong{fill:#b3461f}.own{fill:none;stroke:#3a3fb0;stroke-width:1.5}
@@ -33,17 +33,17 @@ STYLE = """
 
 
 def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title: str) -> str:
-    """Returns the confusion matrix: a row for each true class, a column for each that was said.
+    """Returns the confusion matrix as SVG: a row for each true class, a column for each predicted class.
 
-    A cell holds its count, and its shade grows with the root of its share of the row, so that rare confusions are
-    seen; right answers (the diagonal) are framed and have another hue. At a row's end stands the class's recall, under
-    a column its precision, in percent, "–" where the class was never true, or never said. A count too long for its cell
-    stands in the cell's title only, as zeros do. Of more than 30 classes the 25 most confused are shown: those of the
-    most frequent confusions, in the order given; shares, recall and precision are of all.
+    A cell has its count, and a shade by the square root of its share of the row, so that rare confusions are visible.
+    Correct predictions (the diagonal) are framed and have another colour. At a row's end is the class's recall, below a
+    column its precision, in percent, "–" if undefined. A count that is too long for its cell, and zero, is in the
+    cell's title only. Of more than 30 classes the 25 most confused are shown, in the given order; shares, recall and
+    precision are of all.
 
     Args:
         labels: the C classes.
-        counts: (C, C), rows are the truth, columns what was said.
+        counts: (C, C), rows are true classes, columns predicted classes.
         title: the heading.
 
     Raises:
@@ -68,8 +68,8 @@ def _checked(labels: Sequence[str], counts: Any) -> Counts:
         raise HeedfulError("no class to draw confusions of; give at least one")
     rows = [np.asarray(row) for row in counts]
     if len(rows) != size or any(row.shape != (size,) for row in rows):
-        found = " or ".join(map(str, sorted({row.size for row in rows}))) or "no"
-        raise HeedfulError(f"{len(rows)} rows of {found} counts for {size} classes; give {size} × {size}")
+        lengths = " or ".join(map(str, sorted({row.size for row in rows}))) or "no"
+        raise HeedfulError(f"{len(rows)} rows of {lengths} counts for {size} classes; give {size} × {size}")
     matrix = np.stack(rows)
     if matrix.dtype.kind not in "iu" or matrix.min() < 0:
         raise HeedfulError(f"counts of type {matrix.dtype}, the least {matrix.min()}; give whole numbers from 0 on")
@@ -77,44 +77,44 @@ def _checked(labels: Sequence[str], counts: Any) -> Counts:
 
 
 def most_confused(matrix: Counts, most: int = SHOWN) -> list[int]:
-    """The ``most`` classes of the most frequent confusions, in order; where there are fewer, then the most frequent.
+    """Returns the ``most`` classes of the most frequent confusions, in order, filled up with the most frequent classes.
 
     >>> most_confused(np.array([[9, 0, 1, 0], [0, 8, 0, 0], [3, 0, 7, 0], [0, 2, 0, 6]]), most=2)
     [0, 2]
     """
     wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
     pairs = np.argsort(-wrong, axis=None, kind="stable")
-    mixed = [i for place in pairs[: np.count_nonzero(wrong)] for i in divmod(int(place), len(matrix))]
+    confused = [i for index in pairs[: np.count_nonzero(wrong)] for i in divmod(int(index), len(matrix))]
     frequent = np.argsort(-matrix.sum(1), kind="stable").tolist()
-    return sorted(list(dict.fromkeys(mixed + frequent))[:most])
+    return sorted(list(dict.fromkeys(confused + frequent))[:most])
 
 
 def _draw(names: list[str], matrix: Counts, shown: list[int], title: str, notes: list[str]) -> str:
-    true, said, right = matrix.sum(1), matrix.sum(0), matrix.diagonal()
+    true, predicted, right = matrix.sum(1), matrix.sum(0), matrix.diagonal()
     short = [cut(names[i], WIDEST, 13) for i in shown]
     longest = max(len(f"{matrix[i, j]:,}") for i in shown for j in shown)
     side = max(next(side for most, side in SIDES if len(shown) <= most), min(52, 9 + 6.4 * longest))
-    level = all(width(name, 13) <= side - 4 for name in short)  # the columns' names need not be turned
+    level = all(width(name, 13) <= side - 4 for name in short)  # column names fit without rotation
 
     left = EDGE + max(92.0, *(width(name, 13) for name in short)) + 10
     head = 57 + 19 * len(notes)
     top = head + (20 if level else 12 + 0.71 * max(width(name, 13) for name in short))
     end, bottom = left + side * len(shown), top + side * len(shown)
     parts = [label(note, EDGE, 57 + 19 * i, "quiet") for i, note in enumerate(notes)]
-    parts.append(label("truth ↓  said →", left - 10, top - 10, "head", "end"))
+    parts.append(label("true ↓  predicted →", left - 10, top - 10, "head", "end"))
     parts.append(label("recall, %", end + 10, top - 10, "head"))
     for at, i in enumerate(shown):
         x, y = left + (at + 0.5) * side, top + (at + 0.5) * side
-        turn = "" if level else f' transform="rotate(-45 {x + 4:.1f} {top - 8:.1f})"'
-        column = label(short[at], x if level else x + 4, top - 8, "name", "middle" if level else "start", turn)
+        rotation = "" if level else f' transform="rotate(-45 {x + 4:.1f} {top - 8:.1f})"'
+        column = label(short[at], x if level else x + 4, top - 8, "name", "middle" if level else "start", rotation)
         row = label(short[at], left - 10, y + 4.5, "name", "end")
         parts += [part if short[at] == names[i] else titled(names[i], part) for part in (column, row)]
         parts.append(label(_percent(right[i], true[i]), end + 10, y + 4, "score"))
-        parts.append(label(_percent(right[i], said[i]), x, bottom + 18, "score", "middle"))
+        parts.append(label(_percent(right[i], predicted[i]), x, bottom + 18, "score", "middle"))
         for across, j in enumerate(shown):
-            what = f"{names[i]} → {names[j]}: {matrix[i, j]:,} of {true[i]:,}"
+            count = f"{names[i]} → {names[j]}: {matrix[i, j]:,} of {true[i]:,}"
             cell = _cell(left + across * side, y - side / 2, side, int(matrix[i, j]), int(true[i]), i == j)
-            parts.append(titled(what, cell) if matrix[i, j] else cell)
+            parts.append(titled(count, cell) if matrix[i, j] else cell)
     parts.append(label("precision, %", left - 10, bottom + 18, "head", "end"))
     parts += _legend(left, bottom + 44)
     overhang = 0 if level else max((at + 0.5) * side + 0.71 * width(name, 13) + 8 for at, name in enumerate(short))
@@ -129,7 +129,7 @@ def _draw(names: list[str], matrix: Counts, shown: list[int], title: str, notes:
 
 
 def _cell(x: float, y: float, side: float, count: int, row: int, own: bool) -> str:
-    """Returns a count: an empty box, its share of the row as the shade, the number, and a frame for right answers."""
+    """Returns a cell: a box, the share of the row as its shade, the count, and a frame for correct predictions."""
     box = f'x="{x + 1:.1f}" y="{y + 1:.1f}" width="{side - 2:.1f}" height="{side - 2:.1f}" rx="3"'
     shade = math.sqrt(count / row) if row else 0.0
     parts = [f'<rect class="chip" {box}/>']
@@ -166,6 +166,6 @@ def _percent(part: int, whole: int) -> str:
 
 def _described(names: list[str], matrix: Counts, notes: list[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in np.argwhere(matrix) if i != j]
-    most = sorted(wrong, key=lambda one: -one[0])[:TOLD]
-    told = "; ".join(f"{names[i]} taken for {names[j]} {count:,} times" for count, i, j in most)
-    return f"{'; '.join(notes)}. Most frequent confusions: {told or 'none'}"
+    most = sorted(wrong, key=lambda confusion: -confusion[0])[:DESCRIBED]
+    described = "; ".join(f"{names[i]} taken for {names[j]} {count:,} times" for count, i, j in most)
+    return f"{'; '.join(notes)}. Most frequent confusions: {described or 'none'}"

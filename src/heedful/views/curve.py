@@ -1,4 +1,4 @@
-"""Lines against steps as SVG: the loss curve of a run, readable in light, in dark and without colour."""
+"""Curves as SVG: the loss curve of a run, readable in light, in dark and without colour."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from heedful.views.svg import document, label
 from heedful.views.text import width
 
 Point = tuple[float, float]
-Line = tuple[str, int, Sequence[Point]]  # its name, its style (0 to 3), its points
+Line = tuple[str, int, Sequence[Point]]  # name, style (0 to 3), points
 Scale = Literal["linear", "log"]
 
-MOST = 400  # points a line: more are averaged in groups, and their range is drawn as a pale band
-WIDE, HIGH = 560, 250  # of one panel, in pixels
+MOST = 400  # points of a line; more are averaged in groups, and their range is drawn as a pale band
+WIDE, HIGH = 560, 250  # pixels of a panel
 LEFT, TOP, GAP = 76, 84, 66
 
 STYLE = """
@@ -28,22 +28,22 @@ STYLE = """
 .s0{stroke:#a09c94}.f0{fill:#a09c94}.s1{stroke:#ffc35c}.f1{fill:#ffc35c}
 .s2{stroke:#ff8f6b}.f2{fill:#ff8f6b}.s3{stroke:#6fd3b4}.f3{fill:#6fd3b4}}
 """
-MARKS = ("", "circle", "square", "diamond")  # by style: mark and dash tell lines apart where colour does not
+MARKS = ("", "circle", "square", "diamond")  # by style; marks and dashes tell lines apart without colour
 
 
 def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str | None = None) -> str:
-    """Returns the curve of a run from the lines of its ``metrics.jsonl``, as SVG.
+    """Returns the loss curve of a run from the lines of its ``metrics.jsonl``, as SVG.
 
-    The upper panel holds ``loss`` (training) and ``valid_loss`` against ``step``, on a logarithmic axis where the
-    largest is over 20 times the smallest; the lower one, where the lines have it, a validation metric.
+    The upper panel has ``loss`` (training) and ``valid_loss`` against ``step``, on a logarithmic axis if the largest is
+    over 20 times the smallest. The lower panel has a validation metric, if there is one.
 
     Args:
         points: mappings with ``"step"`` and any of ``"loss"``, ``"valid_loss"``, ``"valid_..."``.
         title: the heading.
-        metric: the key of the lower panel, such as ``"valid_bleu"``; by default the ``chief`` one.
+        metric: the key of the lower panel, such as ``"valid_bleu"``; by default that of ``chief``.
 
     Raises:
-        HeedfulError: no point holds a loss, or none the metric asked for.
+        HeedfulError: no point has a loss, or the metric.
     """
     rows = list(points)
     metric = metric or chief(rows)
@@ -59,15 +59,15 @@ def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str
 def chief(points: Iterable[Mapping[str, float]]) -> str | None:
     """Returns the key of the most telling validation metric of a run (``metrics.registry.most_telling``).
 
-    ``valid_loss`` is none, nor is a metric without a finite value.
+    ``valid_loss`` does not count as a metric, nor does one without a finite value.
     """
-    met = {
+    keys = {
         key: None
         for row in points
         for key, value in row.items()
         if key.startswith("valid_") and key != "valid_loss" and value is not None and math.isfinite(value)
     }
-    name = most_telling(key.removeprefix("valid_") for key in met)
+    name = most_telling(key.removeprefix("valid_") for key in keys)
     return None if name is None else f"valid_{name}"
 
 
@@ -83,35 +83,34 @@ def _column(rows: Sequence[Mapping[str, float]], key: str) -> list[Point]:
 def curve(
     series: Mapping[str, Sequence[Point]], *, title: str, x_label: str, y_label: str, y_scale: Scale = "linear"
 ) -> str:
-    """Up to four named lines of (x, y) in one panel, as SVG; each is named at its end, with its last value.
+    """Returns up to four named lines of (x, y) in one panel, as SVG; a line ends with its name and last value.
 
     Lines differ by dash and mark as well as by colour. Values that are not finite (on a logarithmic axis: not positive)
-    leave a gap. A linear y axis begins at zero where the values come near it. A line of more than 400 points is drawn
-    as the averages of groups of neighbours, with their range as a pale band, so that the picture stays small however
-    long the run.
+    leave a gap. A linear y axis begins at zero if the values come near it. A line of more than 400 points is drawn as
+    the averages of groups of neighbours, with their range as a pale band, so that the file stays small.
 
     Raises:
         HeedfulError: more than four lines, or no point that can be drawn.
     """
     if len(series) > len(MARKS):
-        raise HeedfulError(f"{len(series)} lines in one picture cannot be told apart; give at most {len(MARKS)}")
+        raise HeedfulError(f"{len(series)} lines in one figure cannot be told apart; give at most {len(MARKS)}")
     lines = [(name, i, line) for i, (name, line) in enumerate(series.items())]
     return _panels([(y_label, y_scale, lines)], title, x_label)
 
 
 def _panels(panels: Sequence[tuple[str, Scale, list[Line]]], title: str, x_label: str) -> str:
-    """Panels one beneath the other, over the same x."""
+    """Returns panels below each other with the same x axis."""
     steps = [x for _, _, lines in panels for *_, line in lines for x, y in line if _finite((x, y))]
     ends = [(name, _end(name, line)) for _, _, lines in panels for name, _, line in lines]
     parts = []
     for i, (name, scale, lines) in enumerate(panels):
         floor = 0.0 if scale == "log" else -math.inf
-        kept: list[Line] = [
+        drawable: list[Line] = [
             (who, style, [p if p[1] > floor else (p[0], math.nan) for p in line]) for who, style, line in lines
         ]
-        if not any(_finite(p) for *_, line in kept for p in line):
+        if not any(_finite(p) for *_, line in drawable for p in line):
             raise HeedfulError(f"nothing to draw for {name!r} in {title!r}: no point has a finite value")
-        parts += _panel(kept, name, scale, (min(steps), max(steps)), TOP + i * (HIGH + GAP))
+        parts += _panel(drawable, name, scale, (min(steps), max(steps)), TOP + i * (HIGH + GAP))
     bottom = TOP + len(panels) * (HIGH + GAP)
     right = LEFT + WIDE + 36 + max(width(end, 13, bold=True) for _, end in ends)
     parts.append(label(x_label, LEFT + WIDE / 2, bottom - 22, "quiet", "middle"))
@@ -161,7 +160,7 @@ def _panel(lines: list[Line], name: str, scale: Scale, x_range: Point, top: floa
 
 
 def _names(ends: list[tuple[float, float, int, str]], floor: float) -> list[str]:
-    """Returns the lines' names at their ends, from above to below; names that would touch or sink are pushed up."""
+    """Returns the names at the ends of the lines; names that would overlap, or leave the panel, are moved up."""
     parts, limit = [], floor - 4
     for y, x, style, text in reversed(ends):
         limit = min(y, limit)
@@ -171,9 +170,9 @@ def _names(ends: list[tuple[float, float, int, str]], floor: float) -> list[str]
 
 
 def thinned(line: Sequence[Point]) -> tuple[list[list[Point]], list[tuple[float, float, float]]]:
-    """The unbroken runs of finite points, and of points averaged in groups (over ``MOST``) also each group's range.
+    """Averages a line of over ``MOST`` points in groups, and splits it at gaps.
 
-    Returns the runs, and (x, lowest, highest) of each group, or nothing where no point was averaged.
+    Returns the unbroken runs of finite points, and (x, lowest, highest) of each group, [] if nothing was averaged.
     """
     size = max(1, math.ceil(len(line) / MOST))
     runs: list[list[Point]] = [[]]
@@ -190,7 +189,7 @@ def thinned(line: Sequence[Point]) -> tuple[list[list[Point]], list[tuple[float,
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers, at most eight, 1, 2 or 5 times a power of ten apart, that enclose ``low`` and ``high``."""
+    """Returns at most eight round numbers, 1, 2 or 5 times a power of ten apart, that enclose ``low`` and ``high``."""
     span = high - low or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 6))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= 6 + 1e-9)
@@ -199,7 +198,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that enclose ``low`` and ``high``; over three decades the powers alone."""
+    """Returns 1, 2 and 5 times powers of ten that enclose ``low`` and ``high``; over three decades only the powers."""
     factors = (1, 2, 5) if high / low < 1000 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = [factor * 10.0**power for power in powers for factor in factors]
@@ -217,7 +216,7 @@ def _number(value: float) -> str:
 
 
 def _end(name: str, line: Sequence[Point]) -> str:
-    """Returns a line's name with its last finite value, as it stands at its end."""
+    """Returns a line's name with its last finite value, for its end."""
     last = [y for x, y in line if _finite((x, y))][-1:]
     return " ".join([name, *(f"{y:.4g}" if abs(y) < 1000 else f"{y:,.0f}" for y in last)])
 

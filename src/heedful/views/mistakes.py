@@ -1,4 +1,4 @@
-"""The surest wrong answers, to be looked at: images as a picture (SVG), texts as a page (HTML)."""
+"""A classifier's most confident mistakes: images as a figure (SVG), texts as a page (HTML)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from heedful.views.page import page
 from heedful.views.svg import document, label
 from heedful.views.text import cut, escaped, visible, width
 
-MOST = 40  # images of a picture
+MOST = 40  # images of a figure
 ACROSS = 8  # images side by side
-TILE = 104  # pixels that an image has, and as many as it is stored with at twice the density
+TILE = 104  # pixels a side of an image, which is stored at twice the density
 WIDEST = 150  # pixels of a caption
 EDGE = 24
 LONGEST = 1000  # characters of a text
@@ -43,54 +43,58 @@ td:first-child { width: 60%; }
 
 
 class Mistake(NamedTuple):
-    """A wrong answer: what was asked (pixels uint8 (H, W, 1 or 3), or a text), the truth, what was said, how surely."""
+    """A wrong prediction."""
 
-    input: np.ndarray | str
+    input: np.ndarray | str  # pixels, uint8 (H, W, 1 or 3), or a text
     expected: str
     output: str
     score: float  # probability of ``output``, 0 to 1
 
 
 def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = None) -> str:
-    """Wrongly classified images in a grid, at most 40, each over "truth → said 93 %".
+    """Returns misclassified images in a grid, at most 40, each with "truth → prediction 93 %".
 
-    Images of few pixels are scaled up by a whole factor, so that every pixel is a square; large ones are stored small.
+    Images of few pixels are scaled up by a whole factor, so that every pixel is a square; large ones are scaled down.
 
     Args:
-        mistakes: with images as inputs, in the order to be shown.
+        mistakes: with images as inputs, in the order to show them.
         title: the heading.
-        total: how many mistakes there were, where ``mistakes`` holds only some.
+        total: number of all mistakes, if ``mistakes`` holds only some.
 
     Raises:
         HeedfulError: an input that is no image.
     """
     shown = mistakes[:MOST]
-    captions = [(visible(one.expected), visible(one.output), f"{100 * one.score:.0f} %") for one in shown]
-    wide = max([TILE, *(width(" ".join((truth, "→", said, sure)), 13, bold=True) for truth, said, sure in captions)])
-    stacked = wide > WIDEST  # the truth on a line of its own
+    captions = [
+        (visible(mistake.expected), visible(mistake.output), f"{100 * mistake.score:.0f} %") for mistake in shown
+    ]
+    wide = max(
+        [TILE, *(width(" ".join((truth, "→", output, share)), 13, bold=True) for truth, output, share in captions)]
+    )
+    stacked = wide > WIDEST  # truth and prediction on two lines
     across, column, row = min(ACROSS, max(1, len(shown))), min(wide, WIDEST) + 18, TILE + (62 if stacked else 42)
-    told = _told(len(shown), max(total or 0, len(mistakes)))
-    parts = [label(told, EDGE, 57, "quiet")]
-    for place, (one, (truth, said, sure)) in enumerate(zip(shown, captions, strict=True)):
-        x, y = EDGE + place % across * column, 78 + place // across * row
-        name = f"{truth}, taken for {said}, {sure}"
+    note = _note(len(shown), max(total or 0, len(mistakes)))
+    parts = [label(note, EDGE, 57, "quiet")]
+    for index, (mistake, (truth, output, share)) in enumerate(zip(shown, captions, strict=True)):
+        x, y = EDGE + index % across * column, 78 + index // across * row
+        name = f"{truth}, taken for {output}, {share}"
         middle = x + (column - 18) / 2
-        parts.append(_tile(raster.checked(one.input, f"mistake {place}"), middle - TILE / 2, y, name))
+        parts.append(_tile(raster.checked(mistake.input, f"mistake {index}"), middle - TILE / 2, y, name))
         if stacked:
-            room = WIDEST - width(f"→ {sure} ", 13, bold=True)
+            room = WIDEST - width(f"→ {share} ", 13, bold=True)
             parts.append(label(cut(truth, WIDEST, 13, bold=True), middle, y + TILE + 19, "truth", "middle"))
-            parts.append(_caption("", cut(said, room, 13, bold=True), sure, middle, y + TILE + 37))
+            parts.append(_caption("", cut(output, room, 13, bold=True), share, middle, y + TILE + 37))
         else:
-            parts.append(_caption(truth, said, sure, middle, y + TILE + 19))
+            parts.append(_caption(truth, output, share, middle, y + TILE + 19))
     size = (
-        max(2 * EDGE + across * column - 18, 2 * EDGE + width(title, 17, bold=True), 2 * EDGE + width(told, 13)),
+        max(2 * EDGE + across * column - 18, 2 * EDGE + width(title, 17, bold=True), 2 * EDGE + width(note, 13)),
         78 + row * -(-len(shown) // across),
     )
-    return document(size, title, _described(captions, told), STYLE, parts)
+    return document(size, title, _described(captions, note), STYLE, parts)
 
 
 def _tile(pixels: raster.Pixels, x: float, y: float, name: str) -> str:
-    """Returns an image in the middle of its square, with the ground of a tile where it does not reach."""
+    """Returns an image centred on a square tile."""
     high, wide = pixels.shape[:2]
     scale = TILE / max(high, wide)
     scale = int(scale) if scale >= 2 else scale
@@ -100,52 +104,52 @@ def _tile(pixels: raster.Pixels, x: float, y: float, name: str) -> str:
     return ground + raster.image(pixels, at, size, 2 * TILE, name)
 
 
-def _caption(truth: str, said: str, sure: str, x: float, y: float) -> str:
+def _caption(truth: str, output: str, share: str, x: float, y: float) -> str:
     first = f'<tspan class="truth">{escaped(truth)}</tspan> ' if truth else ""
-    rest = f'→ <tspan class="said">{escaped(said)}</tspan> <tspan class="quiet">{sure}</tspan>'
+    rest = f'→ <tspan class="said">{escaped(output)}</tspan> <tspan class="quiet">{share}</tspan>'
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{first}{rest}</text>'
 
 
-def _told(shown: int, total: int) -> str:
+def _note(shown: int, total: int) -> str:
     if not total:
         return "no mistakes"
-    many = f"all {total:,} mistakes" if shown == total else f"{shown:,} of {total:,} mistakes"
-    return f"{many}, the surest first: truth → said, and the probability that was given to it"
+    number = f"all {total:,} mistakes" if shown == total else f"{shown:,} of {total:,} mistakes"
+    return f"{number}, the most confident first: truth → prediction, and its probability"
 
 
-def _described(captions: Sequence[tuple[str, str, str]], told: str) -> str:
-    return f"{told}. " + "; ".join(f"{truth}, taken for {said}, {sure}" for truth, said, sure in captions)
+def _described(captions: Sequence[tuple[str, str, str]], note: str) -> str:
+    return f"{note}. " + "; ".join(f"{truth}, taken for {output}, {share}" for truth, output, share in captions)
 
 
 def mistakes_html(mistakes: Sequence[Mistake], title: str, total: int | None = None) -> str:
-    """Wrongly classified texts as a table on a self-contained page: the text, the truth, what was said, how surely.
+    """Returns a self-contained page with a table of misclassified texts: text, truth, prediction, probability.
 
-    A text of over 1,000 characters is cut off there, with ``…``.
+    A text of over 1,000 characters is cut and ends in ``…``.
 
     Args:
-        mistakes: with texts as inputs, in the order to be shown.
+        mistakes: with texts as inputs, in the order to show them.
         title: the heading.
-        total: how many mistakes there were, where ``mistakes`` holds only some.
+        total: number of all mistakes, if ``mistakes`` holds only some.
 
     >>> "1 of 7 mistakes" in mistakes_html([Mistake("cheap watches", "spam", "ham", 0.93)], "mail", total=7)
     True
     """
-    told = f'<p class="quiet">{escaped(_told(len(mistakes), max(total or 0, len(mistakes))))}</p>'
-    rows = "\n".join(_row(one) for one in mistakes)
-    heads = "".join(f'<th scope="col">{name}</th>' for name in ("text", "truth", "said"))
+    note = f'<p class="quiet">{escaped(_note(len(mistakes), max(total or 0, len(mistakes))))}</p>'
+    rows = "\n".join(map(_row, mistakes))
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("text", "truth", "prediction"))
     table = f'<table>\n<tr>{heads}<th scope="col" class="sure">probability</th></tr>\n{rows}\n</table>'
-    return page(title, f"{told}\n{table}" if mistakes else told, PAGE_STYLE)
+    return page(title, f"{note}\n{table}" if mistakes else note, PAGE_STYLE)
 
 
-def _row(one: Mistake) -> str:
-    text = str(one.input)
+def _row(mistake: Mistake) -> str:
+    text = str(mistake.input)
     text = text if len(text) <= LONGEST else text[:LONGEST].rstrip() + "…"
     lines = [escaped(line) for line in text.splitlines() if line.strip()] or [escaped(text)]
     cells = "".join(
         f'<td class="{kind}"><bdi>{escaped(name)}</bdi></td>'
-        for kind, name in (("truth", one.expected), ("said", one.output))
+        for kind, name in (("truth", mistake.expected), ("said", mistake.output))
     )
-    rects = "".join(f'<rect width="{share:.0f}" height="10" rx="3"/>' for share in (100, 100 * one.score))
+    rects = "".join(f'<rect width="{share:.0f}" height="10" rx="3"/>' for share in (100, 100 * mistake.score))
     bar = f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">{rects}</svg>'
-    sure = f"{bar}{100 * one.score:.0f} %"
-    return f'<tr><td dir="auto">{"<br>".join(lines)}</td>{cells}<td class="sure">{sure}</td></tr>'
+    probability = f"{bar}{100 * mistake.score:.0f} %"
+    return f'<tr><td dir="auto">{"<br>".join(lines)}</td>{cells}<td class="sure">{probability}</td></tr>'

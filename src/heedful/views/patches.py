@@ -1,4 +1,4 @@
-"""Patches of an image as a grid and as a row of tokens, and feature maps, as SVG."""
+"""Image patches as a grid and as a row of tokens, and feature maps, as SVG."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from heedful.views import raster
 from heedful.views.svg import document, label
 from heedful.views.text import cut, visible, width
 
-MOST = 4096  # patches: beyond, nobody tells them apart
-STORED = 512  # pixels a side of an image as it is stored
+MOST = 4096  # patches that can be told apart
+STORED = 512  # pixels a side of a stored image
 EDGE, TOP = 24, 78
-WIDE = 620  # of the grid, in pixels
-PIECE, GAP = 36, 4  # a patch of the strip, and the space to the next
+WIDE = 620  # pixels of the grid
+PIECE, GAP = 36, 4  # pixels of a patch in the strip, and of the space to the next
 SLOTS = 24  # patches in a row of the strip
 MAP = 176  # pixels a side of a feature map
 ACROSS = 5  # feature maps side by side
@@ -32,14 +32,14 @@ STYLE = (
 @media(prefers-color-scheme:dark){.plate{fill:#16171b}.class{fill:#ffc35c}.on{fill:#16171b}.small{fill:#a09c94}}
 """
 )
-# The colours of low, ..., high: each lighter than the one before, so that grey copies keep their order.
+# Colours from low to high, each lighter than the one before, so that the order is visible in grey.
 RAMP = ((23, 21, 48), (44, 42, 128), (103, 52, 142), (178, 62, 104), (232, 110, 68), (255, 181, 82), (255, 243, 205))
 
 
 def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
-    """Returns an image cut into the patches that become tokens, with gaps between them and the numbers of some.
+    """Returns an image as a grid of the patches that become tokens, with gaps and some numbers.
 
-    Patches are numbered from 1, row by row, as their tokens are (0 is the class token).
+    Patches are numbered from 1, row by row, like their tokens (0 is the class token).
 
     Args:
         pixels: uint8 (H, W, C); an image of more than 512 pixels a side is stored scaled down.
@@ -60,17 +60,17 @@ def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
     parts = [label(_counted(array, patch), EDGE, 57, "quiet"), whole]
     parts += [_piece(name, c, r, EDGE + c * step, TOP + r * step, side) for c, r in spots]
     if side >= 26:
-        told = {0, 1, 2, columns - 1, columns, rows * columns - 1} & set(range(rows * columns))
-        parts += [_number(i + 1, EDGE + i % columns * step, TOP + i // columns * step) for i in sorted(told)]
+        numbered = {0, 1, 2, columns - 1, columns, rows * columns - 1} & set(range(rows * columns))
+        parts += [_number(i + 1, EDGE + i % columns * step, TOP + i // columns * step) for i in sorted(numbered)]
     size = _wide(EDGE * 2 + columns * step, title, _counted(array, patch)), TOP + rows * step + EDGE
     return document(size, title, f"An image cut into its patches: {_counted(array, patch)}", STYLE, parts)
 
 
 def strip_svg(pixels: Any, patch: int, title: str) -> str:
-    """Returns the row of tokens that an image becomes: a box for the class token, then all its patches, row by row.
+    """Returns the tokens of an image: a box for the class token, then all patches, row by row.
 
-    The row is broken where it would leave the page; before each line stands the number of its first token. Arguments
-    and errors as of ``patch_grid_svg``.
+    Long rows are wrapped; each line begins with the number of its first token. Arguments and errors are those of
+    ``patch_grid_svg``.
     """
     array, rows, columns = _cut(pixels, patch)
     whole, name = _whole(array, patch)
@@ -94,7 +94,7 @@ def strip_svg(pixels: Any, patch: int, title: str) -> str:
 
 
 def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
-    """Feature maps as heat maps side by side, each from its lowest value (dark) to its highest (light).
+    """Returns feature maps as heat maps side by side, each from its lowest value (dark) to its highest (light).
 
     Args:
         maps: (N, h, w), finite.
@@ -111,25 +111,25 @@ def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
     column, row = max(wide, 110.0) + 22, high + 84
     note = f"{array.shape[1]} × {array.shape[2]} values each; dark is a map's lowest value, light its highest"
     scale = coloured(np.linspace(0, 1, 64)[None])
-    parts, told = [label(note, EDGE, 57, "quiet")], []
-    for place, (values, given) in enumerate(zip(array, names, strict=True)):
-        x, y = EDGE + place % ACROSS * column, TOP + 14 + place // ACROSS * row
+    parts, ranges = [label(note, EDGE, 57, "quiet")], []
+    for index, (values, name) in enumerate(zip(array, names, strict=True)):
+        x, y = EDGE + index % ACROSS * column, TOP + 14 + index // ACROSS * row
         low, top = float(values.min()), float(values.max())
-        name = visible(given)
-        told.append(f"{name}: {low:.3g} to {top:.3g}")
+        name = visible(name)
+        ranges.append(f"{name}: {low:.3g} to {top:.3g}")
         parts.append(label(cut(name, column - 22, 13, bold=True), x, y - 8, "name"))
         shares = (values - low) / (top - low) if top > low else np.full_like(values, 0.5)
-        parts.append(raster.image(coloured(shares), (x, y), (wide, high), STORED, told[-1]))
+        parts.append(raster.image(coloured(shares), (x, y), (wide, high), STORED, ranges[-1]))
         parts.append(raster.image(scale, (x, y + high + 8), (column - 22, 7), STORED, "dark to light"))
         parts.append(label(f"{low:.3g}".replace("-", "−"), x, y + high + 30, "end"))
         parts.append(label(f"{top:.3g}".replace("-", "−"), x + column - 22, y + high + 30, "end", "end"))
     across = min(ACROSS, len(array))
     size = _wide(2 * EDGE + across * column - 22, title, note), TOP + 14 + row * -(-len(array) // ACROSS) - 24
-    return document(size, title, "; ".join(told), STYLE, parts)
+    return document(size, title, "; ".join(ranges), STYLE, parts)
 
 
 def coloured(shares: NDArray[np.floating[Any]]) -> raster.Pixels:
-    """Values in [0, 1], (h, w), as colours (h, w, 3): between the two of ``RAMP`` next to them, in proportion.
+    """Returns values in [0, 1], (h, w), as colours (h, w, 3), interpolated in ``RAMP``.
 
     >>> coloured(np.array([[0.0, 1.0]])).tolist()
     [[[23, 21, 48], [255, 243, 205]]]
@@ -144,12 +144,12 @@ def _maps(maps: Any) -> NDArray[np.float64]:
     if array.ndim != 3 or not array.size:
         raise HeedfulError(f"feature maps of shape {array.shape}; give (N, h, w)")
     if not np.isfinite(array).all():
-        raise HeedfulError("a feature map holds a value that is not finite; draw it before it overflows")
+        raise HeedfulError("a feature map has a value that is not finite; give finite values")
     return array
 
 
 def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
-    """Returns the pixels, and how many rows and columns of patches they hold."""
+    """Returns the pixels, and the numbers of rows and columns of patches."""
     array = raster.checked(pixels)
     high, wide = array.shape[:2]
     if patch < 1 or high % patch or wide % patch:
@@ -169,9 +169,9 @@ def _counted(pixels: raster.Pixels, patch: int) -> str:
 
 
 def _whole(pixels: raster.Pixels, patch: int) -> tuple[str, str]:
-    """Returns the image, kept for ``_piece`` and not drawn, one unit of length a patch; and the name it is used by.
+    """Returns the definition of the image for ``_piece``, in units of a patch, and its id.
 
-    The name is made of the image, so that several pictures may stand on one page.
+    The id is a hash of the image, so that several figures can be on one page.
     """
     high, wide = pixels.shape[:2]
     name = "image-" + hashlib.blake2b(pixels.tobytes(), digest_size=6).hexdigest()
@@ -181,7 +181,7 @@ def _whole(pixels: raster.Pixels, patch: int) -> tuple[str, str]:
 
 
 def _piece(name: str, column: int, row: int, x: float, y: float, side: float) -> str:
-    """One patch of the image ``name``, drawn with its upper left corner at (x, y)."""
+    """Returns one patch of the image with the id ``name``, with its upper left corner at (x, y)."""
     box = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
     return f'<svg class="patch" {box} viewBox="{column} {row} 1 1"><use href="#{name}"/></svg>'
 

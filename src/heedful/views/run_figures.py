@@ -18,20 +18,13 @@ if TYPE_CHECKING:
     from heedful.data import Row
     from heedful.tasks.task import Measured
 
-ANSWERS = {
-    "label",
-    "tags",
-    "answers",
-    "target",
-    "summary",
-    "score",
-}  # columns that a mistake shows as what was expected
+EXPECTED = {"label", "tags", "answers", "target", "summary", "score"}  # columns of expected outputs
 
 
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:
-    """Writes ``curve.svg`` of the ``metrics.jsonl`` in ``folder``; None where nothing was logged yet.
+    """Writes ``curve.svg`` of the ``metrics.jsonl`` in ``folder``, and returns its path; None if nothing is logged yet.
 
-    ``metric``, such as ``"valid_accuracy"``, is what the lower panel shows; by default see ``curve.chief``.
+    ``metric``, such as ``"valid_accuracy"``, is that of the lower panel; the default is ``curve.chief``.
     """
     folder = Path(folder)
     log = folder / "metrics.jsonl"
@@ -40,7 +33,7 @@ def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path 
 
 
 def _lines(log: Path) -> Iterator[dict[str, Any]]:
-    """Returns the objects of a log; lines that hold none are passed over, as ``heedful watch`` does."""
+    """Yields the objects of a log, without invalid lines, as ``heedful watch`` reads it."""
     for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(HeedfulError):
             if isinstance(line := parse_json(text, log, "remove the line"), dict):
@@ -48,41 +41,42 @@ def _lines(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequence[Row]) -> list[Path]:
-    """Writes what ``measured`` holds that can be looked at, and give the paths; nothing where it holds nothing such.
+    """Writes the figures of ``measured`` and returns their paths.
 
-    - ``confusion.svg`` where it has a ``"confusion"``;
-    - where it has ``"mistakes"``, ``mistakes.svg`` of images, ``mistakes.html`` of texts.
+    - ``confusion.svg`` of its ``"confusion"``;
+    - of its ``"mistakes"``, ``mistakes.svg`` of images or ``mistakes.html`` of texts.
 
     Args:
-        folder: where to write; made where it is missing.
-        measured: of a classifier; the ``"place"`` of a mistake is a place in ``rows``.
-        rows: what was measured.
+        folder: to write to; created if it does not exist.
+        measured: of a classifier; the ``"place"`` of a mistake is an index of ``rows``.
+        rows: the evaluated rows.
     """
     folder, details = Path(folder), measured.details
     written = []
     if "confusion" in details:
         labels, counts = details["confusion"]["labels"], details["confusion"]["counts"]
-        title = f"{folder.name}: what was taken for what"
+        title = f"{folder.name}: confusion matrix"
         written.append(write(folder / "confusion.svg", confusion_svg(labels, counts, title)))
     if "mistakes" in details:
-        title = f"{folder.name}: the surest mistakes"
+        title = f"{folder.name}: most confident mistakes"
         images = any("image" in row.values for row in rows[:1])
         draw, name = (mistakes_svg, "mistakes.svg") if images else (mistakes_html, "mistakes.html")
-        mistakes = [_mistake(one, rows[one["place"]]) for one in details["mistakes"]]
+        mistakes = [_mistake(mistake, rows[mistake["place"]]) for mistake in details["mistakes"]]
         written.append(write(folder / name, draw(mistakes, title, details.get("mistakes_total"))))
     return written
 
 
-def _mistake(one: dict[str, Any], row: Row) -> Mistake:
-    """Returns a mistake with the whole of what was asked, which the details only name."""
+def _mistake(details: dict[str, Any], row: Row) -> Mistake:
+    """Returns a mistake with its whole input, of which the details have only a name."""
     if "image" in row.values:
-        asked = row.values["image"].pixels()
+        model_input = row.values["image"].pixels()
     else:
-        given = (value for column, value in row.values.items() if column not in ANSWERS)
-        asked = "\n".join(value if isinstance(value, str) else " ".join(value) for value in given)
-    return Mistake(asked, _labels(one["expected"]), _labels(one["output"]), min(1.0, max(0.0, one["score"])))
+        texts = (value for column, value in row.values.items() if column not in EXPECTED)
+        model_input = "\n".join(text if isinstance(text, str) else " ".join(text) for text in texts)
+    score = min(1.0, max(0.0, details["score"]))
+    return Mistake(model_input, _labels(details["expected"]), _labels(details["output"]), score)
 
 
-def _labels(answer: str | Sequence[str]) -> str:
-    """Returns a label, or of several their names; none is "none"."""
-    return answer if isinstance(answer, str) else ", ".join(answer) or "none"
+def _labels(labels: str | Sequence[str]) -> str:
+    """Returns a label, or several joined by commas, or "none"."""
+    return labels if isinstance(labels, str) else ", ".join(labels) or "none"

@@ -1,4 +1,4 @@
-"""The page of ``heedful watch``: runs in a table, and their curves laid over each other, as they go on."""
+"""HTML page of ``heedful watch``: a table of runs with their curves, updated while they train."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from heedful.views.page import asset, data, page
 from heedful.views.text import escaped, visible
 
-EVERY = 3.0  # seconds between two looks
+EVERY = 3.0  # seconds between two requests
 
 
 def runs_page(folders: Sequence[str], every: float = EVERY) -> str:
-    """A page (HTML) that asks the server that it came from for ``/runs.json``, again and again, and shows what it says.
+    """Returns an HTML page that requests ``/runs.json`` from its server periodically and shows the runs.
 
-    It is never loaded anew: rows, curves and what is chosen stay where they are. The address keeps what is chosen:
-    ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has a colour and a mark of its own.
+    The page is not reloaded: rows, curves and the selection stay. The address keeps the selection:
+    ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has its own colour and mark.
 
     Args:
-        folders: where the runs are looked for; named where there are none.
-        every: seconds between two looks.
+        folders: of the runs; the page names them if they have none.
+        every: seconds between two requests.
     """
-    where = escaped(" or ".join(folders))
+    folder_names = escaped(" or ".join(folders))
     body = f"""<p class="quiet"><span class="count">The runs are read.</span>
 <span class="fresh" role="status"></span></p>
-<section class="none" hidden><p>No run below {where} yet. A run is a folder that training writes; it shows here with its
-first line. For example: <code>heedful train translation --train train.en train.fr --out runs/en-fr</code></p></section>
+<section class="none" hidden><p>No run below {folder_names} yet. A run is a folder that training writes; it shows here
+with its first line.
+For example: <code>heedful train translation --train train.en train.fr --out runs/en-fr</code></p></section>
 <noscript><p>This page is drawn by its own script, which your browser does not run.</p></noscript>
 <div class="some" hidden>
 <div class="tools">
