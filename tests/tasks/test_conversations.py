@@ -249,7 +249,7 @@ def test_the_figures_are_of_the_answers_alone() -> None:
     batch = task.collate(encoded.examples)
     with torch.no_grad():
         assert float(task.objective(model, batch)) == pytest.approx(total, rel=1e-5)
-    with pytest.raises(HeedfulError, match="no simple method answers prompts or messages; leave --baseline out"):
+    with pytest.raises(HeedfulError, match="there is no baseline for prompts or messages; leave --baseline out"):
         task.baseline(rows, lambda: rows)
 
 
