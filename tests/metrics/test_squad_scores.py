@@ -16,7 +16,7 @@ from heedful.metrics.squad import (
     best_thresholds,
     by_kind,
     exact,
-    likest_sentences,
+    most_similar_sentences,
     normalised,
     overlap,
     score,
@@ -162,7 +162,7 @@ def test_the_likest_sentence_is_that_of_scikit_learn() -> None:
     questions = [" ".join(draw.choices(words, k=6)) for _ in contexts]
     pieces = [list(sentences(context)) for context in contexts]
     model = text.TfidfVectorizer(binary=True, token_pattern=r"\w+").fit([one for each in pieces for one in each])
-    for question, each, chosen in zip(questions, pieces, likest_sentences(questions, contexts), strict=True):
+    for question, each, chosen in zip(questions, pieces, most_similar_sentences(questions, contexts), strict=True):
         likeness = (model.transform(each) @ model.transform([question]).T).toarray()[:, 0]
         assert likeness[each.index(chosen)] == pytest.approx(likeness.max())
         assert likeness.max() > 0

@@ -184,16 +184,16 @@ def sentences(text: str) -> Iterator[str]:
         yield piece
 
 
-def likest_sentences(questions: Sequence[str], texts: Sequence[str]) -> list[str]:
+def most_similar_sentences(questions: Sequence[str], texts: Sequence[str]) -> list[str]:
     """Returns the sentence of each text that is most similar to its question.
 
     Words are runs of letters, digits and underscores; in scripts without spaces, single characters. Similarity
     is the cosine of their distinct words, each weighted by ln((1 + N) / (1 + n)) + 1, of the N sentences of
     all texts n having it (TF-IDF without repetitions). Of equals the first is taken.
 
-    >>> likest_sentences(["Where did Ann go?"], ["Bob stayed here. Ann did go north. Bob slept."])
+    >>> most_similar_sentences(["Where did Ann go?"], ["Bob stayed here. Ann did go north. Bob slept."])
     ['Ann did go north.']
-    >>> likest_sentences(["猫在哪里？"], ["狗在花园里睡觉。猫在屋顶上。"])
+    >>> most_similar_sentences(["猫在哪里？"], ["狗在花园里睡觉。猫在屋顶上。"])
     ['猫在屋顶上。']
     """
     cut = {text: [(one, _words(one)) for one in sentences(text)] for text in dict.fromkeys(texts)}

@@ -1,4 +1,4 @@
-"""Texts that are asked about: their tokens with the characters these stand for, and windows over them."""
+"""Windows over the contexts of questions: tokens with their character offsets, and splitting into windows."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ from heedful.tasks.encoder_task import overlapping_windows
 from heedful.text import Tokenizer
 from heedful.text.word_boundaries import is_word_border
 
-LONGEST, STRIDE = 384, 128  # tokens of a window and of what two share, where nobody says (as in BERT's run_squad.py)
-BATCH = 1000  # texts tokenised at a time: the library's offsets are far larger than these arrays
-NOWHERE = -1
+LONGEST, STRIDE = 384, 128  # default tokens of a window, and of the overlap of two (as in BERT's run_squad.py)
+BATCH = 1000  # texts tokenised at a time, since the library's offsets take much more memory than these arrays
+NOWHERE = -1  # the answer is not in the window
 
 
 class Passage(NamedTuple):
-    """A text: the ids of its tokens (n,), the characters (n, 2), from and to, that each stands for, and whether any of
-    these can be seen (n,): a tokenizer may have tokens of blanks alone.
-    """
+    """A tokenized text with character offsets."""
 
     text: str
-    ids: NDArray[np.int32]
-    places: NDArray[np.int32]
-    seen: NDArray[np.bool_]
+    ids: NDArray[np.int32]  # (n,)
+    places: NDArray[np.int32]  # (n, 2), first character of each token and the one after its last
+    visible: NDArray[np.bool_]  # (n,), False for tokens of white space alone
 
     def characters(self, first: int, last: int) -> Span:
-        """The piece from token ``first`` to token ``last``, without blanks around it."""
+        """Returns the span from token ``first`` to token ``last``, without white space around it."""
         start, end = int(self.places[first, 0]), int(self.places[last, 1])
         piece = self.text[start:end]
         return Span(piece.strip(), start + len(piece) - len(piece.lstrip()))
 
     def whole_words(self, span: Span) -> Span:
-        """The piece widened until no word goes on before or after it; one at word borders stays as it is.
+        """Returns the span widened to whole words; a span that begins and ends at word borders is unchanged.
 
         >>> text = "Denver's 3,000 fans"
         >>> passage = Passage(text, np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros(0, bool))
@@ -51,62 +49,60 @@ class Passage(NamedTuple):
         return Span(self.text[start:end], start)
 
     def tokens(self, span: Span) -> tuple[int, int]:
-        """The first and the last token that have something of ``span``; the last is before the first where none has."""
+        """Returns the first and the last token that overlap ``span``; if none does, the last is before the first."""
         first = np.searchsorted(self.places[:, 1], span.start, side="right")
         last = np.searchsorted(self.places[:, 0], span.start + len(span.text), side="left") - 1
         return int(first), int(last)
 
 
 class QuestionWindow(NamedTuple):
-    """A question and the tokens ``first`` to ``last`` - 1 of a passage; the answer's first and last token in the
-    passage, ``NOWHERE`` where the window does not hold it whole; the place of the question's row.
-    """
+    """A question and a window of its passage."""
 
     question: list[int]
     passage: Passage
-    first: int
-    last: int
-    start: int
-    end: int
-    row: int
+    first: int  # first token of the window in the passage
+    last: int  # the token after its last one
+    start: int  # first token of the answer in the passage; NOWHERE unless the window holds all of it
+    end: int  # last token of the answer, or NOWHERE
+    row: int  # number of the question
 
 
 class QuestionWindows(NamedTuple):
-    """The windows of some questions, those of one together, and what a person should know of them."""
+    """Windows of some questions, in their order."""
 
     windows: list[QuestionWindow]
-    note: str
-    unread: list[int]  # the places of questions of which not all is read or learned
+    note: str  # for people: splits, truncated questions, answers in no window
+    unread: list[int]  # numbers of the questions that are truncated or whose answer is in no window
 
 
 def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Each different text as a passage."""
-    found: dict[str, Passage] = {}
+    """Returns a passage for each distinct text."""
+    passages: dict[str, Passage] = {}
     distinct = list(dict.fromkeys(texts))
-    for number in range(0, len(distinct), BATCH):
-        some = distinct[number : number + BATCH]
-        for text, (ids, places) in zip(some, tokenizer.offsets(some), strict=True):
-            seen = np.array([bool(text[first:last].strip()) for first, last in places], bool)
-            found[text] = Passage(text, np.array(ids, np.int32), np.array(places, np.int32).reshape(-1, 2), seen)
-    return found
+    for start in range(0, len(distinct), BATCH):
+        batch = distinct[start : start + BATCH]
+        for text, (ids, places) in zip(batch, tokenizer.offsets(batch), strict=True):
+            visible = np.array([bool(text[first:last].strip()) for first, last in places], bool)
+            passages[text] = Passage(text, np.array(ids, np.int32), np.array(places, np.int32).reshape(-1, 2), visible)
+    return passages
 
 
 def question_windows(
     tokenizer: Tokenizer,
-    asked: Sequence[tuple[str, str]],
+    questions: Sequence[tuple[str, str]],
     answers: Sequence[Sequence[Span]],
     most: int,
     stride: int | None = None,
 ) -> QuestionWindows:
-    """Windows of at most ``most`` tokens, special ones and the question counted.
+    """Splits the contexts of questions into windows of at most ``most`` tokens, special tokens and question included.
 
     Args:
-        tokenizer: of the model.
-        asked: questions and their texts.
-        answers: of each the answers, of which the first is learned; none means that there is none.
-        most: tokens of a window. A question keeps at most half of them.
-        stride: tokens that neighbouring windows share, at most half of ``most``; None is 128, or a third of ``most``
-            where that is less. Beside a long question it is half of what is left for the text, if that is less.
+        tokenizer: tokenizer of the model.
+        questions: (question, context) pairs.
+        answers: the answers of each question, of which the first is learned; () for no answer.
+        most: maximum number of tokens of a window. A question is truncated to half of them.
+        stride: number of tokens that neighbouring windows share, at most half of ``most``; None for 128, or a third of
+            ``most`` if that is less. A long question may reduce it to half of the remaining tokens.
     """
     around = tokenizer.around(pair=True)
     room = most - around.added
@@ -114,27 +110,25 @@ def question_windows(
     if room < 4:
         raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {around.added + 4}")
     if shared > most // 2:
-        raise HeedfulError(
-            f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less"
-        )
-    passages = passages_of(tokenizer, (context for _, context in asked))
-    questions = tokenizer.encode([question for question, _ in asked])
-    found: list[QuestionWindow] = []
+        raise HeedfulError(f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less")
+    passages = passages_of(tokenizer, (context for _, context in questions))
+    question_ids = tokenizer.encode([question for question, _ in questions])
+    windows: list[QuestionWindow] = []
     split, cut, lost = 0, 0, 0
     unread: list[int] = []
-    for row, (ids, (_, context), golds) in enumerate(zip(questions, asked, answers, strict=True)):
-        made = list(_windows(ids[: room // 2], passages[context], golds, room, shared, row))
-        split += len(made) > 1
-        short, nowhere = len(ids) > room // 2, bool(golds) and all(window.start == NOWHERE for window in made)
-        cut, lost = cut + short, lost + nowhere
-        unread += [row] if short or nowhere else []
-        found += made
-    told = (
+    for row, (ids, (_, context), golds) in enumerate(zip(question_ids, questions, answers, strict=True)):
+        own = list(_windows(ids[: room // 2], passages[context], golds, room, shared, row))
+        split += len(own) > 1
+        is_cut, is_lost = len(ids) > room // 2, bool(golds) and all(window.start == NOWHERE for window in own)
+        cut, lost = cut + is_cut, lost + is_lost
+        unread += [row] if is_cut or is_lost else []
+        windows += own
+    notes = (
         (split, f"{plural(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
         (cut, f"{plural(cut, 'question')} cut to {room // 2} tokens"),
-        (lost, f"{plural(lost, 'answer')} in no window whole, so learned as none"),
+        (lost, f"{plural(lost, 'answer')} in no window as a whole, so learned as no answer"),
     )
-    return QuestionWindows(found, "; ".join(text for count, text in told if count), unread)
+    return QuestionWindows(windows, "; ".join(text for count, text in notes if count), unread)
 
 
 def _windows(
