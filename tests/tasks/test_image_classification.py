@@ -224,9 +224,7 @@ def test_other_sizes_are_resized_and_it_is_said() -> None:
 
 def test_a_label_that_training_did_not_see() -> None:
     task, _ = made(settings(), rows())
-    with pytest.raises(
-        HeedfulError, match=r"images.npz:1: the label 'boots' is none that the model learned; did you mean 'boot'"
-    ):
+    with pytest.raises(HeedfulError, match=r"images.npz:1: the model has no label 'boots'; did you mean 'boot'"):
         task.encode(rows(1, labels=["boots"]))
 
 

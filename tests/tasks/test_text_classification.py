@@ -19,7 +19,7 @@ from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
-from heedful.tasks.labels import names_of, numbers_of
+from heedful.tasks.labels import label_ids, training_labels
 from heedful.tasks.task import Prediction
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.optimisation import adamw
@@ -169,7 +169,7 @@ def test_words_are_hidden_in_training_alone() -> None:
     [
         (
             rows(("a", "fruits")),
-            r"^set\.tsv:1: the label 'fruits' is none that the model learned; did you mean 'fruit'",
+            r"^set\.tsv:1: the model has no label 'fruits'; did you mean 'fruit'",
         ),
         (
             rows(("a", "fruit"), ("b", ("fruit", "tool"))),
@@ -188,7 +188,7 @@ def test_labels_that_cannot_be(data: Rows, message: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (rows(("a", "x"), ("b", "x")), r"^set\.tsv: the one label 'x' in 2 rows; there must be two to tell apart$"),
+        (rows(("a", "x"), ("b", "x")), r"^set\.tsv: only the label 'x' in 2 rows; there must be two or more$"),
         (rows(("a", ()), ("b", ())), r"^set\.tsv: no label in 2 rows"),
     ],
 )
@@ -226,21 +226,21 @@ def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: s
     (tmp_path / "a.txt").write_text("".join(f"text {i}\n" for i in range(20)))
     (tmp_path / "a.labels").write_text("".join(label.format(i) + "\n" for i in range(20)))
     plain = read([tmp_path / "a.txt", tmp_path / "a.labels"], TextClassification.columns)
-    with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to hold some back; give valid"):
+    with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to split some off; give valid"):
         TextClassification.split_rows(plain, 0.2, 0)
 
 
 def test_texts_that_were_learned_as_labels_are_told() -> None:
     swapped = rows(*((f"{i % 2}", f"a text of {i} words") for i in range(30)))
     with pytest.raises(HeedfulError) as told:
-        numbers_of(rows(("a text of 40 words", "1"))[0], names_of(swapped))
+        label_ids(rows(("a text of 40 words", "1"))[0], training_labels(swapped))
     assert str(told.value) == (
-        "set.tsv:1: the label '1' is none that the model learned; its 30 labels, such as 'a text of 0 words', look "
+        "set.tsv:1: the model has no label '1'; its 30 labels, such as 'a text of 0 words', look "
         "like text; if they are, say which column of the training data holds the labels: --data.columns"
     )
     spaced = [f"class {i}" for i in range(20)]  # so few may well be names
     with pytest.raises(HeedfulError, match=r"none that the model learned; did you mean 'class 1'\?$"):
-        numbers_of(rows(("a", "clas 1"))[0], spaced)
+        label_ids(rows(("a", "clas 1"))[0], spaced)
 
 
 # ------------------------------------------------------------------------------------------------------------- learning

@@ -1,4 +1,6 @@
-"""Token classification: words in windows, the loss by hand, what comes out, and the folder opened by `transformers`."""
+"""Token classification: words in windows, the loss by hand, what comes out, and the folder opened by
+`transformers`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from heedful.pretrained import load, save
 from heedful.settings import AveragingSettings, DataSettings, TokenizerSettings, TrainingSettings
 from heedful.tasks import tagging
 from heedful.tasks.token_classification import TokenClassification
-from heedful.tasks.word_tokens import of_texts, of_words, windows
+from heedful.tasks.word_tokens import tokens_of_texts, tokens_of_words, word_windows
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
@@ -69,7 +71,7 @@ def test_every_word_is_in_one_window_where_most_stands_around_it() -> None:
         starts = sorted({0, *random.choice(length, random.integers(1, length + 1)).tolist()})
         most = int(random.integers(1, 12))
         stride = int(random.integers(0, most))
-        found = list(windows(starts, length, most, stride))
+        found = list(word_windows(starts, length, most, stride))
         every = [range(at, min(at + most, length)) for at in range(0, max(1, length - stride), most - stride)]
         assert [place for one in found for place in one.words] == list(range(len(starts)))
         for tokens, words in found:
@@ -94,8 +96,8 @@ def test_words_of_a_text_are_those_of_the_sentence(kind: Any) -> None:
     tokenizer = Tokenizer.train(map(" ".join, sentences), 300, kind, template="both")
     if kind == "character":
         sentences = [[*words[:1]] for words in sentences]  # it writes the space between words
-    given = of_words(tokenizer, sentences)
-    for one, other in zip(given, of_texts(tokenizer, [" ".join(words) for words in sentences]), strict=True):
+    given = tokens_of_words(tokenizer, sentences)
+    for one, other in zip(given, tokens_of_texts(tokenizer, [" ".join(words) for words in sentences]), strict=True):
         assert one == other
         assert [one.text[start:end] for start, end in one.spans] == one.text.split()
         assert all(before < after for before, after in pairwise(one.first))
@@ -104,11 +106,11 @@ def test_words_of_a_text_are_those_of_the_sentence(kind: Any) -> None:
 def test_where_words_stand_in_a_text() -> None:
     task, _ = made()
     text = "\n In New-York, Ann (or Bób)  \u200bmet 日本. "
-    worded = of_texts(task.tokenizer, [text, "", " \n"])
+    worded = tokens_of_texts(task.tokenizer, [text, "", " \n"])
     found = [text[start:end] for start, end in worded[0].spans]
     assert found == ["In", "New", "-", "York", ",", "Ann", "(", "or", "Bób", ")", "met", "日", "本", "."]
     assert worded[1].spans == worded[2].spans == worded[1].first == []
-    spaced = of_texts(Tokenizer.train([SENTENCES[0][0]], 300, "bpe", template="both"), [text])[0]
+    spaced = tokens_of_texts(Tokenizer.train([SENTENCES[0][0]], 300, "bpe", template="both"), [text])[0]
     assert [text[start:end] for start, end in spaced.spans] == [*text.split()[:5], "\u200bmet", "日本."]
 
 
@@ -213,8 +215,8 @@ def test_words_are_hidden_in_training_alone() -> None:
 )
 def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], told: str) -> None:
     data = rows(*(("a b c", one) for one in tags))
-    assert tagging.labels_of(data) == labels
-    assert tagging.told(data, labels) == told
+    assert tagging.tag_labels(data) == labels
+    assert tagging.tag_summary(data, labels) == told
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
         ([("a b", "O O")], r"^set\.conll: the one tag 'O' in 1 sentence; there must be two"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
-            r"^set\.conll:3: the tag 'PERS' of 'd' says neither B- nor I- as others do; did you mean '[BI]-PER'\?$",
+            r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I- as others have; did you mean '[BI]-PER'\?$",
         ),
         (
             [("Wort a b", "Etikett O B-PER"), ("c d", "I-PER O")],

@@ -13,7 +13,7 @@ from tagging_models import CONFIGS, KINDS, SENTENCES, published, rows, saved, se
 import heedful
 from heedful.pretrained import load
 from heedful.tasks.token_classification import TokenClassification
-from heedful.tasks.word_tokens import of_texts, of_words
+from heedful.tasks.word_tokens import tokens_of_texts, tokens_of_words
 from heedful.text import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -71,7 +71,7 @@ def test_ids_of_words_are_theirs(name: str, tmp_path: Path) -> None:
     task = TokenClassification.load(tmp_path)
     sentences = [words.split() for words, _ in SENTENCES] + [["don't", "日本本", "🙂", "x-y", "café"]]
     batch = again(sentences, is_split_into_words=True)
-    for i, text in enumerate(of_words(task.tokenizer, sentences)):
+    for i, text in enumerate(tokens_of_words(task.tokenizer, sentences)):
         around = task.tokenizer.around()
         assert around.join(text.ids)[0] == batch["input_ids"][i]
         owners = batch.word_ids(i)
@@ -85,10 +85,10 @@ def test_a_token_of_the_space_alone_begins_its_word(tmp_path: Path) -> None:
     published("Roberta", tmp_path, KINDS)
     tokenizer = Tokenizer.load(tmp_path)
     words = ["the", "🙂", "rain", "🙂!"]
-    (given,), (found,) = of_words(tokenizer, [words]), of_texts(tokenizer, [" ".join(words)])
+    (given,), (found,) = tokens_of_words(tokenizer, [words]), tokens_of_texts(tokenizer, [" ".join(words)])
     assert found == given
     assert tokenizer.pieces([found.ids[found.first[1]]]) == [" "]
-    wide = of_texts(tokenizer, ["the   rain"])[0]
+    wide = tokens_of_texts(tokenizer, ["the   rain"])[0]
     assert [tokenizer.pieces([wide.ids[place]]) for place in wide.first] == [[" the"], [" rain"]]
     assert len(wide.ids) == 4
 

@@ -15,7 +15,7 @@ from answering_folders import LABELS, WORDS, made, saved
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
 from heedful.inference.pipeline import Pipeline
-from heedful.tasks.labels import likeliest
+from heedful.tasks.labels import top_labels
 
 TEXTS = [f"the {word}" for word in WORDS]
 
@@ -81,7 +81,7 @@ def test_what_changes_no_score_is_refused_in_evaluation(tmp_path: Path) -> None:
 
 def test_equally_likely_labels_keep_their_order() -> None:
     p = torch.tensor([[0.25, 0.5, 0.25], [1 / 3, 1 / 3, 1 / 3]])
-    assert [[one["label"] for one in row] for row in likeliest(p, ["a", "b", "c"], 3)] == [
+    assert [[one["label"] for one in row] for row in top_labels(p, ["a", "b", "c"], 3)] == [
         ["b", "a", "c"],
         ["a", "b", "c"],
     ]

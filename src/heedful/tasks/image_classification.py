@@ -34,14 +34,14 @@ from heedful.stack import initialise
 from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_images, svm
 from heedful.tasks.labels import (
-    checked_top,
-    labels_of,
-    likeliest,
-    most_frequent,
-    names_of,
-    numbers_of,
-    stored,
-    teachable,
+    checked_top_k,
+    label_ids,
+    most_frequent_baseline,
+    row_labels,
+    stored_label_names,
+    top_labels,
+    training_labels,
+    with_learnable_labels,
 )
 from heedful.tasks.model_setup import check_classifier, checked_folder, preset_of, with_settings
 from heedful.tasks.task import (
@@ -109,7 +109,7 @@ class ImageClassification(Task):
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """As every task does, but an image whose label no training row would have goes to training."""
-        return teachable(*super().split_rows(rows, valid, seed, same), by="image", same=same)
+        return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="image", same=same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], asked: RunSettings) -> RunSettings:
@@ -169,7 +169,7 @@ class ImageClassification(Task):
         config, head = model.config, model.config.head
         if not isinstance(config, VisionConfig):
             raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {config.kind}")
-        own = stored(read_configs(folder)[0]) if isinstance(head, ImageHead) else []
+        own = stored_label_names(read_configs(folder)[0]) if isinstance(head, ImageHead) else []
         known = set(names) <= set(own)
         if not known:
             linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
@@ -187,7 +187,7 @@ class ImageClassification(Task):
     def load(cls, folder: str | Path) -> Self:
         """The labels in ``config.json`` and what ``preprocessor_config.json`` says."""
         folder = checked_folder(cls.name, find(folder), images=True)
-        return cls(stored(read_configs(folder)[0]), read_preprocessing(folder))
+        return cls(stored_label_names(read_configs(folder)[0]), read_preprocessing(folder))
 
     def save(self, folder: str | Path) -> None:
         """Write ``preprocessor_config.json``; the labels are the model's."""
@@ -238,7 +238,7 @@ class ImageClassification(Task):
         resized, examples = 0, []
         for row, kept in zip(rows, pixels, strict=True):
             _one(row)
-            (number,) = numbers_of(row, self.labels)
+            (number,) = label_ids(row, self.labels)
             image = row.values["image"].pixels(self.preprocessing.channels)
             resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
             kept[:] = self.preprocessing.fitted(image)
@@ -322,7 +322,7 @@ class ImageClassification(Task):
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Logistic regression on the pixels: ``heedful.tasks.baselines.linear_images``."""
         name, said = linear_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
-        truth = [labels_of(row) for row in rows]
+        truth = [row_labels(row) for row in rows]
         scored = Labelled.of(self.labels, truth, [(label,) for label in said])
         return Baseline(name, overall(scored), scored)
 
@@ -331,12 +331,12 @@ class ImageClassification(Task):
         some = Rows(learned[:: -(-len(learned) // QUICK)])
         how = self.preprocessing
         name, said = linear_images(some, rows, how.channels, how.size, partial(svm, strength=0.01))
-        scored = Labelled.of(self.labels, list(map(labels_of, rows)), [(label,) for label in said])
+        scored = Labelled.of(self.labels, list(map(row_labels, rows)), [(label,) for label in said])
         return Baseline(name, overall(scored), scored)
 
     def guess(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
         """The most frequent label of training."""
-        return most_frequent(self.labels, rows, learned)
+        return most_frequent_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
@@ -348,14 +348,14 @@ class ImageClassification(Task):
         An image is a path, the bytes of a file, a PIL image, an array or a ``LazyImage``. One without a path is called
         by its name in the prediction.
         """
-        top_k = checked_top(options.get("top_k"))
+        top_k = checked_top_k(options.get("top_k"))
         pictures = [LazyImage.of(one) for one in inputs]
         examples = Unlabelled(pictures, self.preprocessing)
         answers: list[Prediction] = [Prediction(picture.name, "", None) for picture in pictures]
 
         def read(batch: Batch) -> list[list[dict[str, Any]]]:
             logits = said_of(model, batch["pixels"], mirrored(options))
-            return likeliest(logits.softmax(-1), self.labels, top_k or 1)
+            return top_labels(logits.softmax(-1), self.labels, top_k or 1)
 
         for places, found in self.map_batches(model, examples, read, options.get("batch_tokens")) if examples else ():
             for place, best in zip(places, found, strict=True):
@@ -367,7 +367,7 @@ class ImageClassification(Task):
         """``17.png (28 × 28) → boot``."""
         picture = row.values["image"]
         width, height = picture.size
-        return arrow_joined([f"{Path(picture.name).name} ({width} × {height})", *labels_of(row)])
+        return arrow_joined([f"{Path(picture.name).name} ({width} × {height})", *row_labels(row)])
 
 
 def mirrored(options: Mapping[str, Any]) -> bool:
@@ -391,7 +391,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     """The labels of training; several for one image are an error."""
     for row in rows:
         _one(row)
-    return names_of(rows)
+    return training_labels(rows)
 
 
 def _one(row: Row) -> None:

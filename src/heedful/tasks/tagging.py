@@ -1,4 +1,4 @@
-"""Tags as a model's labels: which there are, by which scheme they tell entities, and what cannot be right of them."""
+"""Tags as labels: the label set of training rows, the tagging scheme (BIO, IO, plain), checks, a baseline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORDER = {part: place for place, part in enumerate("BIES")}
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme:
-    """How the tags of a model are read: "BIO" where all but ``O`` say B, I, E or S, "IO" where there is an ``O``, else
+    """Returns the scheme of tags: "BIO" if all but ``O`` have a part (B, I, E, S), "IO" if there is an ``O``, else
     "plain".
 
     >>> scheme_of(["O", "B-PER", "I-PER"]), scheme_of(["O", "PER"]), scheme_of(["DET", "NOUN"])
@@ -28,11 +28,14 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
     return "IO" if OUTSIDE in labels else "plain"
 
 
-def labels_of(rows: Sequence[Row]) -> list[str]:
-    """The tags of training as a model's labels: ``O`` first, then by kind; of entities every kind with all the parts
-    that any has, so that what stood in no training sentence (``I-`` of a rare kind) can be said all the same.
+def tag_labels(rows: Sequence[Row]) -> list[str]:
+    """Returns the labels for the tags of training rows: ``O`` first, then by kind.
 
-    Raises ``HeedfulError`` for a single tag, and for one without a part among others that have one: a slip of the pen.
+    Every kind of entity has all the parts that any kind has, so that ``I-`` of a rare kind can be predicted although it
+    is in no training sentence.
+
+    Raises ``HeedfulError`` for a single tag, and for tags without a part among others that have one, probably typing
+    errors.
     """
     first: dict[str, tuple[Row, int]] = {}
     for row in rows:
@@ -40,62 +43,61 @@ def labels_of(rows: Sequence[Row]) -> list[str]:
             first.setdefault(tag, (row, place))
     if len(first) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: the one tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; there must be "
-            "two to "
-            "tell apart"
+            f"{rows[0].file}: only the tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; there must be two "
+            "or more"
         )
     others = [tag for tag in first if tag != OUTSIDE]
     bare = [tag for tag in others if not parted(tag)[0]]
     if 0 < len(bare) <= len(others) - len(bare):
-        tag = next(one for one in first if one in bare)
+        tag = next(tag for tag in first if tag in bare)
         row, place = first[tag]
         word = row.values["words"][place]
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} says neither B- nor I- as others do; "
-            f"{nearest(tag, [one for one in others if one not in bare])}"
+            f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} has no B- or I- as others have; "
+            f"{nearest(tag, [other for other in others if other not in bare])}"
             f"{header if line_of_word(row, place) == 1 else ''}"
         )
     if scheme_of([*first]) != "BIO":
         return sorted(first, key=lambda tag: (tag != OUTSIDE, tag))
     parts = {tag.partition("-")[0] for tag in others}
     kinds = {tag.partition("-")[2] for tag in others}
-    made = [f"{part}-{kind}" if kind else part for kind in kinds for part in parts]
-    made.sort(key=lambda tag: (parted(tag)[1], ORDER[parted(tag)[0]], tag))
-    return [*([OUTSIDE] if OUTSIDE in first else []), *made]
+    labels = [f"{part}-{kind}" if kind else part for kind in kinds for part in parts]
+    labels.sort(key=lambda tag: (parted(tag)[1], ORDER[parted(tag)[0]], tag))
+    return [*([OUTSIDE] if OUTSIDE in first else []), *labels]
 
 
-def numbers_of(row: Row, labels: Sequence[str]) -> list[int]:
-    """The places of a row's tags among ``labels``; one that is not there is an error."""
+def tag_ids(row: Row, labels: Sequence[str]) -> list[int]:
+    """Returns the indices of a row's tags in ``labels``; raises ``HeedfulError`` for an unknown one."""
     known = {label: place for place, label in enumerate(labels)}
     for place, (word, tag) in enumerate(zip(row.values["words"], row.values["tags"], strict=True)):
         if tag not in known:
             raise HeedfulError(
-                f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} is none that the model learned; "
+                f"{row.file}:{line_of_word(row, place)}: the model has no tag {tag!r} (of {word!r}); "
                 f"{nearest(tag, labels)}"
             )
     return [known[tag] for tag in row.values["tags"]]
 
 
-def told(rows: Sequence[Row], labels: Sequence[str]) -> str:
-    """The scheme that the tags of rows keep, for people: ``IOB2 tags of 6 kinds, 1,975 entities``."""
+def tag_summary(rows: Sequence[Row], labels: Sequence[str]) -> str:
+    """Returns a summary of the tags of rows for people: ``IOB2 tags of 6 kinds, 1,975 entities``."""
     scheme = scheme_of(labels)
     if scheme == "plain":
         return plural(len(labels), "tag")
-    found = Counter(entity.kind for row in rows for entity in entities(row.values["tags"], scheme))
+    counts = Counter(entity.kind for row in rows for entity in entities(row.values["tags"], scheme))
     kinds = {parted(label)[1] for label in labels} - {""}
-    name = "IO" if scheme == "IO" else _kept(rows)
-    return f"{name} tags of {plural(len(kinds), 'kind')}, {plural(found.total(), 'entity', 'entities')}"
+    name = "IO" if scheme == "IO" else _scheme_name(rows)
+    return f"{name} tags of {plural(len(kinds), 'kind')}, {plural(counts.total(), 'entity', 'entities')}"
 
 
-def _kept(rows: Sequence[Row]) -> str:
-    """The narrowest of the schemes with B and I that all rows keep."""
+def _scheme_name(rows: Sequence[Row]) -> str:
+    """Returns the name of the narrowest scheme with B and I that all rows follow."""
     letters = {tag.partition("-")[0] for row in rows for tag in row.values["tags"]} & {*PARTS}
     if letters - {"B", "I"}:
         return "BILOU" if letters & {"L", "U"} else "BMES" if "M" in letters else "BIOES"
     if "B" not in letters:
         return "IO"
-    stray = needless = 0  # I that goes on with nothing, B that parts nothing
+    stray = needless = 0  # I- without an entity before it; B- without one of the same kind before it
     for row in rows:
         before = ""
         for tag in row.values["tags"]:
@@ -108,45 +110,45 @@ def _kept(rows: Sequence[Row]) -> str:
     return "IOB1" if not needless else f"BIO ({stray:,} begin with I-)"
 
 
-def teachable(train: Rows, held: Rows, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """The two parts, but what has a kind of tag that no training row would have goes to training, with all rows of the
-    same words: held out, it could teach nothing and score nothing.
+def with_learnable_tags(train: Rows, held: Rows, same: Same = content_digest) -> tuple[Rows, Rows]:
+    """Moves rows with a kind of tag that no training row has from ``held`` to ``train``, with all rows of the same
+    words: as validation rows they could never be right.
     """
     known = {kind for row in train for kind in _kinds(row)}
     keys = [same(row.values["words"]) for row in held]
-    lone = {key for row, key in zip(held, keys, strict=True) if not known.issuperset(_kinds(row))}
-    moved = [row for row, key in zip(held, keys, strict=True) if key in lone]
+    unknown = {key for row, key in zip(held, keys, strict=True) if not known.issuperset(_kinds(row))}
+    moved = [row for row, key in zip(held, keys, strict=True) if key in unknown]
     if len(moved) == len(held):
         where = f"{moved[0].file}: " if moved else ""
         raise HeedfulError(
-            f"{where}every kind of tag has too few sentences to hold some back; give validation data: --valid"
+            f"{where}every kind of tag has too few sentences to split some off; give validation data: --valid"
         )
-    kept = (row for row, key in zip(held, keys, strict=True) if key not in lone)
-    return Rows([*train, *moved], train.skipped, train.columns), Rows(kept, 0, held.columns)
+    remaining = (row for row, key in zip(held, keys, strict=True) if key not in unknown)
+    return Rows([*train, *moved], train.skipped, train.columns), Rows(remaining, 0, held.columns)
 
 
 def _kinds(row: Row) -> set[str]:
     return {parted(tag)[1] for tag in row.values["tags"]}
 
 
-class MostFrequent:
-    """Each word's most frequent tag in training; of words that were not there the most frequent tag of all.
+class MostFrequentTags:
+    """Predicts each word's most frequent training tag; for unknown words the most frequent tag of all.
 
     >>> row = Row({"words": ("a", "can", "a"), "tags": ("DET", "NOUN", "DET")}, "a.conll", 1)
-    >>> MostFrequent([row]).tags(["can", "tin"])
+    >>> MostFrequentTags([row]).tags(["can", "tin"])
     ['NOUN', 'DET']
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         counts: dict[str, Counter[str]] = {}
-        every: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for row in rows:
             for word, tag in zip(row.values["words"], row.values["tags"], strict=True):
                 counts.setdefault(word, Counter())[tag] += 1
-                every[tag] += 1
-        self._best = {word: own.most_common(1)[0][0] for word, own in counts.items()}
-        self._else = every.most_common(1)[0][0]
+                totals[tag] += 1
+        self._tags = {word: own.most_common(1)[0][0] for word, own in counts.items()}
+        self._default = totals.most_common(1)[0][0]
 
     def tags(self, words: Sequence[Any]) -> list[str]:
-        """A tag for each word."""
-        return [self._best.get(word, self._else) for word in words]
+        """Returns a tag for each word."""
+        return [self._tags.get(word, self._default) for word in words]

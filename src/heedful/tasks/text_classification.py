@@ -28,15 +28,15 @@ from heedful.tasks import get
 from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
-    checked_top,
-    labels_of,
-    likeliest,
-    most_frequent,
-    names_of,
-    numbers_of,
-    several,
-    stored,
-    teachable,
+    are_multi_label,
+    checked_top_k,
+    label_ids,
+    most_frequent_baseline,
+    row_labels,
+    stored_label_names,
+    top_labels,
+    training_labels,
+    with_learnable_labels,
 )
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
 from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
@@ -99,7 +99,7 @@ class TextClassification(TextPairTask):
         regression_task, kind = _regression_task(), settings.data.label_kind
         if rows and isinstance(rows[0].values["label"], float):
             return regression_task
-        if kind == "class" or not rows or several(rows):
+        if kind == "class" or not rows or are_multi_label(rows):
             if kind == "number":
                 raise HeedfulError(f"{rows[0].file}: several labels a row are no number; leave --data.label-kind out")
             return cls
@@ -126,7 +126,7 @@ class TextClassification(TextPairTask):
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Splits as every task does, but a text whose label no training row would have goes to training."""
-        return teachable(*super().split_rows(rows, valid, seed, same), by="text", same=same)
+        return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="text", same=same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -140,7 +140,7 @@ class TextClassification(TextPairTask):
         columns = columns_of(rows)
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         tokenizer = cls.train_tokenizer(texts, settings)
-        return cls(tokenizer, names_of(rows), columns=columns, multi_label=several(rows))
+        return cls(tokenizer, training_labels(rows), columns=columns, multi_label=are_multi_label(rows))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
@@ -148,10 +148,12 @@ class TextClassification(TextPairTask):
         labels that the model does not know.
         """
         folder = cls.model_folder(folder)
-        names = names_of(rows)
-        own = stored(read_configs(folder)[0]) if isinstance(config_of(folder).head, SequenceHead) else []
+        names = training_labels(rows)
+        own = stored_label_names(read_configs(folder)[0]) if isinstance(config_of(folder).head, SequenceHead) else []
         known = set(names) <= set(own)
-        task = cls(tokenizer_of(folder), own if known else names, columns=columns_of(rows), multi_label=several(rows))
+        task = cls(
+            tokenizer_of(folder), own if known else names, columns=columns_of(rows), multi_label=are_multi_label(rows)
+        )
         model = load_with_head(folder, SequenceHead.kind, settings.seed or 0, None if known else len(names))
         task.check_model(model)
         return task, model
@@ -162,7 +164,9 @@ class TextClassification(TextPairTask):
         folder = cls.model_folder(folder)
         theirs, _ = read_configs(folder)
         columns = read_card(folder).get("columns")
-        return cls(tokenizer_of(folder), stored(theirs), columns=columns, multi_label=is_multi_label(theirs))
+        return cls(
+            tokenizer_of(folder), stored_label_names(theirs), columns=columns, multi_label=is_multi_label(theirs)
+        )
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Names the model's classes; a new model has tokens hidden."""
@@ -180,13 +184,12 @@ class TextClassification(TextPairTask):
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns the ids of a row's labels."""
-        if not self.multi_label and len(labels_of(row)) != 1:
+        if not self.multi_label and len(row_labels(row)) != 1:
             raise HeedfulError(
-                f"{row.file}:{row.line}: {plural(len(labels_of(row)), 'label')}, but this model gives each example "
-                "one; "
+                f"{row.file}:{row.line}: {plural(len(row_labels(row)), 'label')}, but this model gives each example one; "
                 "correct the row, or train with --data.label-separator"
             )
-        return numbers_of(row, self.labels)
+        return label_ids(row, self.labels)
 
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
         """Returns (B, labels), 1 for each label of an example."""
@@ -200,8 +203,8 @@ class TextClassification(TextPairTask):
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
 
-        With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its own and
-        smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` as :mod:`heedful.tasks.r_drop` says.
+        With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its
+        own and smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` as :mod:`heedful.tasks.r_drop` says.
         """
         if not self.agreement:
             return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
@@ -245,8 +248,8 @@ class TextClassification(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Accuracy, macro F1 and Matthews correlation; with several labels the exact match, micro and macro F1. Always
-        of all examples.
+        """Accuracy, macro F1 and Matthews correlation; with several labels the exact match, micro and macro F1.
+        Always of all examples.
 
         Details: ``by_class``, ``confusion`` (but for several labels) and the surest ``mistakes``.
         """
@@ -277,28 +280,29 @@ class TextClassification(TextPairTask):
 
     def _linear_baseline(self, name: str, rows: Rows, learned: Rows, *classifier: Any) -> Baseline:
         train_texts, texts = ([" ".join(self.texts_of(row)) for row in part] for part in (learned, rows))
-        predicted = linear_text(train_texts, list(map(labels_of, learned)), texts, self.multi_label, *classifier)
-        scores = Labelled.of(self.labels, list(map(labels_of, rows)), predicted, self.multi_label)
+        predicted = linear_text(train_texts, list(map(row_labels, learned)), texts, self.multi_label, *classifier)
+        scores = Labelled.of(self.labels, list(map(row_labels, rows)), predicted, self.multi_label)
         return Baseline(name, overall(scores), scores)
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores the most frequent label, or set of labels, of training."""
-        return most_frequent(self.labels, rows, learned)
+        return most_frequent_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the label of each input and its probability; of several labels those of probability ½ and more, and
-        the probability of exactly this set, if they were independent. An input without text gets an empty output.
+        """Returns the label of each input and its probability; of several labels those of probability ½ and
+        more, and the probability of exactly this set, if they were independent. An input without text gets an empty
+        output.
 
         With ``top_k`` the output is a list of at most that many ``{"label", "score"}``, the likeliest first, and the
         score is that of the first. Inputs are as in ``predictions``.
         """
-        top_k = checked_top(options.get("top_k"))
+        top_k = checked_top_k(options.get("top_k"))
 
         def compute(batch: Batch) -> list[tuple[Any, float | None]]:
             logits = self.logits(model, batch)
             if top_k is not None:
-                best = likeliest(self._probabilities(logits), self.labels, top_k)
+                best = top_labels(self._probabilities(logits), self.labels, top_k)
                 return [(labels, labels[0]["score"]) for labels in best]
             predicted, p = self._predicted(logits)
             return [(self._output(row), score) for row, score in zip(predicted, p.tolist(), strict=True)]
@@ -308,7 +312,7 @@ class TextClassification(TextPairTask):
 
     def row_line(self, row: Row) -> str:
         """``text → label``, ``text + pair → label``."""
-        return self.line_of(row, ", ".join(map(named, labels_of(row))))
+        return self.line_of(row, ", ".join(map(named, row_labels(row))))
 
 
 def _regression_task() -> type[TextPairTask]:

@@ -1,6 +1,6 @@
-"""Words in tokens: which token begins a word, where in the text the word stands, and windows that lose none.
+"""Words and their tokens: the first token and the characters of each word, and windows with every word in exactly one.
 
-What is said of a word is said where its first token stands (Devlin et al. 2019, section 5.3).
+The label of a word is predicted at its first token (Devlin et al. 2019, section 5.3).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from heedful.tasks.model_setup import special_id
 from heedful.text import Tokenizer
 
 
-class Worded(NamedTuple):
-    """A text in words and tokens."""
+class WordTokens(NamedTuple):
+    """A text with its words and tokens."""
 
     text: str
     spans: list[tuple[int, int]]  # the characters of each word: text[start:end]
-    ids: list[int]  # without what the tokenizer puts around
-    first: list[int]  # the place of each word's first token
+    ids: list[int]  # without special tokens
+    first: list[int]  # position of each word's first token
 
 
-def spread(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Words with a space between, and the characters of each.
+def joined_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Returns the words joined by spaces, and the characters (start, end) of each.
 
-    >>> spread(["in", "Paris"])
+    >>> joined_words(["in", "Paris"])
     ('in Paris', [(0, 2), (3, 8)])
     """
     spans, start = [], 0
@@ -36,76 +36,77 @@ def spread(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
     return " ".join(words), spans
 
 
-def of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[Worded]:
-    """Sentences given in words, each word encoded on its own, as ``transformers`` does (``is_split_into_words``). Their
-    texts are the words with a space between.
+def tokens_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
+    """Encodes sentences given as words, each word on its own, as ``transformers`` does (``is_split_into_words``). Their
+    texts are the words joined by spaces.
 
-    A word of nothing that the tokenizer writes (a control character) becomes its unknown token: it has a tag like all.
+    A word without tokens (a control character) becomes the unknown token, since it has a tag like all others.
     """
-    made = []
+    encoded = []
     for words, (ids, owners) in zip(sentences, tokenizer.words(sentences), strict=True):
-        first = dict(zip(reversed(owners), range(len(ids) - 1, -1, -1), strict=True))  # of equal ones the first stays
+        first = dict(zip(reversed(owners), range(len(ids) - 1, -1, -1), strict=True))  # the first of equal owners stays
         if len(first) < len(words):
-            ids, first = _filled(tokenizer, ids, owners, len(words))
-        made.append(Worded(*spread(words), ids, [first[word] for word in range(len(words))]))
-    return made
+            ids, first = _with_unknown(tokenizer, ids, owners, len(words))
+        encoded.append(WordTokens(*joined_words(words), ids, [first[word] for word in range(len(words))]))
+    return encoded
 
 
-def _filled(
+def _with_unknown(
     tokenizer: Tokenizer, ids: Sequence[int], owners: Sequence[int], words: int
 ) -> tuple[list[int], dict[int, int]]:
-    """The ids with an unknown token for each word that has none, and the place of each word's first one."""
-    nothing = special_id(tokenizer.end) if tokenizer.unknown is None else tokenizer.unknown
+    """Returns the ids with an unknown token for each word without tokens, and the position of each word's first."""
+    unknown = special_id(tokenizer.end) if tokenizer.unknown is None else tokenizer.unknown
     pieces: list[list[int]] = [[] for _ in range(words)]
-    for one, owner in zip(ids, owners, strict=True):
-        pieces[owner].append(one)
-    made: list[int] = []
+    for token, owner in zip(ids, owners, strict=True):
+        pieces[owner].append(token)
+    filled: list[int] = []
     first = {}
     for word, own in enumerate(pieces):
-        first[word] = len(made)
-        made += own or [nothing]
-    return made, first
+        first[word] = len(filled)
+        filled += own or [unknown]
+    return filled, first
 
 
-def of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Worded]:
-    """Texts and the words in them, which are those that the vocabulary knows: where it marks the tokens that go on with
-    a word (BERT's ``##``), all others begin one, so that punctuation stands apart; where it does not (byte-level), a
-    word is what stands between blanks. So does the ``transformers`` pipeline; but here the bytes of a letter are never
-    parted, and a token of nothing but the space before a word is the word's first one, as in ``of_words`` and so in
-    training. The blanks around belong to no word.
+def tokens_of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[WordTokens]:
+    """Encodes texts and finds their words.
+
+    If the vocabulary marks tokens inside a word (BERT's ``##``), each other token begins a word, so that punctuation is
+    separate. Else (byte-level) words are separated by white space. The ``transformers`` pipeline does the same. Unlike
+    it, the bytes of a character are never split between words, and a token of only the space before a word is the
+    word's first token, as in ``tokens_of_words`` and so in training. White space belongs to no word.
     """
     marked = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
-    made = []
+    encoded = []
     for text, (ids, offsets) in zip(texts, tokenizer.offsets(texts), strict=True):
         first: list[int] = []
         spans: list[tuple[int, int]] = []
-        blank = -1  # the place of the last token of nothing but blanks
-        for place, (one, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
-            start, end = _bare(text, start, end)
+        blank = -1  # position of the last token of white space alone
+        for place, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
+            start, end = _stripped(text, start, end)
             if start == end:
                 blank = place
                 continue
             if marked:
-                goes_on = _marked(tokenizer, one, marked)
+                is_inside = _has_mark(tokenizer, token, marked)
             else:
-                goes_on = start > 0 and not text[start - 1].isspace()
-            if spans and (goes_on or start < spans[-1][1]):  # or the next byte of the same letter
+                is_inside = start > 0 and not text[start - 1].isspace()
+            if spans and (is_inside or start < spans[-1][1]):  # or another byte of the same character
                 spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
             else:
-                spaced = place - 1 == blank >= 0 and not tokenizer.pieces([one])[0].startswith(" ")
+                spaced = place - 1 == blank >= 0 and not tokenizer.pieces([token])[0].startswith(" ")
                 first.append(blank if spaced else place)
                 spans.append((start, end))
-        made.append(Worded(text, spans, ids, first))
-    return made
+        encoded.append(WordTokens(text, spans, ids, first))
+    return encoded
 
 
-def _marked(tokenizer: Tokenizer, one: int, mark: str) -> bool:
-    token = tokenizer.backend.id_to_token(one)
-    return token is not None and token.startswith(mark)
+def _has_mark(tokenizer: Tokenizer, token: int, mark: str) -> bool:
+    name = tokenizer.backend.id_to_token(token)
+    return name is not None and name.startswith(mark)
 
 
-def _bare(text: str, start: int, end: int) -> tuple[int, int]:
-    """The characters without the blanks around them."""
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Returns the span without white space around it."""
     while start < end and text[start].isspace():
         start += 1
     while start < end and text[end - 1].isspace():
@@ -114,17 +115,17 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 class WordRange(NamedTuple):
-    """Some tokens of a text, and the words that are asked for in them."""
+    """A window of a text, and the words whose labels it predicts."""
 
     tokens: range
     words: range
 
 
-def windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterator[WordRange]:
-    """Windows of at most ``most`` of ``length`` tokens that share ``stride``, with every word in exactly one of them:
-    where its first token stands farthest from an edge at which the text goes on.
+def word_windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterator[WordRange]:
+    """Yields windows of at most ``most`` of ``length`` tokens that share ``stride``, with every word in exactly one of
+    them: the one in which its first token has the most context on its shorter side.
 
-    >>> [(list(tokens), list(words)) for tokens, words in windows([0, 1, 3, 5], 6, 4, 2)]
+    >>> [(list(tokens), list(words)) for tokens, words in word_windows([0, 1, 3, 5], 6, 4, 2)]
     [([0, 1, 2, 3], [0, 1]), ([2, 3, 4, 5], [2, 3])]
     """
     parts = overlapping_windows(length, most, stride)
@@ -132,8 +133,8 @@ def windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterat
     for number, part in enumerate(parts):
         begin = word
         while word < len(first) and first[word] in part:
-            here = _context(first[word], part, length)
-            if any(_context(first[word], other, length) > here for other in _later(parts, number, first[word])):
+            context = _context(first[word], part, length)
+            if any(_context(first[word], other, length) > context for other in _later(parts, number, first[word])):
                 break
             word += 1
         if word > begin:
@@ -148,14 +149,14 @@ def _later(parts: Sequence[range], number: int, place: int) -> Iterator[range]:
 
 
 def _context(place: int, part: range, length: int) -> float:
-    """The tokens between a place and the nearest end of the window that is no end of the text."""
+    """Returns the number of tokens from a position to the nearest end of the window inside the text."""
     before = place - part.start if part.start else float("inf")
     after = part.stop - 1 - place if part.stop < length else float("inf")
     return min(before, after)
 
 
-def shared(stride: int | None, most: int) -> int:
-    """The tokens that windows of ``most`` share: as asked for, or a quarter."""
+def window_stride(stride: int | None, most: int) -> int:
+    """Returns the number of tokens that windows of ``most`` tokens share: ``stride``, by default a quarter."""
     if stride is not None and stride >= most:
         raise HeedfulError(f"windows of {most:,} tokens cannot share {stride:,} (stride); give {most - 1} or less")
     return most // 4 if stride is None else stride
