@@ -161,7 +161,7 @@ def test_no_label_is_lost_with_a_long_sentence(stride: int | None) -> None:
     assert len(examples) > 5
     assert all(len(example.ids) <= 16 for example in examples)
     assert "; 1 sentence in " in note
-    assert "windows of 16 tokens (the model's most), each word counted once" in note
+    assert "windows of 16 tokens (the model's limit), each word counted once" in note
     said = [task.labels[label] for example in examples if example.row == 0 for label in example.labels]
     assert said == tags.split()
     assert task.count(task.collate(examples)) == len(said) + 5
@@ -253,7 +253,7 @@ def test_what_is_held_back_has_only_kinds_that_are_learned() -> None:
     assert {tag for row in held for tag in row.values["tags"]} == {"O", "B-common"}
     with pytest.raises(HeedfulError, match="--valid"):
         TokenClassification.split_rows(rows(*((f"a {i}", f"O B-k{i}") for i in range(20))), 0.2, 0)
-    with pytest.raises(HeedfulError, match=r"^set\.conll:1: all 3 words are one sentence, .* put a blank line between"):
+    with pytest.raises(HeedfulError, match=r"^set\.conll:1: all 3 words are one sentence, .* put blank lines between"):
         TokenClassification.split_rows(rows(("a b c", "O O B-k")), 0.2, 0)
 
 
