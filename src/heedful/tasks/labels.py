@@ -113,7 +113,7 @@ def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
     if kind is None:
         return "every label has too few examples to split some off; give validation data: --valid"
     return (
-        f"{plural(len(set(labels)), 'different label')} in {plural(len(rows), 'row')}, such as {brief(labels[0])!r}: they "
-        f"look like {kind}; if the labels are in the other column, name the columns: --data.columns "
+        f"{plural(len(set(labels)), 'different label')} in {plural(len(rows), 'row')}, such as {brief(labels[0])!r}: "
+        f"they look like {kind}; if the labels are in the other column, name the columns: --data.columns "
         f"{','.join(reversed(columns))}, else give validation data: --valid"
     )

@@ -110,7 +110,9 @@ def question_windows(
     if room < 4:
         raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {around.added + 4}")
     if shared > most // 2:
-        raise HeedfulError(f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less")
+        raise HeedfulError(
+            f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less"
+        )
     passages = passages_of(tokenizer, (context for _, context in questions))
     question_ids = tokenizer.encode([question for question, _ in questions])
     windows: list[QuestionWindow] = []

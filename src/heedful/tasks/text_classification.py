@@ -186,8 +186,8 @@ class TextClassification(TextPairTask):
         """Returns the ids of a row's labels."""
         if not self.multi_label and len(row_labels(row)) != 1:
             raise HeedfulError(
-                f"{row.file}:{row.line}: {plural(len(row_labels(row)), 'label')}, but this model gives each example one; "
-                "correct the row, or train with --data.label-separator"
+                f"{row.file}:{row.line}: {plural(len(row_labels(row)), 'label')}, but this model gives each example "
+                "one; correct the row, or train with --data.label-separator"
             )
         return label_ids(row, self.labels)
 
