@@ -34,7 +34,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.inspection import intervene
-from heedful.inspection.pruning import heads_kept, prune
+from heedful.inspection.pruning import prune, remaining_heads
 from heedful.models import Model, build
 
 STACK = StackConfig(dim=24, depth=3, heads=4, ff_dim=10)
@@ -325,7 +325,7 @@ def test_padding_keeps_no_more_than_it_must() -> None:
         stay = {path: set(range(heads)) - numbers for path, numbers in gone.items()}
         if not any(stay.values()):
             continue
-        kept = heads_kept(gone, heads, groups, (), pad=True)
+        kept = remaining_heads(gone, heads, groups, (), pad=True)
         spoken = [[len({h for h in own if h // size == g}) for g in range(groups)] for own in stay.values()]
         least = min(
             count * most
@@ -387,7 +387,7 @@ def test_nothing_asked_is_a_copy() -> None:
         (
             decoder(position=RelativePosition()),
             {"heads": {0: [0], 1: [0], 2: [1]}},
-            "relative positions are one table for all blocks",
+            "share one table of positions",
         ),
         (
             decoder(position=AlibiPosition()),
@@ -397,7 +397,7 @@ def test_nothing_asked_is_a_copy() -> None:
         (
             decoder(position=AlibiPosition(), heads=8, kv_heads=4, dim=32),
             {"heads": {0: [4, 5, 6], 1: [4, 6, 7], 2: [4, 6, 7]}, "pad": True},
-            "would part heads that share",
+            "would separate heads that share",
         ),
         (pair(), {"heads": {"decoder.block.0.attention": [0], "decoder.block.1.attention": [0]}}, "would keep"),
     ],
@@ -409,7 +409,7 @@ def test_what_cannot_be_pruned_is_one_line(config: Any, parts: dict[str, Any], s
 
 
 def test_another_module_is_refused() -> None:
-    with pytest.raises(HeedfulError, match="not a Linear"):
+    with pytest.raises(HeedfulError, match="a Linear cannot be pruned"):
         prune(nn.Linear(2, 2))  # type: ignore[type-var]
 
 

@@ -101,7 +101,7 @@ def ablate(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _RemovablePart:
     """Numbers along an axis of a tensor, removed together."""
 
     path: str
@@ -118,12 +118,14 @@ class _Part:
         return old.index_copy(self.axis, index, mean.index_select(self.axis, index))
 
 
-def _heads(model: Model, layers: Sequence[int] | None, groups: Any) -> Iterator[_Part]:
+def _heads(model: Model, layers: Sequence[int] | None, groups: Any) -> Iterator[_RemovablePart]:
     for point in select_hook_points(model, "mixed", layers):
-        yield from (_Part(_module_path(point.path), point, [head], 1) for head in range(point.heads))
+        yield from (_RemovablePart(_module_path(point.path), point, [head], 1) for head in range(point.heads))
 
 
-def _units(model: Model, layers: Sequence[int] | None, groups: int | Sequence[Sequence[int]]) -> Iterator[_Part]:
+def _units(
+    model: Model, layers: Sequence[int] | None, groups: int | Sequence[Sequence[int]]
+) -> Iterator[_RemovablePart]:
     for point in select_hook_points(model, "activation", layers):
         assert isinstance(point.module, FeedForward)
         size = point.module.up.out_features
@@ -139,13 +141,13 @@ def _units(model: Model, layers: Sequence[int] | None, groups: int | Sequence[Se
                 raise HeedfulError(f"{point.path} has no unit {wrong[0]}; number its {size} units from 0")
             if not group:
                 raise HeedfulError(f"an empty group of units of {point.path}; give one unit at least")
-            yield _Part(_module_path(point.path), point, group, 2)
+            yield _RemovablePart(_module_path(point.path), point, group, 2)
 
 
-def _blocks(model: Model, layers: Sequence[int] | None, groups: Any) -> Iterator[_Part]:
+def _blocks(model: Model, layers: Sequence[int] | None, groups: Any) -> Iterator[_RemovablePart]:
     for point in select_hook_points(model, "stream", layers):
         if isinstance(point.module, Block):
-            yield _Part(point.path.partition(".block.")[0], point, [int(point.layer or 0)])
+            yield _RemovablePart(point.path.partition(".block.")[0], point, [int(point.layer or 0)])
 
 
 PARTS = {"heads": _heads, "units": _units, "layers": _blocks}

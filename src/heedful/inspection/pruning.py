@@ -1,4 +1,4 @@
-"""Pruning: a smaller model that computes what the large one computes with some of its parts masked.
+"""Pruning: returns a smaller model that computes what the large one computes with some parts masked.
 
 Shapes: D model width, H query heads in K groups that share a key-value head each, E head size, F feed-forward units.
 """
@@ -37,37 +37,37 @@ def prune(
     layers: Iterable[int | str] = (),
     pad: bool = False,
 ) -> M:
-    """A new, smaller model that computes what ``model`` computes with these parts masked.
+    """Returns a new, smaller model that computes what ``model`` computes with these parts masked.
 
-    A masked head says nothing, its sum of values is 0: the columns of the output projection that read it can go, and
-    the rows of the projections that make its query (and key and value, where no other head shares them). So with a
-    masked feed-forward unit, its rows of ``up`` and ``gate`` and its column of ``down``. A masked block hands its
-    stream on as it came. Heads: Michel, Levy and Neubig 2019; blocks: Fan, Grave and Joulin 2020.
+    The output of a masked head is 0. Its columns of the output projection are removed, and its rows of the query
+    projection; its rows of the key and value projections too, if no other head shares them. A masked feed-forward unit
+    loses its rows of ``up`` and ``gate`` and its column of ``down``. A masked block returns its input.
+    Heads: Michel, Levy and Neubig 2019; blocks: Fan, Grave and Joulin 2020.
 
     The head size E stays, as ``head_dim`` in the configuration, and with it the scale 1/√E. All blocks of a stack are
-    equal, so each attention of it, cross-attention too, must keep as many heads and each feed-forward as many units.
-    Where H query heads share K key-value heads, whole groups go, or as many heads of each group.
+    equal, so all its attentions, cross-attention too, must keep equally many heads, and its feed-forwards equally many
+    units. If H query heads share K key-value heads, whole groups are removed, or equally many heads of each group.
 
     Args:
-        model: of any family. It is left as it is.
-        heads: which heads go. Keys are a block's number (every attention of the blocks of that number) or the end of an
-            attention's path, such as "decoder.block.1.cross_attention" or "cross_attention".
-        units: which feed-forward units go; keys as before, or the end of a path such as "block.1.feed_forward".
-        layers: which blocks go: numbers, or ends of paths such as "encoder.block.3".
-        pad: where attentions would keep different heads, fill up those that keep fewer with *silent* heads, whose
-            columns of the output projection are zero; so with units. The outputs are the same, less is saved, and
-            further training may wake them. By default such a request is an error.
+        model: of any family. It is not changed.
+        heads: heads to remove. Keys are a block's number (every attention of the blocks of that number) or the end of
+            an attention's path, such as "decoder.block.1.cross_attention" or "cross_attention".
+        units: feed-forward units to remove; keys as for heads, or the end of a path such as "block.1.feed_forward".
+        layers: blocks to remove: numbers, or ends of paths such as "encoder.block.3".
+        pad: fills up attentions that would keep fewer heads than others with *silent* heads, whose columns of the
+            output projection are zero; units likewise. The outputs are the same, less memory is saved, and further
+            training can change silent heads. By default unequal numbers are an error.
 
     Returns:
         A model of the same class, in the same mode and on the same device. ``save_pretrained`` writes it in its
-        family's layout where that can say the sizes (fewer blocks, or as few units in every stack: all; a head size of
-        its own: Llama, T5), else in heedful's own.
+        model type's layout if that can express the sizes, otherwise in heedful's own. All layouts can express fewer
+        blocks and fewer units in every stack; Llama's and T5's can express another head size.
 
     Raises:
-        HeedfulError: for a part that is not there, where nothing would be left, for blocks that would become unequal,
-            for a model with an adapter, and where positions hinder it: T5's relative positions are one table for all
-            blocks, so the same heads must go in each; ALiBi's slopes follow from the number of heads, so only heads may
-            stay whose slopes a smaller model has, such as every second of 8.
+        HeedfulError: for a part that does not exist, if nothing would remain, for blocks that would become unequal, for
+            a model with an adapter, and for heads that positions need. T5's relative positions are one table for all
+            blocks, so the same heads must be removed in each. ALiBi's slopes follow from the number of heads, so the
+            remaining heads must have slopes of a smaller model, such as every second of 8.
 
     >>> import heedful, torch
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -78,268 +78,284 @@ def prune(
     (809856, 512704, torch.Size([1, 3, 65]))
     """
     if not isinstance(model, Model):
-        raise HeedfulError(f"a model of heedful is wanted, not a {type(model).__name__}")
+        raise HeedfulError(f"a {type(model).__name__} cannot be pruned; give a model of heedful")
     model.whole("prune it")
     if model.adapter is not None:
         raise HeedfulError("the model has an adapter; merge it first (heedful.adapters.merge), then prune")
-    modules = dict(model.named_modules())
-    stacks = {path: part for path, part in modules.items() if isinstance(part, Stack)}
-    blocks = [f"{name}.block.{i}" for name, stack in stacks.items() for i in range(len(stack.block))]
-    gone = _Gone(
-        {path for key in layers for path in _matching(key, blocks, "block")},
-        _numbers(heads or {}, {path: part.heads for path, part in modules.items() if isinstance(part, Attention)}),
-        _numbers(units or {}, {path: _inner(part) for path, part in modules.items() if isinstance(part, FeedForward)}),
-    )
-    plans = {name: _plan(name, stack, gone, pad) for name, stack in stacks.items()}
-    sizes: dict[str, Any] = {name: plan.config for name, plan in plans.items()}
-    made = build_empty(replace(model.config, **sizes))
-    old = {name: _old(name, plans) for name in made.state_dict()}
+    stacks = {path: part for path, part in model.named_modules() if isinstance(part, Stack)}
+    removed = _removed_parts(model, stacks, heads or {}, units or {}, layers)
+    pruned = {name: _prune_stack(name, stack, removed, pad) for name, stack in stacks.items()}
+    configs: dict[str, Any] = {name: stack.config for name, stack in pruned.items()}
+    small = build_empty(replace(model.config, **configs))
+    old_names = {name: _old_name(name, pruned) for name in small.state_dict()}
     state = model.state_dict()
-    fill(made, {name: _taken(old[name], state, plans) for name in tied_names(made)}, model.dtype, model.device)
-    _tell(made, model, old)
-    return made  # type: ignore[return-value]  # a family's configuration makes its class
+    weights = {name: _remaining_weight(old_names[name], state, pruned) for name in tied_names(small)}
+    fill(small, weights, model.dtype, model.device)
+    _copy_attributes(small, model, old_names)
+    return small  # type: ignore[return-value]  # the class follows from the family's configuration
 
 
-# --------------------------------------------------------------------------------------------------- what is asked for
+# ------------------------------------------------------------------------------------------------------- removed parts
 
 
 @dataclass(frozen=True)
-class _Gone:
-    """Parts to remove: the paths of blocks, and heads and units by their paths."""
+class _RemovedParts:
+    """Parts to remove: the paths of blocks, and numbers of heads and units by path."""
 
     blocks: set[str]
     heads: dict[str, set[int]]
     units: dict[str, set[int]]
 
 
-def _numbers(parts: Parts, sizes: Mapping[str, int]) -> dict[str, set[int]]:
-    """The numbers that are to go, for each path."""
-    found: dict[str, set[int]] = {path: set() for path in sizes}
+def _removed_parts(
+    model: Model, stacks: Mapping[str, Stack], heads: Parts, units: Parts, layers: Iterable[int | str]
+) -> _RemovedParts:
+    blocks = [f"{name}.block.{i}" for name, stack in stacks.items() for i in range(len(stack.block))]
+    modules = list(model.named_modules())
+    head_counts = {path: part.heads for path, part in modules if isinstance(part, Attention)}
+    unit_counts = {path: _unit_count(part) for path, part in modules if isinstance(part, FeedForward)}
+    return _RemovedParts(
+        {path for key in layers for path in _matching_paths(key, blocks, "block")},
+        _numbers_by_path(heads, head_counts),
+        _numbers_by_path(units, unit_counts),
+    )
+
+
+def _numbers_by_path(parts: Parts, sizes: Mapping[str, int]) -> dict[str, set[int]]:
+    """Returns the numbers to remove of every path, checked against its size."""
+    removed: dict[str, set[int]] = {path: set() for path in sizes}
     for key, numbers in parts.items():
-        for path in _matching(key, list(sizes), "part"):
+        for path in _matching_paths(key, list(sizes), "part"):
             wrong = [n for n in numbers if not 0 <= n < sizes[path]]
             if wrong:
                 raise HeedfulError(f"{path} has no number {wrong[0]}; it has {sizes[path]}, from 0")
-            found[path] |= {int(n) for n in numbers}
-    return found
+            removed[path] |= {int(n) for n in numbers}
+    return removed
 
 
-def _matching(key: int | str, paths: Sequence[str], what: str) -> list[str]:
-    """The paths of a block's number, or that end in ``key``."""
+def _matching_paths(key: int | str, paths: Sequence[str], part_name: str) -> list[str]:
+    """Returns the paths inside the block of a number, or those that end with ``key``."""
     if isinstance(key, str):
-        found, hint = [path for path in paths if f".{path}".endswith(f".{key}")], nearest(key, paths)
+        matches, hint = [path for path in paths if f".{path}".endswith(f".{key}")], nearest(key, paths)
     else:
-        found, hint = [path for path in paths if f".block.{key}." in f"{path}."], "number them from 0"
-    if not found:
-        raise HeedfulError(f"the model has no {what} at {key!r} to prune; {hint}")
-    return found
+        matches, hint = [path for path in paths if f".block.{key}." in f"{path}."], "number them from 0"
+    if not matches:
+        raise HeedfulError(f"the model has no {part_name} at {key!r} to prune; {hint}")
+    return matches
 
 
-# ------------------------------------------------------------------------------------------------------- what can stay
+# ----------------------------------------------------------------------------------------------------- remaining parts
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """Plan that turns a stack into the smaller one."""
+class _PrunedStack:
+    """Configuration of a pruned stack, and the remaining parts of the large one's weights."""
 
     config: StackConfig
-    layers: list[int]  # the blocks that stay
-    taken: dict[str, tuple[int, Tensor]]  # of maps by their old path: the axis, and the rows or columns that stay
-    silent: dict[str, Tensor]  # of maps by their old path: columns, as they are now, that only fill a place
+    layers: list[int]  # remaining blocks
+    remaining: dict[str, tuple[int, Tensor]]  # path of a linear map → axis, and its remaining rows or columns
+    silent: dict[str, Tensor]  # path of a linear map → columns of the pruned map that are set to zero
 
 
-def _plan(name: str, stack: Stack, gone: _Gone, pad: bool) -> _Plan:
-    layers = [i for i in range(len(stack.block)) if f"{name}.block.{i}" not in gone.blocks]
+def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> _PrunedStack:
+    layers = [i for i in range(len(stack.block)) if f"{name}.block.{i}" not in removed.blocks]
     if not layers:
         raise HeedfulError(f"no block of the {name} would be left; keep at least one")
-    staying = tuple(f"{name}.block.{i}." for i in layers)
-    no_heads, no_units = (
-        {path: numbers for path, numbers in asked.items() if path.startswith(staying)}
-        for asked in (gone.heads, gone.units)
+    prefixes = tuple(f"{name}.block.{i}." for i in layers)
+    removed_heads, removed_units = (
+        {path: numbers for path, numbers in parts.items() if path.startswith(prefixes)}
+        for parts in (removed.heads, removed.units)
     )
     first: Any = stack.block[0]
     attention: Attention = first.attention
-    inner, config = _inner(first.feed_forward), stack.config
-    own = [path for path in no_heads if path.endswith(".attention")]
-    shared, size = attention.heads // attention.kv_heads, attention.head_dim
-    alike = own if isinstance(stack.position, Relative) else []
-    heads = heads_kept(no_heads, attention.heads, attention.kv_heads, alike, pad=pad)
-    units = units_kept(no_units, inner, pad=pad)
+    unit_count, config = _unit_count(first.feed_forward), stack.config
+    self_attentions = [path for path in removed_heads if path.endswith(".attention")]
+    group_size, size = attention.heads // attention.kv_heads, attention.head_dim
+    one_table = self_attentions if isinstance(stack.position, Relative) else []
+    heads = remaining_heads(removed_heads, attention.heads, attention.kv_heads, one_table, pad=pad)
+    units = remaining_units(removed_units, unit_count, pad=pad)
     if isinstance(stack.position, Alibi):
-        for path in own:
-            ordered = _sloped(path, heads.numbers[path], no_heads[path], stack.position.slopes)
-            together = len(ordered) // heads.count
-            if any(ordered[i] // shared != ordered[i - i % together] // shared for i in range(len(ordered))):
-                raise HeedfulError(f"{path}: ALiBi's slopes would part heads that share a key-value head; keep all")
+        for path in self_attentions:
+            ordered = _order_by_slope(path, heads.numbers[path], removed_heads[path], stack.position.slopes)
+            new_group_size = len(ordered) // heads.count
+            groups = [head // group_size for head in ordered]
+            if any(groups[i] != groups[i - i % new_group_size] for i in range(len(ordered))):
+                raise HeedfulError(f"{path}: ALiBi's slopes would separate heads that share a key-value head; keep all")
             heads.numbers[path] = ordered
-    taken: dict[str, tuple[int, Tensor]] = {}
+    remaining: dict[str, tuple[int, Tensor]] = {}
     silent: dict[str, Tensor] = {}
     for path, numbers in heads.numbers.items():
-        queries, keys = _wide(numbers, size), _wide(list(dict.fromkeys(h // shared for h in numbers)), size)
-        taken |= {f"{path}.query": (0, queries), f"{path}.key": (0, keys), f"{path}.value": (0, keys)}
-        taken[f"{path}.out"] = 1, queries
-        silent[f"{path}.out"] = _wide([i for i, h in enumerate(numbers) if h in no_heads[path]], size)
+        queries, keys = (
+            _head_rows(numbers, size),
+            _head_rows(list(dict.fromkeys(h // group_size for h in numbers)), size),
+        )
+        remaining |= {f"{path}.query": (0, queries), f"{path}.key": (0, keys), f"{path}.value": (0, keys)}
+        remaining[f"{path}.out"] = 1, queries
+        silent[f"{path}.out"] = _head_rows([i for i, h in enumerate(numbers) if h in removed_heads[path]], size)
     for path, numbers in units.numbers.items():
         rows = torch.tensor(numbers)
-        taken |= {f"{path}.up": (0, rows), f"{path}.gate": (0, rows), f"{path}.down": (1, rows)}
-        silent[f"{path}.down"] = _wide([i for i, n in enumerate(numbers) if n in no_units[path]], 1)
-    if alike:
-        taken[f"{name}.position.table"] = 1, torch.tensor(heads.numbers[own[0]])
-    number = len(heads.numbers[own[0]])
+        remaining |= {f"{path}.up": (0, rows), f"{path}.gate": (0, rows), f"{path}.down": (1, rows)}
+        silent[f"{path}.down"] = _head_rows([i for i, n in enumerate(numbers) if n in removed_units[path]], 1)
+    if one_table:
+        remaining[f"{name}.position.table"] = 1, torch.tensor(heads.numbers[self_attentions[0]])
+    head_count = len(heads.numbers[self_attentions[0]])
     config = replace(
         config,
         depth=len(layers),
-        heads=number,
+        heads=head_count,
         kv_heads=config.kv_heads and heads.count,
-        head_dim=config.head_dim if number == attention.heads else size,
-        ff_dim=config.ff_dim if units.count == inner else units.count,
+        head_dim=config.head_dim if head_count == attention.heads else size,
+        ff_dim=config.ff_dim if units.count == unit_count else units.count,
     )
-    return _Plan(config, layers, taken, silent)
+    return _PrunedStack(config, layers, remaining, silent)
 
 
-def _inner(feed_forward: FeedForward) -> int:
+def _unit_count(feed_forward: FeedForward) -> int:
     return feed_forward.up.out_features
 
 
-def _wide(numbers: Sequence[int], size: int) -> Tensor:
-    """The rows of heads of this size."""
+def _head_rows(numbers: Sequence[int], size: int) -> Tensor:
+    """Returns the rows of heads of this size."""
     return (torch.tensor(numbers, dtype=torch.long)[:, None] * size + torch.arange(size)).flatten()
 
 
-def _sloped(path: str, kept: Sequence[int], silent: Collection[int], slopes: Sequence[float]) -> list[int]:
-    """The heads in the places where a model of so many has their ALiBi slopes; silent ones in those left over."""
-    new = Alibi(len(kept)).slopes
-    speaking = {slopes[head]: head for head in kept if head not in silent}
-    if set(speaking) - set(new):
+def _order_by_slope(path: str, heads: Sequence[int], silent: Collection[int], slopes: Sequence[float]) -> list[int]:
+    """Orders heads so that each has its ALiBi slope in a model with their number; silent ones get the other places."""
+    new = Alibi(len(heads)).slopes
+    active = {slopes[head]: head for head in heads if head not in silent}
+    if set(active) - set(new):
         fitting = sorted(slopes.index(slope) for slope in new if slope in slopes)
         raise HeedfulError(
-            f"{path} would keep heads {[*speaking.values()]}, but ALiBi's slopes follow from the number of heads, and "
+            f"{path} would keep heads {[*active.values()]}, but ALiBi's slopes follow from the number of heads, and "
             f"those of {len(new)} are the slopes of heads {fitting} here; keep these, or all"
         )
-    spare = iter([head for head in kept if head in silent])
-    return [speaking[slope] if slope in speaking else next(spare) for slope in new]
+    unplaced = iter([head for head in heads if head in silent])
+    return [active[slope] if slope in active else next(unplaced) for slope in new]
 
 
-# ------------------------------------------------------------------------------------------------------- what is taken
+# --------------------------------------------------------------------------------------------------- remaining weights
 
 
-def _old(name: str, plans: Mapping[str, _Plan]) -> str:
-    """The large model's name of the small one's tensor: its block's number is another."""
-    found = _BLOCK.match(name)
-    return f"{found[1]}.block.{plans[found[1]].layers[int(found[2])]}.{found[3]}" if found else name
+def _old_name(name: str, pruned: Mapping[str, _PrunedStack]) -> str:
+    """Returns the large model's name of a tensor of the small one, whose block has another number."""
+    match = _BLOCK.match(name)
+    return f"{match[1]}.block.{pruned[match[1]].layers[int(match[2])]}.{match[3]}" if match else name
 
 
-def _taken(name: str, state: Mapping[str, Tensor], plans: Mapping[str, _Plan]) -> Tensor:
-    """A copy of what stays of the large model's tensor of this name."""
+def _remaining_weight(name: str, state: Mapping[str, Tensor], pruned: Mapping[str, _PrunedStack]) -> Tensor:
+    """Returns a copy of the remaining rows or columns of the large model's tensor of this name."""
     tensor, path = state[name], name.rpartition(".")[0]
-    taken = {path: each for plan in plans.values() for path, each in plan.taken.items()}
-    silent = {path: each for plan in plans.values() for path, each in plan.silent.items()}
-    if path not in taken or taken[path][0] == tensor.dim():  # the bias of a map whose columns go stays whole
+    remaining = {path: index for stack in pruned.values() for path, index in stack.remaining.items()}
+    silent = {path: columns for stack in pruned.values() for path, columns in stack.silent.items()}
+    if path not in remaining or remaining[path][0] == tensor.dim():  # the bias of a map that loses columns
         return tensor.clone()
-    axis, numbers = taken[path]
+    axis, numbers = remaining[path]
     tensor = tensor.index_select(axis, numbers.to(tensor.device))
     return tensor.index_fill(1, silent[path].to(tensor.device), 0) if path in silent else tensor
 
 
-def _tell(made: Model, model: Model, old: Mapping[str, str]) -> None:
+def _copy_attributes(small: Model, model: Model, old_names: Mapping[str, str]) -> None:
     """Copies attributes of the large model other than its weights."""
-    made.labels, made.multi_label, made.regression = model.labels, model.multi_label, model.regression
-    made.generation, made.layout = model.generation, model.layout
-    rows = [each.partition("[") for each in model.fresh]  # "name", or "name[8:16]"
-    made.fresh = [name + mark + rest for name in old for their, mark, rest in rows if their == old[name]]
+    small.labels, small.multi_label, small.regression = model.labels, model.multi_label, model.regression
+    small.generation, small.layout = model.generation, model.layout
+    fresh = [entry.partition("[") for entry in model.fresh]  # "name", or "name[8:16]"
+    small.fresh = [new + mark + rest for new, old in old_names.items() for name, mark, rest in fresh if name == old]
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for name, parameter in made.named_parameters():
-        parameter.requires_grad_(parameters[old[name]].requires_grad)
+    for name, parameter in small.named_parameters():
+        parameter.requires_grad_(parameters[old_names[name]].requires_grad)
     if model.layout:
-        set_adapter_targets(made)
-    made.train(model.training)
+        set_adapter_targets(small)
+    small.train(model.training)
 
 
 Numbers = Mapping[str, Collection[int]]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Heads or units that stay, by path: the old numbers in their new order."""
+class Remaining:
+    """Remaining heads or units, by path: the old numbers in their new order."""
 
     count: int  # of units, or of key-value heads
     numbers: dict[str, list[int]]
 
 
-def heads_kept(gone: Numbers, heads: int, kv_heads: int, alike: Collection[str], *, pad: bool) -> Kept:
-    """The heads that stay when those of ``gone`` go: in each attention as many groups of one size.
+def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Collection[str], *, pad: bool) -> Remaining:
+    """Returns the heads that remain without ``removed``: in each attention equally many groups of one size.
 
     Args:
-        gone: the heads that go, by the attention's path.
+        removed: heads to remove, by the attention's path.
         heads: query heads H of each attention.
         kv_heads: key-value heads K.
-        alike: paths of attentions whose positions are one table by head: they must keep the same heads.
-        pad: fill up with some of those that were to go, where too few would stay, instead of raising.
+        one_table: paths of attentions that share a table of positions by head: they must keep the same heads.
+        pad: keeps some of the removed heads where too few would remain, instead of raising.
 
     Raises:
-        HeedfulError: where no head would stay, or other heads or numbers of heads in some attentions than in others.
+        HeedfulError: if no head would remain, or if heads or their numbers differ between attentions.
 
-    >>> heads_kept({"a": [0, 1], "b": [2, 3]}, heads=6, kv_heads=3, alike=(), pad=False)
-    Kept(count=2, numbers={'a': [2, 3, 4, 5], 'b': [0, 1, 4, 5]})
-    >>> heads_kept({"a": [0, 3, 5], "b": [3]}, heads=6, kv_heads=3, alike=(), pad=True)
-    Kept(count=3, numbers={'a': [0, 1, 2, 3, 4, 5], 'b': [0, 1, 2, 3, 4, 5]})
+    >>> remaining_heads({"a": [0, 1], "b": [2, 3]}, heads=6, kv_heads=3, one_table=(), pad=False)
+    Remaining(count=2, numbers={'a': [2, 3, 4, 5], 'b': [0, 1, 4, 5]})
+    >>> remaining_heads({"a": [0, 3, 5], "b": [3]}, heads=6, kv_heads=3, one_table=(), pad=True)
+    Remaining(count=3, numbers={'a': [0, 1, 2, 3, 4, 5], 'b': [0, 1, 2, 3, 4, 5]})
     """
     size = heads // kv_heads
-    stay = {path: [h for h in range(heads) if h not in numbers] for path, numbers in gone.items()}
-    together = sorted({h for path in alike for h in stay[path]})
-    groups = {path: _grouped(together if path in alike else own, size) for path, own in stay.items()}
+    remaining = {path: [h for h in range(heads) if h not in numbers] for path, numbers in removed.items()}
+    union = sorted({h for path in one_table for h in remaining[path]})
+    groups = {path: _by_group(union if path in one_table else own, size) for path, own in remaining.items()}
     count = max(map(len, groups.values()))
-    most = max((len(group) for own in groups.values() for group in own.values()), default=0)
+    largest = max((len(group) for by_group in groups.values() for group in by_group.values()), default=0)
     if not count:
-        raise HeedfulError(f"no head would be left in {', '.join(gone)}; keep one, or prune whole blocks (layers)")
-    numbers = {path: _filled(own, count, most, size) for path, own in groups.items()}
-    uneven = [path for path in stay if numbers[path] != stay[path]]
+        raise HeedfulError(f"no head would be left in {', '.join(removed)}; keep one, or prune whole blocks (layers)")
+    numbers = {path: _fill_groups(by_group, count, largest, size) for path, by_group in groups.items()}
+    uneven = [path for path in remaining if numbers[path] != remaining[path]]
     if uneven and not pad:
-        raise HeedfulError(_uneven(uneven[0], stay, count * most, size, alike))
-    return Kept(count, numbers)
+        raise HeedfulError(_uneven_message(uneven[0], remaining, count * largest, size, one_table))
+    return Remaining(count, numbers)
 
 
-def units_kept(gone: Numbers, units: int, *, pad: bool) -> Kept:
-    """The feed-forward units that stay when those of ``gone`` go, as many in each path; see ``heads_kept``.
+def remaining_units(removed: Numbers, units: int, *, pad: bool) -> Remaining:
+    """Returns the units that remain without ``removed``, equally many in each path; see ``remaining_heads``.
 
-    >>> units_kept({"a": [0], "b": [2]}, 3, pad=False)
-    Kept(count=2, numbers={'a': [1, 2], 'b': [0, 1]})
+    >>> remaining_units({"a": [0], "b": [2]}, 3, pad=False)
+    Remaining(count=2, numbers={'a': [1, 2], 'b': [0, 1]})
     """
-    stay = {path: [n for n in range(units) if n not in numbers] for path, numbers in gone.items()}
-    count = max(map(len, stay.values()))
+    remaining = {path: [n for n in range(units) if n not in numbers] for path, numbers in removed.items()}
+    count = max(map(len, remaining.values()))
     if not count:
-        raise HeedfulError(f"no unit would be left in {', '.join(gone)}; keep one, or prune whole blocks (layers)")
-    fewest = min(stay, key=lambda path: len(stay[path]))
-    if len(stay[fewest]) < count and not pad:
+        raise HeedfulError(f"no unit would be left in {', '.join(removed)}; keep one, or prune whole blocks (layers)")
+    fewest = min(remaining, key=lambda path: len(remaining[path]))
+    if len(remaining[fewest]) < count and not pad:
         raise HeedfulError(
-            f"{fewest} would keep {len(stay[fewest])} units and others {count}, but a model's blocks are equal; "
+            f"{fewest} would keep {len(remaining[fewest])} units and others {count}, but a model's blocks are equal; "
             "prune as many in each, or give pad=True to fill up with silent ones"
         )
-    return Kept(count, {path: _filled({0: own}, 1, count, units) for path, own in stay.items()})
+    return Remaining(count, {path: _fill_groups({0: own}, 1, count, units) for path, own in remaining.items()})
 
 
-def _grouped(heads: Sequence[int], size: int) -> dict[int, list[int]]:
+def _by_group(heads: Sequence[int], size: int) -> dict[int, list[int]]:
     return {h // size: [i for i in heads if i // size == h // size] for h in heads}
 
 
-def _filled(groups: Mapping[int, list[int]], count: int, most: int, size: int) -> list[int]:
-    """The members of ``count`` groups of ``most`` each: those that stay, and the first of the others where too few."""
+def _fill_groups(groups: Mapping[int, list[int]], count: int, largest: int, size: int) -> list[int]:
+    """Returns ``count`` groups of ``largest`` members: the remaining ones, filled up with the first of the others."""
     chosen = dict(groups)
-    for number in range(count):  # no more are needed than there are
+    for number in range(count):
         if len(chosen) < count:
             chosen.setdefault(number, [])
     filled = []
     for number, own in sorted(chosen.items()):
-        spare = [n for n in range(number * size, (number + 1) * size) if n not in own]
-        filled += sorted(own + spare[: most - len(own)])
+        others = [n for n in range(number * size, (number + 1) * size) if n not in own]
+        filled += sorted(own + others[: largest - len(own)])
     return filled
 
 
-def _uneven(path: str, stay: Mapping[str, list[int]], wanted: int, size: int, alike: Collection[str]) -> str:
+def _uneven_message(
+    path: str, remaining: Mapping[str, list[int]], others: int, size: int, one_table: Collection[str]
+) -> str:
     """Explains why the remaining heads of ``path`` do not fit."""
-    found, ways = f"{path} would keep heads {stay[path]}", "or give pad=True to fill up with silent heads"
-    if path in alike and any(stay[other] != stay[path] for other in alike):
-        return f"{found}, but its relative positions are one table for all blocks; prune the same heads in each, {ways}"
-    if size > 1 and len({len(own) for own in _grouped(stay[path], size).values()}) > 1:
-        return f"{found} of groups of {size} that share a key-value head; prune as many in each group, {ways}"
-    return f"{found}, but others keep {wanted}, and a model's blocks are equal; prune as many in each, {ways}"
+    own = remaining[path]
+    problem, remedy = f"{path} would keep heads {own}", "or give pad=True to fill up with silent heads"
+    if path in one_table and any(remaining[other] != own for other in one_table):
+        return f"{problem}, but all blocks share one table of positions; prune the same heads in each, {remedy}"
+    if size > 1 and len({len(group) for group in _by_group(own, size).values()}) > 1:
+        return f"{problem} of groups of {size} that share a key-value head; prune as many in each group, {remedy}"
+    return f"{problem}, but others keep {others}, and a model's blocks are equal; prune as many in each, {remedy}"

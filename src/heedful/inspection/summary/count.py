@@ -18,19 +18,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.config import EncoderDecoderConfig, LearnedPosition, ModelConfig, VisionConfig
 from heedful.errors import HeedfulError
-from heedful.inspection.summary.memory import measured
+from heedful.inspection.summary.memory import measure_memory
 from heedful.inspection.summary.table import Layer, Memory, Summary, Unfused
 from heedful.inspection.summary.weightless import Size, module_of
 from heedful.models import Model
 
 LENGTH = 128  # tokens of the default input
-MOST = 2**31 - 1  # tokens, or rows, of an input
+MAX_SIZE = 2**31 - 1  # tokens or rows of an input
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 @contextmanager
 def _countable() -> Iterator[None]:
-    """Raises ``HeedfulError`` where sizes exceed what 64 bits or the memory hold."""
+    """Raises ``HeedfulError`` for sizes that exceed 64 bits or the memory."""
     try:
         yield
     except RuntimeError as error:
@@ -48,36 +48,36 @@ def summary(
     batch: int | None = None,
     image_size: Size = None,
 ) -> Summary:
-    """Layers, shapes, parameters, multiply-adds and memory of a model, for one input.
+    """Counts layers, shapes, parameters, multiply-adds and memory of a model for one input.
 
     Args:
-        what: a preset's name, a model folder (its weights, if it has any, are not read), a ``config.json``, a
-            configuration, or any module, ours or not.
-        input_shape: of the input: token ids (B, T), images (B, C, H, W), or the float input of any other module. By
-            default one sequence of ``length`` tokens, or one image.
-        length: tokens of the default input, of source and target each; default 128, or the learned positions where
-            those are fewer.
+        what: a preset's name, a model folder (its weights are not read), a ``config.json``, a configuration, or any
+            module, ours or not.
+        input_shape: token ids (B, T), images (B, C, H, W), or the float input of any other module; default one
+            sequence of ``length`` tokens, or one image.
+        length: tokens of the default input, of source and target each; default 128, or the number of learned
+            positions if that is less.
         batch: rows of the default input; default 1.
         image_size: pixels a side, or (height, width), of a vision model made for other images.
 
-    Multiply-adds are half of PyTorch's own count of FLOPs over a forward on the meta device: no weights are allocated.
+    Multiply-adds are half of PyTorch's own count of FLOPs in a forward pass on the meta device: no weights are
+    allocated.
 
-    ``memory`` tells bytes for float32 and for bfloat16 (float16 is as large):
+    ``memory`` gives bytes for float32 and for bfloat16 (float16 is as large):
 
-    - ``weights``: the parameters, ties once;
-    - ``forward``: activations at the peak of a forward without gradients in evaluation mode. All tensors that
-      operations return count while they live, input and output among them, views with what they are views of. What a
-      kernel allocates for itself does not, nor do weights and buffers;
-    - ``backward``: what a forward in training mode, with the configuration's dropout, keeps for the backward pass: the
-      memory of all tensors that autograd saves, each once, the input among them, parameters and buffers not. The loss
-      and its own activations come on top;
-    - ``cache``: what generation remembers, of a token and of the whole input (see ``CacheBytes``).
+    - ``weights``: the parameters, tied ones once;
+    - ``forward``: activations at the peak of a forward pass without gradients in evaluation mode. All tensors that
+      operations return count while they live, input and output included; a view shares the memory of its base.
+      Memory that a kernel allocates for itself does not count, nor do weights and buffers;
+    - ``backward``: tensors that autograd saves in a forward pass in training mode, with the configuration's dropout,
+      each once, the input included, without parameters and buffers. The loss and its own activations are extra;
+    - ``cache``: the cache of generation, of a token and of the whole input (see ``CacheBytes``).
 
     Attention is counted as the CPU computes it. ``unfused`` names the layers for which PyTorch has no fused kernel
-    there, in prediction or in training, and why: such a layer holds its weights (B, H, T, S) whole.
+    there, in prediction or in training, and the reason: such a layer stores all its weights (B, H, T, S).
 
     Raises:
-        HeedfulError: for an input that the model cannot take, and for a folder whose weights do not fit it.
+        HeedfulError: for an input that does not fit the model, and for a folder whose weights do not fit it.
 
     >>> import heedful
     >>> info = heedful.summary("vit-b/16")
@@ -88,49 +88,55 @@ def summary(
     """
     module, name = module_of(what, image_size)
     inputs = _inputs(module, input_shape, length, batch)
-    made = _on_meta(module)
-    counter = FlopCounterMode(display=False)
-    watch = Watch(made, counter)
+    meta_module = _on_meta(module)
     try:
-        made.eval()
-        every = {"meta_nonzero_assume_all_nonzero": True}  # all tokens are real: batch norm picks each
-        with _config.patch(every):  # type: ignore[attr-defined]  # put there when the module is imported
-            with counter, torch.no_grad():
-                made(*inputs)
-            watch.stop()
-            memory, unfused = _memory(made, inputs)
-    except Exception as error:  # another's module says in its own way what it does not take
+        return _count(meta_module, name, inputs)
+    except Exception as error:  # modules of other libraries raise any error for a wrong input
         if isinstance(module, Model):
             raise
         reason = str(error).partition("\n")[0]
         raise HeedfulError(f"the module does not take an input of shape {input_shape} ({reason})") from None
-    everything = list(made.parameters())
+
+
+def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
+    """Counts a module on the meta device."""
+    counter = FlopCounterMode(display=False)
+    recorder = LayerRecorder(module, counter)
+    module.eval()
+    all_real = {"meta_nonzero_assume_all_nonzero": True}  # batch norm selects the real tokens
+    with _config.patch(all_real):  # type: ignore[attr-defined]  # set when the module is imported
+        with counter, torch.no_grad():
+            module(*inputs)
+        recorder.stop()
+        memory, unfused = _memory(module, inputs)
+    parameters = list(module.parameters())
     return Summary(
         name=name,
         input=tuple(tuple(tensor.shape) for tensor in inputs),
-        parameters=sum(p.numel() for p in everything),
-        trainable=sum(p.numel() for p in everything if p.requires_grad),
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
         flops=counter.get_total_flops(),
-        layers=watch.layers(made),
+        layers=recorder.layers(module),
         memory=memory,
         unfused=unfused,
     )
 
 
 def _memory(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, Memory], list[Unfused]]:
-    """In both types; another's module in its own alone, since nobody says that it can compute in others."""
-    own = next((p.dtype for p in module.parameters()), torch.float32)
+    """Returns the memory in both types of ``DTYPES``; for a module of another library in its own type only."""
+    own_dtype = next((p.dtype for p in module.parameters()), torch.float32)
     memory: dict[str, Memory] = {}
     unfused: list[Unfused] = []
-    for dtype in DTYPES if isinstance(module, Model) else (own,):
-        held, found = measured(module, inputs, dtype, module.config if isinstance(module, Model) else None)
-        memory[held.dtype] = held
-        unfused += found
+    for dtype in DTYPES if isinstance(module, Model) else (own_dtype,):
+        config = module.config if isinstance(module, Model) else None
+        dtype_memory, dtype_unfused = measure_memory(module, inputs, dtype, config)
+        memory[dtype_memory.dtype] = dtype_memory
+        unfused += dtype_unfused
     return memory, unfused
 
 
 def _on_meta(module: nn.Module) -> nn.Module:
-    """A copy without weights."""
+    """Returns a copy on the meta device."""
     memo: dict[int, Any] = {}
     for tensor in [*module.parameters(), *module.buffers()]:
         empty = torch.empty_like(tensor, device="meta")
@@ -142,10 +148,10 @@ def _inputs(
     module: nn.Module, shape: Sequence[int] | None, length: int | None, batch: int | None
 ) -> tuple[Tensor, ...]:
     if shape is not None and (length, batch) != (None, None):
-        raise HeedfulError("input_shape says it all; leave length and batch out")
-    for what, number in (("length", length), ("batch", batch)):
-        if number is not None and not 1 <= number <= MOST:
-            raise HeedfulError(f"{what} is {number}; give a whole number from 1 to {MOST}")
+        raise HeedfulError("input_shape sets the whole input; leave length and batch out")
+    for name, number in (("length", length), ("batch", batch)):
+        if number is not None and not 1 <= number <= MAX_SIZE:
+            raise HeedfulError(f"{name} is {number}; give a whole number from 1 to {MAX_SIZE}")
     rows = batch or 1
     if not isinstance(module, Model):
         if shape is None:
@@ -157,28 +163,28 @@ def _inputs(
             raise HeedfulError("an image has no length; give image_size, or leave length out")
         patches = config.patches
         return (torch.empty(*(shape or (rows, patches.channels, *patches.image_size)), device="meta"),)
-    place = module.main.position
-    most = place.length if isinstance(place, LearnedPosition) else None
-    asked = length if shape is None else shape[-1]
-    if most is not None and asked is not None and asked > most:
-        raise HeedfulError(f"{asked} tokens, but the model has {most} positions; give at most so many")
-    tokens = length or min(LENGTH, most or LENGTH)
+    position = module.main.position
+    positions = position.length if isinstance(position, LearnedPosition) else None
+    given_length = length if shape is None else shape[-1]
+    if positions is not None and given_length is not None and given_length > positions:
+        raise HeedfulError(f"{given_length} tokens, but the model has {positions} positions; give at most {positions}")
+    tokens = length or min(LENGTH, positions or LENGTH)
     ids = torch.zeros(*(shape or (rows, tokens)), dtype=torch.long, device="meta")
     return (ids, ids) if isinstance(config, EncoderDecoderConfig) else (ids,)
 
 
-class Watch:
-    """Records calls inside each module: order, shapes, parameters and FLOPs.
+class LayerRecorder:
+    """Records the calls of each module: order, shapes, parameters and FLOPs.
 
-    A list of modules is never called itself; what its modules do counts for it as well.
+    A list of modules is never called itself; the calls of its modules count for it too.
     """
 
     def __init__(self, module: nn.Module, counter: FlopCounterMode) -> None:
         self.counter = counter
-        self.running: list[tuple[str, int]] = []  # paths, and the count of FLOPs at which each began
-        self.turn: dict[str, int] = {}
+        self.running: list[tuple[str, int]] = []  # path, and the count of FLOPs at its start
+        self.order: dict[str, int] = {}
         self.shapes: dict[str, tuple[Any, Any]] = {}
-        self.used: dict[str, dict[int, int]] = defaultdict(dict)  # the sizes of parameters, by identity
+        self.used: dict[str, dict[int, int]] = defaultdict(dict)  # sizes of parameters, by identity
         self.flops: dict[str, int] = defaultdict(int)
         self.hooks = []
         for path, part in module.named_modules():
@@ -190,39 +196,40 @@ class Watch:
         sizes = {id(p): p.numel() for p in part.parameters()}
         for name in [path for path, _ in self.running]:
             self.used[name] |= sizes
-        for name in (*reversed(self._lists(path)), path):
-            self.turn.setdefault(name, len(self.turn))
+        for name in (*reversed(self._uncalled_owners(path)), path):
+            self.order.setdefault(name, len(self.order))
 
     def _leave(self, path: str, part: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        lists = self._lists(path)
+        owners = self._uncalled_owners(path)
         spent = self.counter.get_total_flops() - self.running.pop()[1]
-        for name in (path, *lists):
+        for name in (path, *owners):
             self.flops[name] += spent
         first = next((tuple(x.shape) for x in inputs if isinstance(x, Tensor)), None)
         self.shapes[path] = (first, tuple(output.shape) if isinstance(output, Tensor) else None)
 
-    def _lists(self, path: str) -> list[str]:
-        """The modules around ``path`` up to the nearest that is running: lists, and what is reached by attribute."""
+    def _uncalled_owners(self, path: str) -> list[str]:
+        """Returns the owners of ``path`` that are not running: lists, and modules whose ``forward`` is not called."""
         running = {name for name, _ in self.running}
-        around = path
-        found = []
-        while around and (around := around.rpartition(".")[0]) not in running:
-            found.append(around)
-        return found
+        owner, owners = path, []
+        while owner and (owner := owner.rpartition(".")[0]) not in running:
+            owners.append(owner)
+        return owners
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Removes the hooks."""
         for hook in self.hooks:
             hook.remove()
 
     def layers(self, module: nn.Module) -> list[Layer]:
-        """The modules that have or use parameters, in the order in which they ran first."""
-        layers, turns = [], {"": -1}
+        """Returns the modules that have or use parameters, in the order of their first calls."""
+        layers, order = [], {"": -1}
         for path, part in module.named_modules():
             sizes = {id(p): p.numel() for p in part.parameters()} | self.used[path]
             if path:
-                turns[path] = self.turn.get(path, turns[path.rpartition(".")[0]])  # what never ran follows its owner
+                order[path] = self.order.get(
+                    path, order[path.rpartition(".")[0]]
+                )  # an uncalled module follows its owner
             if path and sizes:
                 shapes = self.shapes.get(path, (None, None))
                 layers.append(Layer(path, type(part).__name__, *shapes, sum(sizes.values()), self.flops[path]))
-        return sorted(layers, key=lambda layer: turns[layer.path])
+        return sorted(layers, key=lambda layer: order[layer.path])

@@ -1,4 +1,4 @@
-"""Memory of a forward, counted tensor by tensor on the meta device, and attention without a fused kernel."""
+"""Memory of a forward pass, counted tensor by tensor on the meta device, and attention without a fused kernel."""
 
 from __future__ import annotations
 
@@ -24,73 +24,74 @@ Storage = torch.UntypedStorage
 ATTEND = F.scaled_dot_product_attention
 
 
-def measured(
+def measure_memory(
     module: nn.Module, inputs: Sequence[Tensor], dtype: torch.dtype, config: ModelConfig | None
 ) -> tuple[Memory, list[Unfused]]:
-    """The memory of one forward of a module that lies on the meta device, and where attention has no fused kernel.
+    """Returns the memory of one forward pass of a module on the meta device, and its attentions without a fused kernel.
 
-    ``module`` is left in ``dtype``. ``config`` tells of a model what its cache holds.
+    ``module`` is left in ``dtype``. ``config`` gives the size of a model's cache; None for other modules.
     """
     module.to(dtype)
-    given = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs]
+    typed_inputs = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs]
     name = str(dtype).removeprefix("torch.")
     attentions: list[Unfused] = []
     module.eval()
-    with torch.no_grad(), _Kernels(module, "prediction", name, attentions), _Live(given) as live:
-        module(*given)
+    with torch.no_grad(), _CpuAttention(module, "prediction", name, attentions), _LiveMemory(typed_inputs) as live:
+        module(*typed_inputs)
     module.train()
-    kept = _Kept(module)
-    with torch.enable_grad(), _Kernels(module, "training", name, attentions), saved_tensors_hooks(kept, _as_it_is):
-        module(*given)
+    saved = _SavedTensors(module)
+    training = _CpuAttention(module, "training", name, attentions)
+    with torch.enable_grad(), training, saved_tensors_hooks(saved, _unpack):
+        module(*typed_inputs)
     module.zero_grad()
-    cache = None if config is None else cache_bytes(config, given[0], dtype)
+    cache = None if config is None else cache_bytes(config, typed_inputs[0], dtype)
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
-    return Memory(name, weights, live.most, kept.bytes, cache), attentions
+    return Memory(name, weights, live.peak, saved.bytes, cache), attentions
 
 
-class _Live(TorchDispatchMode):
-    """Follows the memory of every tensor that an operation returns, until nobody holds it; views hold none of it."""
+class _LiveMemory(TorchDispatchMode):
+    """Tracks the memory of tensors that operations return, from their creation to their release; views have none."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.now = self.most = 0
-        self.known: dict[int, weakref.finalize[Any, Any]] = {}
+        self.current = self.peak = 0
+        self.finalizers: dict[int, weakref.finalize[Any, Any]] = {}
         for tensor in inputs:
-            self._meet(tensor.untyped_storage())
+            self._add(tensor.untyped_storage())
 
-    def _meet(self, storage: Storage) -> None:
-        if id(storage) not in self.known and storage.nbytes():
-            self.now += storage.nbytes()
-            self.most = max(self.most, self.now)
-            gone = weakref.finalize(storage, self._part, id(storage), storage.nbytes())
-            gone.atexit = False
-            self.known[id(storage)] = gone
+    def _add(self, storage: Storage) -> None:
+        if id(storage) not in self.finalizers and storage.nbytes():
+            self.current += storage.nbytes()
+            self.peak = max(self.peak, self.current)
+            finalizer = weakref.finalize(storage, self._remove, id(storage), storage.nbytes())
+            finalizer.atexit = False
+            self.finalizers[id(storage)] = finalizer
 
-    def _part(self, key: int, size: int) -> None:
-        del self.known[key]
-        self.now -= size
+    def _remove(self, key: int, size: int) -> None:
+        del self.finalizers[key]
+        self.current -= size
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = function(*args, **(kwargs or {}))
-        before = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in before:
-                self._meet(leaf.untyped_storage())
-        return made
+        output = function(*args, **(kwargs or {}))
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs:
+                self._add(leaf.untyped_storage())
+        return output
 
 
-class _Kept:
-    """Adds up the memory of what the backward pass will ask for: each once, the model's own tensors not."""
+class _SavedTensors:
+    """Sums the memory of tensors that autograd saves for the backward pass, each once, without the model's own."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.own = {id(t.untyped_storage()) for t in (*module.parameters(), *module.buffers())}
+        self.model_storages = {id(t.untyped_storage()) for t in (*module.parameters(), *module.buffers())}
         self.storages: dict[int, Storage] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if id(storage) not in self.own:
+        if id(storage) not in self.model_storages:
             self.storages[id(storage)] = storage
         return tensor
 
@@ -99,19 +100,19 @@ class _Kept:
         return sum(storage.nbytes() for storage in self.storages.values())
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _unpack(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class _Kernels(TorchFunctionMode):
-    """Lets attention on the meta device compute as the CPU would, and tells where that has no fused kernel."""
+class _CpuAttention(TorchFunctionMode):
+    """Computes attention on the meta device as the CPU would, and notes calls for which it has no fused kernel."""
 
-    def __init__(self, module: nn.Module, mode: str, dtype: str, told: list[Unfused]) -> None:
+    def __init__(self, module: nn.Module, mode: str, dtype: str, unfused: list[Unfused]) -> None:
         super().__init__()
-        self.mode, self.dtype, self.told = mode, dtype, told
+        self.mode, self.dtype, self.unfused = mode, dtype, unfused
         self.module, self.running = module, [""]
 
-    def __enter__(self) -> _Kernels:
+    def __enter__(self) -> _CpuAttention:
         self.hooks = []
         for path, part in self.module.named_modules():
             self.hooks.append(part.register_forward_pre_hook(partial(self._enter, path)))
@@ -152,9 +153,10 @@ class _Kernels(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        asked = query, key, value, attn_mask, dropout_p, is_causal
-        if not fused(*asked, grouped=enable_gqa):
-            self.told.append(Unfused(self.running[-1], self.mode, self.dtype, reason(*asked, grouped=enable_gqa)))
+        inputs = query, key, value, attn_mask, dropout_p, is_causal
+        if not is_fused(*inputs, grouped=enable_gqa):
+            reason = unfused_reason(*inputs, grouped=enable_gqa)
+            self.unfused.append(Unfused(self.running[-1], self.mode, self.dtype, reason))
             return ATTEND(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if attn_mask is not None and attn_mask.dtype == torch.bool:  # as PyTorch does before the kernel
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), -torch.inf)
@@ -163,10 +165,10 @@ class _Kernels(TorchFunctionMode):
 
 
 def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBytes | None:
-    """Size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
+    """Returns the size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
 
-    A block keeps, of each token, a key and a value of E numbers for each of its K key-value heads: 2 K E. With a
-    sliding window it keeps those of the last ``window`` tokens. Cross-attention keeps as much of each source token.
+    A block stores 2 K E numbers a token: a key and a value for each of its K key-value heads. With a sliding window it
+    stores those of the last ``window`` tokens. Cross-attention stores as much of each source token.
     """
     stack = next((s for s in vars(config).values() if isinstance(s, StackConfig) and s.causal), None)
     if stack is None or isinstance(config, VisionConfig):
@@ -175,15 +177,15 @@ def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBy
     rows, tokens = ids.shape
     token = numbers * dtype.itemsize
     source = token if isinstance(config, EncoderDecoderConfig) else 0
-    kept = min(tokens, stack.window or tokens)
-    return CacheBytes(token, source, stack.window, rows * (kept * token + tokens * source))
+    cached = min(tokens, stack.window or tokens)
+    return CacheBytes(token, source, stack.window, rows * (cached * token + tokens * source))
 
 
-MATH = 0  # what PyTorch calls the way without a fused kernel
+MATH = 0  # PyTorch's number of the backend without a fused kernel
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _AttentionInput:
     """Properties that decide PyTorch's choice of kernel; of batch size and lengths, whether they are 1 and equal."""
 
     query: tuple[int, ...]
@@ -192,7 +194,7 @@ class _Kind:
     mask: tuple[int, ...] | None
     dtype: torch.dtype
     mask_dtype: torch.dtype | None
-    learned: bool  # whether the mask asks for a gradient
+    learned: bool  # True if the mask requires a gradient
     gradient: bool
     dropout: float
     causal: bool
@@ -200,19 +202,21 @@ class _Kind:
 
 
 @cache
-def _choice(kind: _Kind) -> bool:
-    """True if PyTorch chooses a fused kernel."""
+def _has_fused_kernel(kind: _AttentionInput) -> bool:
+    """Returns True if PyTorch chooses a fused kernel."""
 
-    def real(shape: tuple[int, ...], dtype: torch.dtype | None, gradient: bool) -> Tensor:
+    def empty(shape: tuple[int, ...], dtype: torch.dtype | None, gradient: bool) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="cpu", requires_grad=gradient)
 
-    mask = None if kind.mask is None else real(kind.mask, kind.mask_dtype, kind.learned)
-    q, k, v = (real(shape, kind.dtype, kind.gradient) for shape in (kind.query, kind.key, kind.value))
+    mask = None if kind.mask is None else empty(kind.mask, kind.mask_dtype, kind.learned)
+    q, k, v = (empty(shape, kind.dtype, kind.gradient) for shape in (kind.query, kind.key, kind.value))
     choice = torch._fused_sdp_choice(q, k, v, mask, kind.dropout, kind.causal, scale=1.0, enable_gqa=kind.grouped)
     return bool(choice != MATH)
 
 
-def _kind(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, grouped: bool) -> _Kind:
+def _attention_input(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, grouped: bool
+) -> _AttentionInput:
     queries, keys = q.size(-2), k.size(-2)
     small: Mapping[int, int] = {1: 1, queries: min(queries, 2), keys: min(keys, 2 if keys == queries else 3)}
 
@@ -226,7 +230,7 @@ def _kind(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, 
         heads = before[-1:]
         shape = (*(min(n, 2) for n in before[:-1]), *heads, small[rows], small[columns])
     grad = torch.is_grad_enabled()
-    return _Kind(
+    return _AttentionInput(
         query=like(q),
         key=like(k),
         value=like(v),
@@ -241,16 +245,20 @@ def _kind(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, 
     )
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool) -> bool:
-    """True if PyTorch computes this attention by a fused kernel on the CPU; the tensors may be on any device."""
-    return q.dim() == 4 and _choice(_kind(q, k, v, mask, dropout, causal, grouped))
+def is_fused(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool
+) -> bool:
+    """Returns True if PyTorch computes this attention by a fused CPU kernel; the tensors may be on any device."""
+    return q.dim() == 4 and _has_fused_kernel(_attention_input(q, k, v, mask, dropout, causal, grouped))
 
 
-def reason(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool) -> str:
+def unfused_reason(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool
+) -> str:
     """Explains why no fused kernel is used: the fewest properties without which one would be."""
     if q.dim() != 4:
         return f"queries of {q.dim()} dimensions"
-    kind = _kind(q, k, v, mask, dropout, causal, grouped)
+    kind = _attention_input(q, k, v, mask, dropout, causal, grouped)
     changes: dict[str, dict[str, Any]] = {}
     if kind.dropout:
         changes[f"dropout {kind.dropout:g} on the weights"] = {"dropout": 0.0}
@@ -265,6 +273,6 @@ def reason(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float,
             without: dict[str, Any] = {}
             for name in names:
                 without |= changes[name]
-            if _choice(replace(kind, **without)):
+            if _has_fused_kernel(replace(kind, **without)):
                 return " and ".join(names)
     return f"{str(kind.dtype).removeprefix('torch.')} with heads of {q.size(-1)}"
