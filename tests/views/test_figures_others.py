@@ -110,7 +110,7 @@ def test_points_without_room_for_a_name_are_counted():
     root = drawn(figures.scatter(np.zeros((30, 2)), [f"point {i}" for i in range(30)], "t"))
     named = len(texts(root, "point"))
     assert 0 < named < 30
-    assert f"{30 - named} of 30 points are without their names" in " ".join(texts(root, "quiet"))
+    assert f"{30 - named} of 30 points have no room for their names" in " ".join(texts(root, "quiet"))
     assert len([e for e in root.iter(f"{SVG}title") if e.text.startswith("point")]) == 30
 
 
@@ -225,7 +225,7 @@ def test_arrows_end_at_their_boxes():
     [
         (lambda: figures.overlay(np.zeros((4, 4, 3)), np.ones((2, 2)), "t"), "uint8"),
         (lambda: figures.saliency(["a"], [1.0, 2.0], "t"), "1 names for 2 values"),
-        (lambda: figures.saliency(["a"] * 1001, np.ones(1001), "t"), "1,001 pieces in one picture"),
+        (lambda: figures.saliency(["a"] * 1001, np.ones(1001), "t"), "1,001 pieces in one figure"),
         (lambda: figures.filters(np.zeros((3, 4, 4, 2)), "t"), "1 or 3 channels"),
         (lambda: figures.scatter(np.zeros((2, 3)), ["a", "b"], "t"), r"shape \(2, 3\)"),
         (lambda: figures.functions([0, 0], {"f": [1, 2]}, "t"), "x increasing"),

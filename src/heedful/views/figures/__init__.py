@@ -7,8 +7,8 @@
     diagrams         ``masks``, ``flow``: attention masks, and block diagrams
     cells            shared parts
 
-All figures are readable without colour, in light and dark. What does not fit is averaged in blocks or refused; the
-figure or the error says so. ``heedful.views.figure_files.write`` makes PNG and PDF of them.
+All figures are readable without colour, in light and dark. Data that does not fit is averaged in blocks, and the figure
+says so, or raises an error. ``heedful.views.figure_files.write`` writes them as PNG and PDF.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shared parts of figures: frame with notes, shaded cells, their numbers, names of rows and columns.
 
-A figure is drawn from (0, 0) in its own coordinates; ``figure`` puts it under the title and the notes.
+A figure is drawn from (0, 0) in its own coordinates; ``figure`` places it below title and notes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from heedful.views.text import cut, visible, width
 
 Values = NDArray[np.float64]
 
-EDGE = 24  # free around everything
-WIDE = 460  # notes are broken at this width where the figure itself is narrower
-SPARE = 1.08  # of lines of text: some sans-serif fonts are wider than ``width`` takes them to be
+EDGE = 24  # margin
+WIDE = 460  # width to wrap notes at if the figure is narrower
+SPARE = 1.08  # safety factor of text widths: some sans-serif fonts are wider than ``width`` estimates
 LEVELS = 100  # shades
 SIZE = 13  # of names, in pixels
 
@@ -33,25 +33,25 @@ STYLE = """
 """
 
 
-def array(given: Any, dims: str, what: str) -> Values:
-    """``given`` (an array, nested lists, a tensor) as float64 with one axis a letter of ``dims``, all finite.
+def array(data: Any, dims: str, name: str) -> Values:
+    """Returns ``data`` (an array, nested lists, a tensor) as float64, with one axis for each letter of ``dims``.
 
-    Raises ``HeedfulError`` for another number of axes, an empty one, or values that are not finite.
+    Raises ``HeedfulError`` for another number of axes, an empty axis, or values that are not finite.
     """
-    if hasattr(given, "detach"):  # a tensor: numpy knows neither other devices nor bfloat16
-        given = given.detach().cpu().double()
-    values = np.asarray(given, dtype=np.float64)
+    if hasattr(data, "detach"):  # a tensor: numpy supports neither other devices nor bfloat16
+        data = data.detach().cpu().double()
+    values = np.asarray(data, dtype=np.float64)
     if values.ndim != len(dims) or not values.size:
-        raise HeedfulError(f"{what} of shape {values.shape}; give ({', '.join(dims)})")
+        raise HeedfulError(f"{name} of shape {values.shape}; give ({', '.join(dims)})")
     if not np.isfinite(values).all():
-        raise HeedfulError(f"{what} with a value that is not finite; leave it out, or draw it before it overflows")
+        raise HeedfulError(f"{name} with a value that is not finite; leave it out, or give finite values")
     return values
 
 
-def count(names: Sequence[Any], wanted: int, what: str) -> list[str]:
-    """``names`` as they are shown; ``HeedfulError`` where there are not ``wanted`` of them."""
-    if len(names) != wanted:
-        raise HeedfulError(f"{len(names)} names for {wanted} {what}; give one each")
+def checked_names(names: Sequence[Any], count: int, kind: str) -> list[str]:
+    """Returns ``names`` without control characters; raises ``HeedfulError`` unless there are ``count``."""
+    if len(names) != count:
+        raise HeedfulError(f"{len(names)} names for {count} {kind}; give one each")
     return [visible(str(name)) for name in names]
 
 
@@ -63,19 +63,19 @@ def figure(
     described: str,
     style: str = "",
 ) -> str:
-    """A whole SVG: the title, the notes (broken into lines), and the parts, which fill ``size`` (width, height)."""
+    """Returns an SVG file: the title, the notes (wrapped), and the parts, which fill ``size`` (width, height)."""
     wide = max(size[0], width(title, 17, bold=True))
-    lines = [line for note in notes if note for line in broken(note, max(wide, WIDE))]
+    lines = [line for note in notes if note for line in wrapped(note, max(wide, WIDE))]
     top = 54 + 19 * len(lines) + (6 if lines else 0)
     wide = max([wide, *(SPARE * width(line, SIZE) for line in lines)])
     head = [label(line, EDGE, 57 + 19 * i, "quiet") for i, line in enumerate(lines)]
     body = f'<g transform="translate({EDGE} {top})">\n' + "\n".join(parts) + "\n</g>"
-    told = ". ".join(part.rstrip(".") for part in (*lines, described) if part)
-    return document((wide + 2 * EDGE, top + size[1] + EDGE), title, told, STYLE + style, [*head, body])
+    description = ". ".join(part.rstrip(".") for part in (*lines, described) if part)
+    return document((wide + 2 * EDGE, top + size[1] + EDGE), title, description, STYLE + style, [*head, body])
 
 
-def broken(text: str, wide: float) -> list[str]:
-    """``text`` in lines of at most ``wide`` pixels, broken between words."""
+def wrapped(text: str, wide: float) -> list[str]:
+    """Returns ``text`` in lines of at most ``wide`` pixels, broken between words."""
     lines: list[str] = []
     for word in text.split():
         if lines and SPARE * width(f"{lines[-1]} {word}", SIZE) <= wide:
@@ -96,10 +96,10 @@ def shaded(
     inset: float = 0.0,
     chips: bool = True,
 ) -> list[str]:
-    """Cells (R, C) of ``side`` (width, height) whose opacity is their share, to the nearest of ``levels`` steps.
+    """Returns cells (R, C) of ``side`` (width, height) with their share as opacity, rounded to ``levels`` steps.
 
-    All cells of one shade are one path, so that even 10,000 are a small file. They stand on empty boxes (``chips``),
-    which are seen where the share is nothing. ``inset`` makes a cell smaller on each side, by this part of it.
+    All cells of one shade are one path, so that even 10,000 cells are a small file. ``chips`` draws a box below each
+    cell, which is visible if the share is 0. ``inset`` shrinks a cell by this share on each side.
     """
     rows, columns = shares.shape
     (x, y), (wide, high) = at, side
@@ -126,13 +126,13 @@ def shaded(
 
 
 def _runs(cells: NDArray[np.bool_], joined: bool) -> Iterable[tuple[int, int, int]]:
-    """(row, column, length) of neighbours in a row that are drawn as one, or of each cell alone."""
+    """Yields (row, column, length) of runs of True cells in a row if ``joined``, else of each cell."""
     for r, c in np.argwhere(cells):
         if not joined:
             yield int(r), int(c), 1
         elif c == 0 or not cells[r, c - 1]:
-            rest = np.flatnonzero(~cells[r, c:])
-            yield int(r), int(c), int(rest[0]) if rest.size else cells.shape[1] - int(c)
+            ends = np.flatnonzero(~cells[r, c:])
+            yield int(r), int(c), int(ends[0]) if ends.size else cells.shape[1] - int(c)
 
 
 def _box(x: float, y: float, wide: float, high: float) -> str:
@@ -144,17 +144,17 @@ def _short(value: float) -> str:
 
 
 def number(text: str, share: float, x: float, y: float, negative: bool = False) -> str:
-    """Returns a number in the middle of a cell at (x, y), in the ink that reads on a shade of ``share``."""
+    """Returns a number centred at (x, y), in a colour with contrast to a shade of ``share``."""
     return label(text, x, y + 4, "number" + ink(share, negative), "middle")
 
 
 def down(names: Sequence[str], x: float, tops: Sequence[float], most: float = 160) -> list[str]:
-    """Returns names of rows, ending at ``x``, with their middles at ``tops``; what is cut off is whole in its title."""
+    """Returns names of rows, ending at ``x``, centred at ``tops``; a cut name is complete in its title."""
     return [_named(name, most, x, y + 4.5, "end") for name, y in zip(names, tops, strict=True)]
 
 
 def along(names: Sequence[str], middles: Sequence[float], y: float, step: float, most: float = 160) -> list[str]:
-    """Returns names of columns above ``y``: level where they fit into ``step`` pixels, else turned by 45 degrees."""
+    """Returns names of columns above ``y``: horizontal if they fit into ``step`` pixels, else rotated by 45 degrees."""
     if level(names, step):
         return [_named(name, most, x, y - 6, "middle") for name, x in zip(names, middles, strict=True)]
     return [
@@ -164,17 +164,17 @@ def along(names: Sequence[str], middles: Sequence[float], y: float, step: float,
 
 
 def level(names: Sequence[str], step: float) -> bool:
-    """Returns whether the names of columns need not be turned."""
+    """Returns True if the names of columns fit without rotation."""
     return all(width(name, SIZE) <= step - 5 for name in names)
 
 
 def rise(names: Sequence[str], step: float, most: float = 160) -> float:
-    """Returns the height of the turned column names."""
+    """Returns the height of the column names."""
     return 20.0 if level(names, step) else 18 + 0.71 * max(width(cut(name, most, SIZE), SIZE) for name in names)
 
 
 def overhang(names: Sequence[str], middles: Sequence[float], step: float, most: float = 160) -> float:
-    """Returns the right end of the last turned column name."""
+    """Returns the right end of the rotated column names; 0 if they are not rotated."""
     if level(names, step):
         return 0.0
     return max(x + 8 + 0.71 * width(cut(name, most, SIZE), SIZE) for name, x in zip(names, middles, strict=True))
@@ -187,12 +187,12 @@ def _named(name: str, most: float, x: float, y: float, anchor: str, more: str = 
 
 
 def widest(names: Sequence[str], most: float = 160) -> float:
-    """Returns the width of the longest name, where none is wider than ``most``."""
+    """Returns the width of the widest name, each cut to ``most`` pixels."""
     return max(width(cut(name, most, SIZE), SIZE) for name in names)
 
 
 def scale(low: str, high: str, x: float, y: float, kind: str = "cell", wide: float = 120) -> list[str]:
-    """Returns a legend: the shades from nothing to all, with what they stand for on the left and on the right."""
+    """Returns a legend: the shades from 0 to 1, with the values ``low`` and ``high`` at their ends."""
     x += width(low, 11) + 7
     steps = (np.arange(10) + 1)[None] / 10
     return [
@@ -202,10 +202,10 @@ def scale(low: str, high: str, x: float, y: float, kind: str = "cell", wide: flo
     ]
 
 
-def said(value: float, digits: int = 2) -> str:
-    """Returns a number as short as it can be told: ``digits`` significant ones, a true minus sign, no ``-0``.
+def formatted(value: float, digits: int = 2) -> str:
+    """Returns a number with ``digits`` significant digits, a true minus sign and no ``-0``.
 
-    >>> said(-0.0123), said(12345.6), said(0.0), said(0.98765, 3), said(2.4e-9)
+    >>> formatted(-0.0123), formatted(12345.6), formatted(0.0), formatted(0.98765, 3), formatted(2.4e-9)
     ('−0.012', '12,346', '0', '0.988', '2.4e−9')
     """
     if value == 0:
@@ -222,10 +222,10 @@ def said(value: float, digits: int = 2) -> str:
 
 
 def plain(value: float, digits: int = 3) -> str:
-    """As ``said``, without the zeros at the end: for ticks, bars and legends.
+    """Returns a number as ``formatted`` does, without trailing zeros: for ticks, bars and legends.
 
     >>> plain(0.3), plain(-2.0), plain(0.125)
     ('0.3', '−2', '0.125')
     """
-    text = said(value, digits)
+    text = formatted(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

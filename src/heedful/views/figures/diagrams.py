@@ -1,4 +1,4 @@
-"""Schemes for lessons: attention masks side by side, and small block diagrams with arrows."""
+"""Diagrams for lessons: attention masks side by side, and small block diagrams with arrows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, nearest
-from heedful.views.figures.cells import along, count, down, figure, rise, widest
+from heedful.views.figures.cells import along, checked_names, down, figure, rise, widest
 from heedful.views.svg import label
 from heedful.views.text import visible, width
 
-SIDE, SQUARE = 40, 22  # positions of a mask, and pixels of one
+SIDE, SQUARE = 40, 22  # largest number of positions a side, and pixels of a position
 
 STYLE = """
 .shut{fill:none;stroke:#a8a296}.cross{stroke:#a8a296}
@@ -33,14 +33,14 @@ def masks(
     keys: Sequence[str] | None = None,
     note: str = "",
 ) -> str:
-    """Attention masks side by side: a full square where a query (row) may attend to a key (column), else a crossed box.
+    """Returns attention masks side by side: a full square if a query (row) may attend to a key (column), else a cross.
 
     Args:
         masks: names and their boolean (T, S), True for "may attend".
         title: the heading.
         queries: names of the T rows of all masks; none by default.
         keys: names of the S columns.
-        note: a line beneath the title.
+        note: a line below the title.
 
     Raises:
         HeedfulError: no mask, one that is not boolean with two axes, or over 40 positions a side.
@@ -48,14 +48,14 @@ def masks(
     if not masks:
         raise HeedfulError("no mask to draw; give at least one")
     parts, x, high = [], 0.0, 0.0
-    for name, given in masks.items():
-        mask = np.asarray(given)
+    for name, values in masks.items():
+        mask = np.asarray(values)
         if mask.dtype != np.bool_ or mask.ndim != 2 or not mask.size or max(mask.shape) > SIDE:
             raise HeedfulError(
                 f"mask {name!r} of shape {mask.shape} and type {mask.dtype}; give booleans, at most {SIDE} a side"
             )
-        rows = count(queries, mask.shape[0], "queries") if queries is not None else []
-        columns = count(keys, mask.shape[1], "keys") if keys is not None else []
+        rows = checked_names(queries, mask.shape[0], "queries") if queries is not None else []
+        columns = checked_names(keys, mask.shape[1], "keys") if keys is not None else []
         left = x + (widest(rows) + 10 if rows else 0)
         top = 24 + (rise(columns, SQUARE) if columns else 0)
         parts.append(label(name, left, 12, "name"))
@@ -76,20 +76,20 @@ def masks(
         tail = 0.71 * width(columns[-1], 13) if columns else 0.0
         x = max(left + mask.shape[1] * SQUARE + max(0.0, tail - 10), left + width(visible(name), 13, bold=True)) + 30
         high = max(high, top + mask.shape[0] * SQUARE)
-    told = "; ".join(f"{name}: {int(np.sum(mask))} of {np.size(mask)} may attend" for name, mask in masks.items())
+    counts = "; ".join(f"{name}: {int(np.sum(mask))} of {np.size(mask)} may attend" for name, mask in masks.items())
     legend = "full: may attend; crossed: may not. Queries down, keys across"
-    return figure(title, [note, legend], (x - 30, high), parts, told, STYLE)
+    return figure(title, [note, legend], (x - 30, high), parts, counts, STYLE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A box of a ``flow``: its place counts from the lower left, as streams rise in the papers' figures.
+    """A box of a ``flow``. Columns and rows count from the lower left: streams go upwards, as in the papers' figures.
 
     Attributes:
-        text: what stands in it; ``+`` alone with ``kind="sum"`` is a small circle.
+        text: in the box; ``+`` with ``kind="sum"`` is a small circle.
         column: 0 is the leftmost; fractions are allowed.
         row: 0 is the lowest.
-        kind: "step" is a box, "main" one that is lit, "data" a dashed one, "sum" a circle.
+        kind: "step" is a box, "main" a highlighted one, "data" a dashed one, "sum" a circle.
     """
 
     text: str
@@ -103,10 +103,10 @@ class Arrow:
     """An arrow of a ``flow`` between two boxes by name.
 
     Attributes:
-        start: where it begins.
-        end: where it points.
-        way: "straight", or around what lies between, on the "left" or the "right": a residual connection.
-        text: beside it.
+        start: name of the first box.
+        end: name of the box that it points to.
+        way: "straight", or around the boxes between, on the "left" or the "right": a residual connection.
+        text: beside the arrow.
     """
 
     start: str
@@ -116,10 +116,10 @@ class Arrow:
 
 
 def flow(boxes: Mapping[str, Box], arrows: Sequence[Arrow], title: str = "", *, note: str = "") -> str:
-    """Returns a small block diagram: boxes by name on a grid, and the arrows between them.
+    """Returns a small block diagram: named boxes on a grid, and arrows between them.
 
     Raises:
-        HeedfulError: no box, or an arrow from or to one that is not there.
+        HeedfulError: no box, or an arrow from or to an unknown box.
 
     >>> picture = flow({"x": Box(text="x"), "f": Box(text="f(x)", row=1)}, [Arrow(start="x", end="f")], "t")
     >>> picture.count('class="tip"')
@@ -147,12 +147,12 @@ def flow(boxes: Mapping[str, Box], arrows: Sequence[Arrow], title: str = "", *, 
         if box.kind == "sum":
             parts.append(f'<circle class="sum" cx="{x:.1f}" cy="{y:.1f}" r="13"/>')
         else:
-            place = f'x="{x - across:.1f}" y="{y - down:.1f}" width="{2 * across:.1f}" height="{2 * down:.1f}"'
-            parts.append(f'<rect class="{box.kind}" {place} rx="6"/>')
+            frame = f'x="{x - across:.1f}" y="{y - down:.1f}" width="{2 * across:.1f}" height="{2 * down:.1f}"'
+            parts.append(f'<rect class="{box.kind}" {frame} rx="6"/>')
         parts.append(label(box.text, x, y + 4.5, "name" if box.kind in ("main", "sum") else "piece", "middle"))
     size = max(x for x, _ in at.values()) + wide / 2 + right, top * pitch + high
-    told = "; ".join(f"{boxes[a.start].text} → {boxes[a.end].text}" for a in arrows)
-    return figure(title, [note], size, parts, told, STYLE)
+    described = "; ".join(f"{boxes[a.start].text} → {boxes[a.end].text}" for a in arrows)
+    return figure(title, [note], size, parts, described, STYLE)
 
 
 def _arrow(

@@ -1,4 +1,4 @@
-"""Figures over images and texts: where a model looked on an image, what each piece counts for, patch filters."""
+"""Figures of images and texts: values of patches over an image, values of pieces in a text, patch filters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views import raster
-from heedful.views.figures.cells import array, count, figure, plain, said, scale
+from heedful.views.figures.cells import array, checked_names, figure, formatted, plain, scale
 from heedful.views.svg import ink, label, titled
 from heedful.views.text import cut, visible, width
 
 PIECES, FILTERS = 1000, 256
-STORED = 512  # pixels a side of an image as it is stored
+STORED = 512  # pixels a side of a stored image
 
 FRAMES = ".peak{fill:none;stroke:#fff;stroke-width:2}.edge{fill:none;stroke:#0b0b10;stroke-width:4}"
 PIECE = """
@@ -24,16 +24,16 @@ PIECE = """
 
 
 def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str:
-    """An image, and beside it the same image lit by ``values``: the largest leaves its patch bright, nothing dark.
+    """Returns an image, and beside it the same image with the brightness of each patch by its value.
 
-    Pixels are multiplied by 0.12 + 0.88 v / max v (where a value is below 0, from the lowest on). The three largest are
-    framed, and told in the note.
+    Pixels are multiplied by 0.12 + 0.88 v / max v (from the lowest value on, if one is negative). The three largest
+    values are framed, and listed in the note.
 
     Args:
         pixels: uint8 (H, W, 1 or 3).
         values: (rows, columns), a number a patch.
         title: the heading.
-        note: a line beneath it.
+        note: a line below the title.
 
     Raises:
         HeedfulError: other shapes, or values that are not finite.
@@ -52,34 +52,34 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     for r, c in best:
         box = f'x="{left + c * step[0]:.1f}" y="{r * step[1]:.1f}" width="{step[0]:.1f}" height="{step[1]:.1f}"'
         parts.append(f'<rect class="edge" {box}/><rect class="peak" {box}/>')
-    told = ", ".join(f"{said(numbers[r, c], 3)} (row {r + 1}, column {c + 1})" for r, c in best)
-    notes = [note, f"{shares.shape[0]} × {shares.shape[1]} patches; the brighter, the more; framed: {told}"]
+    framed = ", ".join(f"{formatted(numbers[r, c], 3)} (row {r + 1}, column {c + 1})" for r, c in best)
+    notes = [note, f"{shares.shape[0]} × {shares.shape[1]} patches; the brighter, the more; framed: {framed}"]
     return figure(title, notes, (left + wide, high), parts, "An image lit by a number a patch", raster.STYLE + FRAMES)
 
 
 def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str = "") -> str:
-    """Returns a text with what each piece counts for: a number beneath it, and its share of the largest size as shade.
+    """Returns a text with a value for each piece: the number below it, and its share of the largest as shade.
 
-    A negative value has another colour and is underlined, so that it is told apart in grey.
+    A negative value has another colour and is underlined, so that it differs in grey too.
 
     Args:
         pieces: T pieces; a leading space marks the start of a word.
         values: (T,), finite, such as gradient × input.
         title: the heading.
-        note: a line beneath it.
+        note: a line below the title.
 
     Raises:
         HeedfulError: lengths that do not fit, values that are not finite, or over 1,000 pieces.
     """
     numbers = array(values, "T", "values")
-    names = count(pieces, len(numbers), "values")
+    names = checked_names(pieces, len(numbers), "values")
     if len(names) > PIECES:
-        raise HeedfulError(f"{len(names):,} pieces in one picture cannot be read; draw at most {PIECES:,}")
+        raise HeedfulError(f"{len(names):,} pieces in one figure are not readable; draw at most {PIECES:,}")
     peak = float(np.abs(numbers).max()) or 1.0
     parts, x, y, right = [], 0.0, 0.0, 0.0
     for piece, name, value in zip(pieces, names, numbers, strict=True):
-        name, told = cut(name, 300, 16), said(value)
-        wide = max(width(name, 16), width(told, 11)) + 10
+        name, text = cut(name, 300, 16), formatted(value)
+        wide = max(width(name, 16), width(text, 11)) + 10
         space = 7.0 if piece[:1].isspace() else 2.0
         if x and x + space + wide > 720:
             x, y = 0.0, y + 52
@@ -91,7 +91,7 @@ def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str =
             part += f'<path class="under" d="M{x:.1f} {y + 27.5:.1f}h{wide:.1f}"/>'
         part += label(name, x + wide / 2, y + 18.5, "token" + ink(share, value < 0), "middle")
         parts.append(
-            titled(f"{visible(piece)}: {value:.6g}", part + label(told, x + wide / 2, y + 40, "small", "middle"))
+            titled(f"{visible(piece)}: {value:.6g}", part + label(text, x + wide / 2, y + 40, "small", "middle"))
         )
         x += wide
         right = max(right, x)
@@ -99,19 +99,19 @@ def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str =
     if (numbers < 0).any():
         parts += scale("0", plain(-peak) + ", underlined", 190 + width(plain(peak), 11), y + 58, "minus")
     most = np.argsort(-np.abs(numbers), kind="stable")[:5]
-    told = "Counts for most: " + "; ".join(f"{names[i]} {said(numbers[i], 3)}" for i in most)
-    return figure(title, [note], (max(right, 460), y + 72), parts, told, PIECE)
+    largest = "Largest values: " + "; ".join(f"{names[i]} {formatted(numbers[i], 3)}" for i in most)
+    return figure(title, [note], (max(right, 460), y + 72), parts, largest, PIECE)
 
 
 def filters(images: Any, title: str = "", *, names: Sequence[str] | None = None, note: str = "") -> str:
-    """Patch filters as small images, each from its own lowest value (dark) to its highest (light).
+    """Returns patch filters as small images, each from its own lowest value (dark) to its highest (light).
 
     Args:
         images: (N, h, w, C) with C = 1 or 3, finite; such as the principal components of a patch projection
             (Dosovitskiy et al. 2021, figure 7).
         title: the heading.
         names: of the N filters; their numbers from 1 by default.
-        note: a line beneath the title.
+        note: a line below the title.
 
     Raises:
         HeedfulError: another shape, values that are not finite, or over 256 filters.
@@ -119,18 +119,18 @@ def filters(images: Any, title: str = "", *, names: Sequence[str] | None = None,
     values = array(images, "NhwC", "filters")
     if values.shape[3] not in (1, 3) or len(values) > FILTERS:
         raise HeedfulError(f"filters of shape {values.shape}; give at most {FILTERS} with 1 or 3 channels")
-    told = count(range(1, len(values) + 1) if names is None else names, len(values), "filters")
+    filter_names = checked_names(range(1, len(values) + 1) if names is None else names, len(values), "filters")
     across = next((n for n in (4, 7, 8, 10, 12, 14) if n * n >= len(values)), 16)
     side = min(84.0, 700 / across - 8)
     high, wide = (side * n / max(values.shape[1:3]) for n in values.shape[1:3])
     parts = []
-    for i, one in enumerate(values):
+    for i, weights in enumerate(values):
         x, y = i % across * (side + 8), i // across * (high + 22)
-        low, top = float(one.min()), float(one.max())
-        grey = np.rint(255 * (one - low) / (top - low)) if top > low else np.full_like(one, 128)
-        name = cut(told[i], side, 11)
-        place = f"{told[i]}: {said(low, 3)} to {said(top, 3)}"
-        parts.append(raster.image(grey.astype(np.uint8), (x, y + 14), (wide, high), 64, place))
+        low, top = float(weights.min()), float(weights.max())
+        grey = np.rint(255 * (weights - low) / (top - low)) if top > low else np.full_like(weights, 128)
+        name = cut(filter_names[i], side, 11)
+        described = f"{filter_names[i]}: {formatted(low, 3)} to {formatted(top, 3)}"
+        parts.append(raster.image(grey.astype(np.uint8), (x, y + 14), (wide, high), 64, described))
         parts.append(label(name, x + wide / 2, y + 10, "small", "middle"))
     scaled = "each from its own lowest value (dark) to its highest (light)"
     size = min(len(values), across) * (side + 8) - 8, -(-len(values) // across) * (high + 22)

@@ -1,4 +1,4 @@
-"""Points, lines and bars: a picture of embeddings, functions such as GELU, numbers with names."""
+"""Points, lines and bars: embeddings, functions such as GELU, named numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.curve import ticks
-from heedful.views.figures.cells import array, count, figure, plain, said, widest
+from heedful.views.figures.cells import Values, array, checked_names, figure, formatted, plain, widest
 from heedful.views.svg import label, titled
 from heedful.views.text import cut, escaped, visible, width
 
 POINTS, BARS, LINES = 2000, 80, 6
 WIDE, HIGH = 560, 400
 DASHES = ("", "7 4", "2 4", "10 3 2 3", "1 3", "14 5")
+NAME_OFFSETS = (  # positions of a name beside its point, in order of preference: dx, dy, anchor
+    (8, 4, "start"),
+    (-8, 4, "end"),
+    (0, -9, "middle"),
+    (0, 17, "middle"),
+    (7, -6, "start"),
+    (7, 14, "start"),
+)
 
 STYLE = """
 .grid{stroke:#e3dfd7}.run{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
@@ -36,23 +44,22 @@ def scatter(
     axes: tuple[str, str] = ("", ""),
     note: str = "",
 ) -> str:
-    """Points with their names, both axes on one scale, so that distances may be compared.
+    """Returns named points, both axes on one scale, so that distances are comparable.
 
-    Names are set where they touch nothing; where there is no room a point has its name as its title only, and the
-    picture says how many.
+    Names do not overlap; a point without room for its name has it as its title only, and the figure says how many.
 
     Args:
         points: (N, 2), finite.
         labels: names of the N points.
         title: the heading.
-        groups: of each point its group, up to six of them: told apart by the mark's shape as well as by colour.
-        axes: what x and y are, such as "first component, 43 %".
-        note: a line beneath the title.
+        groups: the group of each point, at most six groups, which differ by the mark's shape as well as by colour.
+        axes: names of x and y, such as "first component, 43 %".
+        note: a line below the title.
 
     Raises:
         HeedfulError: other shapes, over 2,000 points, or over six groups.
     """
-    spots, names = array(points, "N2", "points"), count(labels, len(points), "points")
+    spots, names = array(points, "N2", "points"), checked_names(labels, len(points), "points")
     if spots.shape[1] != 2 or len(spots) > POINTS:
         raise HeedfulError(f"points of shape {spots.shape}; give at most {POINTS:,} of two numbers")
     kinds = list(dict.fromkeys(groups or [""]))
@@ -64,32 +71,11 @@ def scatter(
     at = (spots - (low + high) / 2) * (unit, -unit) + span / 2 + (40, 24)
     wide, tall = span[0] + 80, span[1] + 48
     parts = [f'<rect class="axis" x="0" y="0" width="{wide:.1f}" height="{tall:.1f}" rx="4"/>']
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in at]
-    hidden = 0
+    name_labels = _name_labels(at, names, (wide, tall))
     for i, ((x, y), name) in enumerate(zip(at, names, strict=True)):
         style = kinds.index(groups[i]) if groups else 0
-        short = cut(name, 140, 12)
-        size, room = width(short, 12), None
-        for dx, dy, anchor in (
-            (8, 4, "start"),
-            (-8, 4, "end"),
-            (0, -9, "middle"),
-            (0, 17, "middle"),
-            (7, -6, "start"),
-            (7, 14, "start"),
-        ):
-            from_x = x + dx - (0 if anchor == "start" else size if anchor == "end" else size / 2)
-            box = (from_x, y + dy - 10, from_x + size, y + dy + 3)
-            inside = box[0] > 3 and box[2] < wide - 3 and box[1] > 3 and box[3] < tall - 3
-            if inside and not any(_meets(box, other) for j, other in enumerate(taken) if j != i):
-                room = (dx, dy, anchor)
-                taken.append(box)
-                break
-        part = mark(style, x, y)
-        if room:
-            part += label(short, x + room[0], y + room[1], "point", room[2])
-        hidden += room is None
-        parts.append(titled(f"{name}: {said(spots[i, 0], 3)}, {said(spots[i, 1], 3)}", part))
+        part = mark(style, x, y) + name_labels[i]
+        parts.append(titled(f"{name}: {formatted(spots[i, 0], 3)}, {formatted(spots[i, 1], 3)}", part))
     if groups:
         x = 0.0
         for style, kind in enumerate(kinds):
@@ -101,13 +87,33 @@ def scatter(
         if axes[1]
         else ""
     )
-    left_out = f"{hidden} of {len(names)} points are without their names, for want of room" if hidden else ""
+    hidden = name_labels.count("")
+    left_out = f"{hidden} of {len(names)} points have no room for their names" if hidden else ""
     size_all = max(wide, x if groups else 0.0), tall + (54 if groups else 24 if axes[0] else 4)
     return figure(title, [note, left_out], size_all, parts, f"{len(names)} points", STYLE + ".point{font-size:12px}")
 
 
-def _meets(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _name_labels(points: Values, names: Sequence[str], size: tuple[float, float]) -> list[str]:
+    """Returns a label for each point (N, 2) that overlaps no other point or label within ``size``, or ""."""
+    boxes = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    labels = []
+    for i, ((x, y), name) in enumerate(zip(points, names, strict=True)):
+        short = cut(name, 140, 12)
+        wide, text = width(short, 12), ""
+        for dx, dy, anchor in NAME_OFFSETS:
+            left = x + dx - (0 if anchor == "start" else wide if anchor == "end" else wide / 2)
+            box = (left, y + dy - 10, left + wide, y + dy + 3)
+            is_inside = box[0] > 3 and box[2] < size[0] - 3 and box[1] > 3 and box[3] < size[1] - 3
+            if is_inside and not any(_overlap(box, other) for j, other in enumerate(boxes) if j != i):
+                text = label(short, x + dx, y + dy, "point", anchor)
+                boxes.append(box)
+                break
+        labels.append(text)
+    return labels
+
+
+def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
 
 
 def mark(style: int, x: float, y: float) -> str:
@@ -124,27 +130,25 @@ def mark(style: int, x: float, y: float) -> str:
 
 
 def functions(xs: Any, ys: Mapping[str, Any], title: str = "", *, x_label: str = "x", note: str = "") -> str:
-    """Up to six named functions of the same x, told apart by dash as well as by colour, each named in a legend.
+    """Returns up to six named functions of the same x with a legend; they differ by dash as well as by colour.
 
     Args:
         xs: (N,), increasing.
         ys: names and their (N,) values, such as ``{"ReLU": ..., "GELU": ...}``.
         title: the heading.
-        x_label: what x is.
-        note: a line beneath the title.
+        x_label: name of x.
+        note: a line below the title.
 
     Raises:
         HeedfulError: no function or over six, other lengths, values that are not finite, or x that does not increase.
     """
     across = array(xs, "N", "x")
     if not 1 <= len(ys) <= LINES:
-        raise HeedfulError(f"{len(ys)} functions in one picture; give one to {LINES}")
+        raise HeedfulError(f"{len(ys)} functions in one figure; give one to {LINES}")
     lines = {visible(name): array(values, "N", f"values of {name}") for name, values in ys.items()}
-    bad = next((name for name, values in lines.items() if values.shape != across.shape), None)
-    if bad is not None or len(across) < 2 or (np.diff(across) <= 0).any():
-        raise HeedfulError(
-            f"{len(across)} x and {len(lines[bad]) if bad else 'as many'} values; give as many, x increasing"
-        )
+    other = next((len(values) for values in lines.values() if values.shape != across.shape), None)
+    if other is not None or len(across) < 2 or (np.diff(across) <= 0).any():
+        raise HeedfulError(f"{len(across)} x and {other or 'as many'} values; give as many, x increasing")
     y_ticks = ticks(float(min(v.min() for v in lines.values())), float(max(v.max() for v in lines.values())))
     x_ticks = [t for t in ticks(float(across[0]), float(across[-1])) if across[0] <= t <= across[-1]]
     left, high = 12 + max(width(plain(t), 13) for t in y_ticks), 280
@@ -171,12 +175,12 @@ def functions(xs: Any, ys: Mapping[str, Any], title: str = "", *, x_label: str =
         parts.append(label(name, left + WIDE + 62, y + 4.5, f"name f{style}"))
     parts.append(label(x_label, left + WIDE / 2, high + 46, "quiet", "middle"))
     size = left + WIDE + 62 + max(width(name, 13, bold=True) for name in lines), high + 52
-    told = "; ".join(f"{name}: {said(v.min(), 3)} to {said(v.max(), 3)}" for name, v in lines.items())
-    return figure(title, [note], size, parts, told, STYLE)
+    ranges = "; ".join(f"{name}: {formatted(v.min(), 3)} to {formatted(v.max(), 3)}" for name, v in lines.items())
+    return figure(title, [note], size, parts, ranges, STYLE)
 
 
 def bars(names: Sequence[str], values: Any, title: str = "", *, note: str = "") -> str:
-    """Numbers with names as bars from zero, each with its number at its end; those below zero have another colour.
+    """Returns named numbers as bars from zero, each with its number; negative ones have another colour.
 
     Raises:
         HeedfulError: lengths that do not fit, values that are not finite, or over 80 bars.
@@ -185,9 +189,9 @@ def bars(names: Sequence[str], values: Any, title: str = "", *, note: str = "") 
     True
     """
     numbers = array(values, "N", "values")
-    shown = count(names, len(numbers), "values")
+    shown = checked_names(names, len(numbers), "values")
     if len(shown) > BARS:
-        raise HeedfulError(f"{len(shown)} bars in one picture cannot be read; draw the largest {BARS}")
+        raise HeedfulError(f"{len(shown)} bars in one figure are not readable; draw the largest {BARS}")
     low, high = min(0.0, float(numbers.min())), max(0.0, float(numbers.max()))
     unit = 360 / ((high - low) or 1.0)
     left = widest(shown) + 12 + (max(width(plain(v), 11) for v in numbers) + 8 if low < 0 else 0)
@@ -205,4 +209,4 @@ def bars(names: Sequence[str], values: Any, title: str = "", *, note: str = "") 
 
 
 def _listed(pairs: Iterable[tuple[str, float]]) -> str:
-    return "; ".join(f"{name} {said(float(value), 3)}" for name, value in pairs)
+    return "; ".join(f"{name} {formatted(float(value), 3)}" for name, value in pairs)
