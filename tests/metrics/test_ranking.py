@@ -80,7 +80,7 @@ def test_a_search_is_that_by_hand(block: int, monkeypatch: pytest.MonkeyPatch) -
     own = random.integers(0, 12, 30).tolist()
     right = [{mine, *random.integers(0, 12, random.integers(0, 3)).tolist()} for mine in own]
     places = [np.array(sorted(each)) for each in right]
-    found = ranking.find(lambda part: near[part].copy(), 12, own, places, 0.3)
+    found = ranking.rank_candidates(lambda part: near[part].copy(), 12, own, places, 0.3)
     ranks, losses = brute(near, own, right, 0.3)
     assert found.ranks.tolist() == ranks
     assert found.losses == pytest.approx(losses)
@@ -99,12 +99,12 @@ def test_a_search_is_that_by_hand(block: int, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("value", [0.5, np.nan])
 def test_vectors_that_are_all_alike_find_nothing(value: float) -> None:
     near = np.full((4, 4), value)
-    found = ranking.find(lambda part: near[part].copy(), 4, range(4), [np.array([i]) for i in range(4)], 0.1)
+    found = ranking.rank_candidates(lambda part: near[part].copy(), 4, range(4), [np.array([i]) for i in range(4)], 0.1)
     assert found.ranks.tolist() == [4] * 4
 
 
 def test_one_candidate_is_found() -> None:
-    alone = ranking.find(lambda part: np.ones((1, 1)), 1, [0], [np.array([0])], 0.1)
+    alone = ranking.rank_candidates(lambda part: np.ones((1, 1)), 1, [0], [np.array([0])], 0.1)
     assert (alone.ranks.tolist(), alone.losses.tolist()) == ([1], [0.0])
 
 

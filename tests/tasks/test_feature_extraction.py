@@ -472,7 +472,7 @@ def test_a_model_without_pooling_is_one_line() -> None:
     task, _ = made(PAIRS)
     with pytest.raises(HeedfulError, match="needs an encoder or a decoder; this model is of kind 'encoder-decoder'"):
         task.check_model(_small_translator())
-    with pytest.raises(HeedfulError, match="needs a model that pools, and this one's head is of kind 'no-head'; open"):
+    with pytest.raises(HeedfulError, match="needs a pooled head, and this model's head is of kind 'no-head'; load"):
         task.check_model(heedful.create("bert-tiny", seed=0))
 
 
@@ -507,14 +507,14 @@ def test_minilm_is_what_was_published() -> None:
         ("text\ttext_pair\tscore\na\tb\t3,5\n", "'score' is \"3,5\" and a number is wanted, in {file}:2"),
         ("text\ttext_pair\tscore\na\tb\tnan\n", "'score' is \"nan\" and a number is wanted, in {file}:2"),
         ("text\ttext_pair\tscore\na\tb\t3\nc\td\t3\n", "{file}: every score is 3, in 2 rows; there must"),
-        ("text\ttext_pair\na\tb\n", "{file}:2: one pair alone has nothing to be told apart from; give two or more"),
-        ("text\ttext_pair\na\tb\na\tb\n", "{file}:2: one pair alone"),
+        ("text\ttext_pair\na\tb\n", "{file}:2: a single pair has nothing to be contrasted with; give two or more"),
+        ("text\ttext_pair\na\tb\na\tb\n", "{file}:2: a single pair"),
         ("text\ttext_pair\tnegative\tscore\na\tb\tc\t1\nd\te\tf\t2\n", "{file}:2: both 'negative' and 'score'"),
         ("text\ttext_pair\na\tb\tc\n", "3 columns where line 1 has 2, in {file}:2"),
         ("a\n", "1 column, and column 2 is wanted for 'text_pair', in {file}:1"),
         ("", "no rows in {file}"),
         (b"text\ttext_pair\n\xe9t\xe9\tb\n", "invalid UTF-8 (byte 0xe9 at byte 1 of the line), in {file}:2"),
-        ("text\ttext_pair\na\tb\n", "{file}:2: there is a single row, so none can be held back; give more, or"),
+        ("text\ttext_pair\na\tb\n", "{file}:2: there is a single row, so none can be split off"),
         ("text\ttext_pair\na\tb\na\tc\nd\tc\n", "{file}:2: every row shares a text with another, so none can be"),
     ],
 )  # fmt: skip
@@ -524,7 +524,7 @@ def test_wrong_files_are_one_line(
     file = tmp_path / "set.tsv"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     command = ["train", "feature-extraction", "--train", str(file), "--out", str(tmp_path / "out"), "--max-steps=1"]
-    alone = "one pair" in said or "every score" in said or "both" in said
+    alone = "a single pair" in said or "every score" in said or "both" in said
     assert cli.main([*command, *(["--valid", str(file)] if alone else [])]) == 2
     told = capsys.readouterr().err.strip()
     assert len(told.splitlines()) == 1, told

@@ -151,7 +151,7 @@ def test_black_images_are_not_divided_by_nothing() -> None:
 
 
 def test_one_label_alone_and_several_at_once() -> None:
-    with pytest.raises(HeedfulError, match=r"images.npz: the one label 'bag' in 12 rows"):
+    with pytest.raises(HeedfulError, match=r"images.npz: only the label 'bag' in 12 rows"):
         ImageClassification.prepare(rows(labels=["bag"]), settings())
     several = Rows([Row({"image": None, "label": ("a", "b")}, "f.jsonl", 3)])
     with pytest.raises(HeedfulError, match=r"2 labels of one image in f.jsonl:3"):

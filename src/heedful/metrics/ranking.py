@@ -70,11 +70,11 @@ def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
     >>> round(cosent([0.9, 0.1], [5, 1], 0.1), 6), round(cosent([0.1, 0.9], [5, 1], 0.1), 3)
     (0.000335, 8.0)
     """
-    found, true = np.asarray(cosines, dtype=np.float64) / temperature, np.asarray(scores, dtype=np.float64)
+    logits, true = np.asarray(cosines, dtype=np.float64) / temperature, np.asarray(scores, dtype=np.float64)
     order = np.argsort(true, kind="stable")
-    found, true = found[order], true[order]
-    below = np.concatenate([[-np.inf], np.logaddexp.accumulate(found)])[np.searchsorted(true, true)]
-    return float(np.logaddexp.reduce(np.concatenate([[0.0], below - found])))
+    logits, true = logits[order], true[order]
+    below = np.concatenate([[-np.inf], np.logaddexp.accumulate(logits)])[np.searchsorted(true, true)]
+    return float(np.logaddexp.reduce(np.concatenate([[0.0], below - logits])))
 
 
 class Correlations:
@@ -103,11 +103,11 @@ class Correlations:
 
     def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the pairs at ``places``."""
-        found, true = self.cosines[places], self.scores[places]
+        cosines, true = self.cosines[places], self.scores[places]
         return {
-            "spearman": 100 * spearman(found, true),
-            "pearson": 100 * pearson(found, true),
-            "loss": cosent(found, true, self.temperature),
+            "spearman": 100 * spearman(cosines, true),
+            "pearson": 100 * pearson(cosines, true),
+            "loss": cosent(cosines, true, self.temperature),
         }
 
 
@@ -115,15 +115,15 @@ class Correlations:
 
 
 class Retrieval(NamedTuple):
-    """Retrieval results of N queries."""
+    """Results of a retrieval with N queries."""
 
     ranks: NDArray[np.int64]  # (N,), 1 if the query's own candidate is nearer than every wrong one
     losses: NDArray[np.float64]  # (N,), −log softmax of the own candidate among itself and the wrong ones, in nats
     nearest: NDArray[np.int64]  # (N,), the own candidate, or the wrong one that is nearest, whichever is nearer
 
 
-def find(
-    near: Callable[[slice], Floats],
+def rank_candidates(
+    similarities: Callable[[slice], Floats],
     candidates: int,
     own: Sequence[int] | NDArray[np.int64],
     right: Sequence[NDArray[np.int64]],
@@ -135,33 +135,33 @@ def find(
     section 4.2). A wrong candidate as near as the own one ranks before it: constant vectors retrieve nothing.
 
     Args:
-        near: the similarities (n, C) of a few of the queries to all candidates, no two of which are of the same text.
-        candidates: C, how many there are.
-        own: (N,), the place of each query's own candidate.
-        right: of each query the places of all its right candidates, the own one among them.
-        temperature: by which similarities are divided in the loss.
+        similarities: returns the similarities (n, C) of some queries to all candidates, which are distinct texts.
+        candidates: C, the number of candidates.
+        own: (N,), index of each query's own candidate.
+        right: indices of all right candidates of each query, its own among them.
+        temperature: divisor of the similarities in the loss.
     """
     own = np.asarray(own, dtype=np.int64)
     ranks, losses, nearest = np.ones(len(own), np.int64), np.zeros(len(own)), np.zeros(len(own), np.int64)
     step = max(1, BLOCK // max(1, candidates))
     for first in range(0, len(own), step):
         part = slice(first, first + step)
-        alike = near(part)
-        its = alike[np.arange(len(alike)), own[part]]
-        before = ~(alike < its[:, None])  # not "≥": what is no number is never right
+        values = similarities(part)
+        own_values = values[np.arange(len(values)), own[part]]
+        before = ~(values < own_values[:, None])  # not "≥", so that NaN is never right
         for row, places in enumerate(right[part]):
-            alike[row, places], before[row, places] = -np.inf, False
+            values[row, places], before[row, places] = -np.inf, False
         ranks[part] += before.sum(1)
-        nearest[part] = np.where(ranks[part] == 1, own[part], alike.argmax(1))
-        top = np.maximum(its, alike.max(1))
-        others = np.exp((alike - top[:, None]) / temperature).sum(1, dtype=np.float64)
-        losses[part] = np.log(others + np.exp((its - top) / temperature)) + (top - its) / temperature
+        nearest[part] = np.where(ranks[part] == 1, own[part], values.argmax(1))
+        top = np.maximum(own_values, values.max(1))
+        wrong = np.exp((values - top[:, None]) / temperature).sum(1, dtype=np.float64)
+        losses[part] = np.log(wrong + np.exp((own_values - top) / temperature)) + (top - own_values) / temperature
     return Retrieval(ranks, losses, nearest)
 
 
 def retrieval(ranks: NDArray[np.int64], losses: NDArray[np.float64]) -> Sums:
-    """``recall_at_1``, ``recall_at_5``, ``recall_at_10``: the share of queries whose own candidate is among so many
-    nearest, in percent; ``mrr``, 100 × the mean of 1 / rank (Voorhees 1999); the mean ``loss``.
+    """Returns scores of ``recall_at_1``, ``recall_at_5`` and ``recall_at_10``, the percentage of queries whose own
+    candidate is among the k nearest; ``mrr``, 100 × the mean of 1 / rank (Voorhees 1999); and the mean ``loss``.
 
     >>> retrieval(np.array([1, 4]), np.zeros(2)).metrics_of(np.arange(2))
     {'recall_at_1': 50.0, 'recall_at_5': 100.0, 'recall_at_10': 100.0, 'mrr': 62.5, 'loss': 0.0}

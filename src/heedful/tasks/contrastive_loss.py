@@ -1,4 +1,4 @@
-"""Contrastive losses of text vectors: in-batch negatives, and similarities as given scores.
+"""Losses of text vectors: contrastive with in-batch negatives, and CoSENT for pairs with scores.
 
 Shapes: B pairs of texts, C candidates, D width of a vector.
 """
@@ -14,11 +14,10 @@ from heedful.models import Model
 
 
 def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) -> Tensor:
-    """The vectors (B, D) of texts, ``chunk`` of them at a time where gradients are wanted.
-
-    A chunk's activations are forgotten once its vectors are there, and made anew, with the same dropout, when its
-    gradients are: the loss of the whole batch, and its gradients, at the memory of a chunk and the time of another
-    forward pass (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup").
+    """Returns the vectors (B, D) of texts, with gradients ``chunk`` texts at a time. A chunk's activations are freed
+    after its forward pass and recomputed, with the same dropout, for its gradients. Loss
+       and gradients are those of the whole batch, at the memory of a chunk and the time of another forward pass (Gao et
+       al. 2021, "Scaling deep contrastive learning batch size under memory limited setup").
     """
     if chunk is None or chunk >= len(ids) or not torch.is_grad_enabled():
         return model(ids, mask)
@@ -26,47 +25,47 @@ def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) 
     return torch.cat([checkpoint(model, *part, use_reentrant=False) for part in parts])
 
 
-def wrong(texts: Tensor, pairs: Tensor, candidates: Tensor) -> Tensor:
-    """Which candidates a text must not be near: (B, C), True for all but those that equal it or one of its pairs.
+def negative_mask(texts: Tensor, pairs: Tensor, candidates: Tensor) -> Tensor:
+    """Returns the mask (B, C) of negatives: True for candidates that equal neither a text nor one of its pairs.
 
     Args:
-        texts: (B,) numbers, equal for equal texts.
-        pairs: (B,) those of their pairs; a text that comes several times has several.
-        candidates: (C,) those of the candidates.
+        texts: (B,) numbers of the texts, equal for equal texts.
+        pairs: (B,) numbers of their pairs; a repeated text has several pairs.
+        candidates: (C,) numbers of the candidates.
     """
-    mine = (texts[:, None] == texts).float() @ (pairs[:, None] == candidates).float()
-    return (mine == 0) & (texts[:, None] != candidates)
+    positives = (texts[:, None] == texts).float() @ (pairs[:, None] == candidates).float()
+    return (positives == 0) & (texts[:, None] != candidates)
 
 
 def contrastive(
-    texts: Tensor, candidates: Tensor, others: Tensor, temperature: float, smoothing: float = 0.0
+    texts: Tensor, candidates: Tensor, negatives: Tensor, temperature: float, smoothing: float = 0.0
 ) -> Tensor:
-    """Σ_i −log( exp(cos(x_i, y_i) / τ) / Σ_j exp(cos(x_i, y_j) / τ) ), j over y_i and the wrong candidates of text i.
+    """Σ_i −log( exp(cos(x_i, y_i) / τ) / Σ_j exp(cos(x_i, y_j) / τ) ), j over y_i and the negatives of text i.
 
     InfoNCE (van den Oord et al. 2018, equation 4) with the batch's other pairs as negatives (Henderson et al. 2017,
-    section 4.4). Smoothed, the target is (1 − ε) of the pair and ε spread over all of the sum.
+    section 4.4). With smoothing the target is (1 − ε) on the pair and ε spread over the whole sum.
 
     Args:
         texts: (B, D) x.
-        candidates: (C, D) y, C ≥ B: the pairs in the order of the texts, and whatever else they are to be told from.
-        others: (B, C) which of them are wrong.
+        candidates: (C, D) y, C ≥ B: the pairs in the order of the texts, then other negatives.
+        negatives: (B, C), True for the negatives of each text.
         temperature: τ.
         smoothing: ε.
     """
-    with torch.autocast(texts.device.type, enabled=False):  # similarities of 16 bits would be alike too often
+    with torch.autocast(texts.device.type, enabled=False):  # in 16 bits, similarities would often be equal
         logits = F.normalize(_wide(texts), dim=1) @ F.normalize(_wide(candidates), dim=1).T / temperature
-    counts = others | torch.eye(*others.shape, dtype=torch.bool, device=others.device)
-    log_p = logits.masked_fill(~counts, float("-inf")).log_softmax(1)
+    summed = negatives | torch.eye(*negatives.shape, dtype=torch.bool, device=negatives.device)
+    log_p = logits.masked_fill(~summed, float("-inf")).log_softmax(1)
     loss = -(1 - smoothing) * log_p.diagonal().sum()
     if smoothing:
-        loss = loss - smoothing * (log_p.masked_fill(~counts, 0).sum(1) / counts.sum(1)).sum()
+        loss = loss - smoothing * (log_p.masked_fill(~summed, 0).sum(1) / summed.sum(1)).sum()
     return loss
 
 
 def cosent(texts: Tensor, pairs: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """B · log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)): pairs of a higher score are to be nearer.
+    """B · log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)): pairs with a higher score get a higher cosine.
 
-    The scores' order counts and not their scale (Su 2022, "CoSENT"; Li and Li 2024, "AoE", section 3.2).
+    Only the order of the scores counts (Su 2022, "CoSENT"; Li and Li 2024, "AoE", section 3.2).
 
     Args:
         texts: (B, D).
@@ -74,8 +73,8 @@ def cosent(texts: Tensor, pairs: Tensor, scores: Tensor, temperature: float) -> 
         scores: (B,).
         temperature: τ.
     """
-    near = F.cosine_similarity(_wide(texts), _wide(pairs), dim=1) / temperature
-    gaps = (near - near[:, None])[scores[:, None] > scores]
+    cosines = F.cosine_similarity(_wide(texts), _wide(pairs), dim=1) / temperature
+    gaps = (cosines - cosines[:, None])[scores[:, None] > scores]
     return len(scores) * torch.cat([gaps.new_zeros(1), gaps]).logsumexp(0)
 
 

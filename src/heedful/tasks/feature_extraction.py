@@ -1,4 +1,4 @@
-"""Feature extraction: a vector for a text, near those of texts that mean the same (Reimers and Gurevych 2019)."""
+"""Feature extraction: a vector for a text, near those of texts with the same meaning (Reimers and Gurevych 2019)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from heedful.pretrained.pooling import (
 from heedful.settings import PoolingSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.baselines import word_vectors
-from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, wrong
+from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, negative_mask
 from heedful.tasks.encoder_task import EncoderTask
 from heedful.tasks.inputs_and_targets import Side, input_side
 from heedful.tasks.model_setup import tokenizer_of
@@ -61,38 +61,37 @@ from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
 
-POOLED = PooledHead(pooling="mean", normalise=True)  # where nobody says
-TEMPERATURE = 0.05  # as sentence-transformers and SimCSE (Gao, Yao and Chen 2021) have it
+POOLED = PooledHead(pooling="mean", normalise=True)  # default
+TEMPERATURE = 0.05  # as in sentence-transformers and SimCSE (Gao, Yao and Chen 2021)
 PLAIN = TextPreparation()
 
 
 class TextsExample(NamedTuple):
-    """Token ids of each text, with the special ones, and the score where there is one."""
+    """A text, its pair and perhaps a negative, encoded; or a pair with a score."""
 
-    sides: tuple[list[int], ...]
+    sides: tuple[list[int], ...]  # token ids of each text, special tokens included
     score: float | None
 
 
 class FeatureExtraction(EncoderTask):
-    """A model of text, above all an encoder, whose head makes one vector of a text's tokens.
+    """A model of text, usually an encoder, with a head that pools a text's tokens to one vector. It learns from pairs
+    of related texts, contrasted with all other pairs of the batch and with the ``negative`` of each,
+       if the data has one. With a ``score`` it learns to order pairs as the scores do. Such a loss is a function of the
+       whole batch, so that two accumulated batches are not one of twice the size. ``pooling.chunk`` makes large batches
+       possible in little memory.
 
-    Learns from pairs of texts that belong together, told from all other pairs of the batch and from a ``negative`` of
-    each where the data has one; or, where it has a ``score``, to order pairs as the scores do. Such losses take a batch
-    as a whole: unlike elsewhere, two batches that are accumulated are not one of twice the size. ``pooling.chunk``
-    makes large batches at little memory.
+       >>> import heedful
+       >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
+       >>> data = Rows(Row({"text": text, "text_pair": pair}, "calls.tsv", 1) for text, pair in pairs)
+       >>> settings = RunSettings(task="feature-extraction", train=("calls.tsv",), out="calls", preset="bert-tiny")
+       >>> task = FeatureExtraction.prepare(data, settings)
+       >>> model = heedful.create(task.config(settings), seed=0).eval()
+       >>> len(task.predict(model, ["tweet"])[0].output)
+       128
 
-    >>> import heedful
-    >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
-    >>> data = Rows(Row({"text": text, "text_pair": pair}, "calls.tsv", 1) for text, pair in pairs)
-    >>> settings = RunSettings(task="feature-extraction", train=("calls.tsv",), out="calls", preset="bert-tiny")
-    >>> task = FeatureExtraction.prepare(data, settings)
-    >>> model = heedful.create(task.config(settings), seed=0).eval()
-    >>> len(task.predict(model, ["tweet"])[0].output)
-    128
-
-    Args:
-        tokenizer: of the texts.
-        reading: what is done to a text before: cut, lower case, a prompt before it.
+       Args:
+           tokenizer: tokenizer of the texts.
+           reading: preparation of a text: maximum length, lower case, a prompt before it.
     """
 
     name: ClassVar[str] = "feature-extraction"
@@ -112,27 +111,27 @@ class FeatureExtraction(EncoderTask):
     def __init__(self, tokenizer: Tokenizer, reading: TextPreparation = PLAIN) -> None:
         self.tokenizer, self.reading = tokenizer, reading
         if reading.longest is not None:
-            told = tokenizer.config.get("model_max_length")
-            tokenizer.config["model_max_length"] = min(reading.longest, told or reading.longest)
+            limit = tokenizer.config.get("model_max_length")
+            tokenizer.config["model_max_length"] = min(reading.longest, limit or reading.longest)
         self._set_loss(PoolingSettings())
 
     # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Rows that share a text, on whichever side, stay together, and so do all that these share one with."""
+        """Splits the rows; rows connected by shared texts, on any side, stay together."""
         groups = [Row({"group": group}, rows[0].file, i) for i, group in enumerate(groups_of(rows))]
         try:
             parts = split(groups, valid, seed, by="group", same=same)
         except HeedfulError:
             if len({row.values["group"] for row in groups}) > 1:
                 raise
-            why = "every row shares a text with another" if len(rows) > 1 else "there is a single row"
+            reason = "every row shares a text with another" if len(rows) > 1 else "there is a single row"
             raise HeedfulError(
-                f"{rows[0].file}:{rows[0].line}: {why}, so none can be held back; give more, or validation data: "
-                "--valid FILE"
+                f"{rows[0].file}:{rows[0].line}: {reason}, so none can be split off for validation; give more, or "
+                "validation data: --valid FILE"
             ) from None
-        train, held = ([rows[each.line] for each in part] for part in parts)
+        train, held = ([rows[group.line] for group in part] for part in parts)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
@@ -172,14 +171,14 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer, and how a text is read, from a folder of ours or of sentence-transformers."""
+        """Loads the tokenizer and the preparation of texts, from a folder of ours or of sentence-transformers."""
         folder = cls.model_folder(folder)
         task = cls(tokenizer_of(folder), read_text_preparation(folder))
         task._set_loss(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
         return task
 
     def save(self, folder: str | Path) -> None:
-        """Writes the tokenizer, and how a text is read in the files of sentence-transformers."""
+        """Writes the tokenizer, and the preparation of texts in the files of sentence-transformers."""
         super().save(folder)
         write_text_preparation(Path(folder), self.reading._replace(longest=self.longest))
 
@@ -201,47 +200,47 @@ class FeatureExtraction(EncoderTask):
         head = model.config.head
         if not isinstance(head, PooledHead):
             raise HeedfulError(
-                f"{self.name} needs a model that pools, and this one's head is of kind {head.kind!r}; open it with "
+                f"{self.name} needs a pooled head, and this model's head is of kind {head.kind!r}; load it with "
                 'heedful.from_pretrained(..., head="pooled")'
             )
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """The ids of each row's texts; what is longer than ``max_length`` tokens, or than the model takes, is cut.
+        """Encodes each row's texts, truncated to ``max_length`` tokens and to what the model takes.
 
-        From then on the metric that decides is one that these rows, the validation's being the last, can give.
+        Sets the main metric by whether the rows have scores; the validation rows are encoded last.
         """
         most = min(max_length or self.longest, self.longest)
         texts = [texts_of(row) for row in rows]
-        found, cut = self._ids([text for sides in texts for text in sides], most)
-        each = iter(zip(found, cut, strict=True))
+        ids, cut = self._ids([text for sides in texts for text in sides], most)
+        encoded = iter(zip(ids, cut, strict=True))
         examples, unread = [], []
         for sides, row in zip(texts, rows, strict=True):
-            own = [next(each) for _ in sides]
-            examples.append(TextsExample(tuple(ids for ids, _ in own), row.values.get("score")))
-            unread += [row] if any(less for _, less in own) else []
+            own = [next(encoded) for _ in sides]
+            examples.append(TextsExample(tuple(side for side, _ in own), row.values.get("score")))
+            unread += [row] if any(is_cut for _, is_cut in own) else []
         self.main_metric = "mrr" if examples and examples[0].score is None else "spearman"
         reason = "--data.max-length" if most == max_length else "the model takes no more"
         note = f"{plural(sum(cut), 'text')} cut to {most} tokens ({reason})" if unread else ""
         return Encoded(examples, rows, note, len(unread), unread)
 
     def _ids(self, texts: Sequence[str], most: int) -> tuple[list[list[int]], list[bool]]:
-        """The ids of each text, and whether it was cut."""
-        read = [self.reading.prompt + text for text in texts]
-        parts = self.tokenizer.encode([text.lower() for text in read] if self.reading.lowercase else read)
+        """Returns the ids of each text, and True if it was truncated."""
+        prompted = [self.reading.prompt + text for text in texts]
+        parts = self.tokenizer.encode([text.lower() for text in prompted] if self.reading.lowercase else prompted)
         around = self.tokenizer.around()
-        kept = [fitted([ids], most, around.added)[0] for ids in parts]
-        cut = [len(ours) != len(ids) for ours, ids in zip(kept, parts, strict=True)]
-        return [around.join(ids)[0] for ids in kept], cut
+        truncated = [fitted([ids], most, around.added)[0] for ids in parts]
+        cut = [len(short_ids) != len(ids) for short_ids, ids in zip(truncated, parts, strict=True)]
+        return [around.join(ids)[0] for ids in truncated], cut
 
     def lengths(self, examples: Sequence[TextsExample]) -> np.ndarray:
-        """(N, sides): tokens of each text, special ones counted."""
+        """Returns the lengths (N, sides) of the texts in tokens, special tokens included."""
         return np.array([[len(ids) for ids in example.sides] for example in examples], dtype=np.int64)
 
     def collate(self, examples: Sequence[TextsExample], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """``ids`` and ``mask`` (B, T) of each side, as "text.ids"; ``same`` (sides, B), numbers that are equal for
-        equal texts; ``scores`` (B,) where there are such.
+        """Returns ``ids`` and ``mask`` (B, T) of each side, as "text.ids"; ``same`` (sides, B), numbers that are equal
+        for equal texts; and ``scores`` (B,), if the data has them.
         """
         batch: dict[str, Tensor] = {}
         numbers: dict[tuple[int, ...], int] = {}
@@ -264,12 +263,13 @@ class FeatureExtraction(EncoderTask):
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Pairs."""
+        """Returns the number of pairs."""
         return len(batch["text.ids"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Of pairs the contrastive loss (see ``contrast.contrastive``): from the texts to their pairs and, where it is
-        ``symmetric``, the mean of that and the way back (Radford et al. 2021, section 2.3). Of scores ``cosent``.
+        """For pairs the contrastive loss (``contrastive_loss.contrastive``) from texts to their pairs, and if
+        ``symmetric`` the mean of both directions (Radford et al. 2021, section 2.3). For scores
+        ``contrastive_loss.cosent``.
         """
         sides = [name for name in SIDES if f"{name}.ids" in batch]
         vectors = [embedded(model, batch[f"{name}.ids"], batch[f"{name}.mask"], self.chunk) for name in sides]
@@ -277,12 +277,13 @@ class FeatureExtraction(EncoderTask):
         if "scores" in batch:
             return cosent(texts, pairs, batch["scores"], self.temperature)
         same = batch["same"]
-        others = wrong(same[0], same[1], same[1:].flatten())
-        loss = contrastive(texts, torch.cat(vectors[1:]), others, self.temperature, label_smoothing)
+        negatives = negative_mask(same[0], same[1], same[1:].flatten())
+        loss = contrastive(texts, torch.cat(vectors[1:]), negatives, self.temperature, label_smoothing)
         if not self.symmetric:
             return loss
-        back = contrastive(pairs, texts, wrong(same[1], same[0], same[0]), self.temperature, label_smoothing)
-        return (loss + back) / 2
+        negatives = negative_mask(same[1], same[0], same[0])
+        reverse_loss = contrastive(pairs, texts, negatives, self.temperature, label_smoothing)
+        return (loss + reverse_loss) / 2
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
@@ -290,40 +291,40 @@ class FeatureExtraction(EncoderTask):
     def measure(
         self, model: Model, examples: Sequence[TextsExample], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Spearman's and Pearson's correlation of cosines with scores; or how well each text finds its pair among all
-        the pairs, and negatives, of these rows: recall@k and the mean reciprocal rank. Always of all examples.
+        """Returns Spearman's and Pearson's correlation of cosines with scores; without scores recall@k and the mean
+        reciprocal rank of each text's pair among all pairs and negatives of these rows. Always of all examples.
 
-        ``loss`` is that of all rows as one batch. Details: the surest ``mistakes`` of a search.
+        ``loss`` is that of all rows as one batch. Details: the most confident ``mistakes`` of retrieval.
         """
         numbers: dict[tuple[int, ...], int] = {}
-        places = np.array([[numbers.setdefault(tuple(ids), len(numbers)) for ids in each.sides] for each in examples])
+        places = np.array(
+            [[numbers.setdefault(tuple(ids), len(numbers)) for ids in example.sides] for example in examples]
+        )
         vectors = ranking.unit(self._vectors(model, list(numbers), options.get("batch_tokens")))
         if examples[0].score is not None:
             cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
-            scores = np.array([each.score for each in examples], dtype=np.float64)
+            scores = np.array([example.score for example in examples], dtype=np.float64)
             scored: Scored = ranking.Correlations(cosines, scores, self.temperature)
             return Measured(overall(scored), example_scores=scored, outputs=cosines.tolist())
-        found, nearest = search(vectors, places, self.temperature)
-        losses = found.losses
+        result, nearest = search(vectors, places, self.temperature)
+        losses = result.losses
         if self.symmetric:
             losses = (losses + search(vectors, places[:, 1::-1], self.temperature)[0].losses) / 2
-        scored = ranking.retrieval(found.ranks, losses)
+        scored = ranking.retrieval(result.ranks, losses)
         texts = {
             number: text
-            for row, at in zip(rows, places.tolist(), strict=True)
-            for text, number in zip(texts_of(row), at, strict=True)
+            for row, numbers_of_row in zip(rows, places.tolist(), strict=True)
+            for text, number in zip(texts_of(row), numbers_of_row, strict=True)
         }
         outputs = [texts[int(number)] for number in nearest]
         mistakes = Mistakes()
-        for i in np.flatnonzero(found.ranks > 1):
-            row, near = rows[i].values, float(vectors[places[i, 0]] @ vectors[nearest[i]])
-            mistakes.add(int(i), short(row["text"]), short(row["text_pair"]), short(outputs[i]), near)
+        for i in np.flatnonzero(result.ranks > 1):
+            row, similarity = rows[i].values, float(vectors[places[i, 0]] @ vectors[nearest[i]])
+            mistakes.add(int(i), short(row["text"]), short(row["text_pair"]), short(outputs[i]), similarity)
         return Measured(overall(scored), mistakes.details(), scored, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """The same figures for the cosines of TF-IDF vectors, words weighed by how rare they are in the training
-        texts.
-        """
+        """Scores the cosines of TF-IDF vectors, with the words' frequencies in the training texts."""
         numbers: dict[str, int] = {}
         places = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
         (vectors,) = word_vectors([text for row in learned() for text in texts_of(row)], list(numbers))
@@ -331,35 +332,35 @@ class FeatureExtraction(EncoderTask):
             cosines = np.asarray(vectors[places[:, 0]].multiply(vectors[places[:, 1]]).sum(1)).ravel()
             scored: Scored = ranking.Correlations(cosines, [row.values["score"] for row in rows], self.temperature)
         else:
-            found, _ = search(vectors, places, self.temperature)
-            scored = ranking.retrieval(found.ranks, found.losses)
-        figures = {name: value for name, value in overall(scored).items() if name != "loss"}
-        return Baseline("cosine of TF-IDF vectors", figures, scored)
+            result, _ = search(vectors, places, self.temperature)
+            scored = ranking.retrieval(result.ranks, result.losses)
+        metrics = {name: value for name, value in overall(scored).items() if name != "loss"}
+        return Baseline("cosine of TF-IDF vectors", metrics, scored)
 
     def guess(self, examples: Sequence[TextsExample], rows: Rows, learned: Rows) -> Baseline | None:
-        """The same similarity for all pairs; where pairs are searched for, ranks drawn at random."""
+        """Scores the same similarity for all pairs; for retrieval, random ranks."""
         if "score" in rows[0].values:
             scores = [row.values["score"] for row in rows]
-            alike: Scored = ranking.Correlations(np.zeros(len(rows)), scores, self.temperature)
-            return Baseline("the same similarity for all pairs", overall(alike), alike)
+            constant: Scored = ranking.Correlations(np.zeros(len(rows)), scores, self.temperature)
+            return Baseline("the same similarity for all pairs", overall(constant), constant)
         ranks = np.random.default_rng(0).integers(1, len(rows) + 1, len(rows))
         scored = ranking.retrieval(ranks, np.zeros(len(rows)))
         return Baseline("ranks drawn at random", overall(scored), scored)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """The vector of each text, a list of numbers; of a text without anything in it an empty one.
+        """Returns the vector of each text, a list of numbers; [] for a blank text.
 
-        What is longer than the model takes is cut, and a warning says so.
+        A text longer than the model takes is truncated, with a warning.
         """
         check_texts(self.name, inputs)
-        answers = [Prediction(one, [], None) for one in inputs]
-        asked = [i for i, text in enumerate(inputs) if text.strip()]
-        if asked:
-            vectors = self.vectors(model, [inputs[i] for i in asked], options.get("batch_tokens"))
-            for i, vector in zip(asked, vectors, strict=True):
-                answers[i] = Prediction(inputs[i], vector.tolist(), None)
-        return answers
+        predictions = [Prediction(text, [], None) for text in inputs]
+        nonblank = [i for i, text in enumerate(inputs) if text.strip()]
+        if nonblank:
+            vectors = self.vectors(model, [inputs[i] for i in nonblank], options.get("batch_tokens"))
+            for i, vector in zip(nonblank, vectors, strict=True):
+                predictions[i] = Prediction(inputs[i], vector.tolist(), None)
+        return predictions
 
     @torch.no_grad()
     def vectors(
@@ -369,38 +370,38 @@ class FeatureExtraction(EncoderTask):
         tokens: int | None = None,
         tick: Callable[[int], object] | None = None,
     ) -> NDArray[np.float32]:
-        """The vectors (N, D) of texts, ``tokens`` of them at a time; equal texts are read once. ``tick`` is called
-        after each batch with the number of texts that were read so far, equal ones counted.
+        """Returns the vectors (N, D) of texts, in batches of ``tokens``; equal texts are computed once. ``tick`` is
+        called after each batch with the number of texts done so far, equal ones included.
 
-        Logs a warning where texts are cut to what the model takes.
+        Logs a warning if texts are truncated to what the model takes.
         """
-        found, cut = self._ids(texts, self.longest)
+        ids, cut = self._ids(texts, self.longest)
         if any(cut):
             log.warning(
                 CountWarning(sum(cut), len(texts), f"cut to {self.longest:,} tokens (the model takes no more)", "text")
             )
         numbers: dict[tuple[int, ...], int] = {}
-        places = [numbers.setdefault(tuple(ids), len(numbers)) for ids in found]
-        made = np.zeros((len(numbers), model.main.dim), dtype=np.float32)
+        places = [numbers.setdefault(tuple(row), len(numbers)) for row in ids]
+        distinct = np.zeros((len(numbers), model.main.dim), dtype=np.float32)
         times, done = np.bincount(np.array(places, np.int64), minlength=len(numbers)), 0
-        for some, vectors in self._batches(model, list(numbers), tokens):
-            made[some] = vectors
-            done += int(times[some].sum())
+        for batch, vectors in self._batches(model, list(numbers), tokens):
+            distinct[batch] = vectors
+            done += int(times[batch].sum())
             if tick is not None:
                 tick(done)
-        return made[places]
+        return distinct[places]
 
     def _vectors(self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None) -> NDArray[np.float32]:
-        """The vectors (N, D) of rows of ids."""
-        made = np.zeros((len(texts), model.main.dim), dtype=np.float32)
-        for places, vectors in self._batches(model, texts, tokens):
-            made[places] = vectors
-        return made
+        """Returns the vectors (N, D) of rows of ids."""
+        vectors = np.zeros((len(texts), model.main.dim), dtype=np.float32)
+        for places, batch_vectors in self._batches(model, texts, tokens):
+            vectors[places] = batch_vectors
+        return vectors
 
     def _batches(
         self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None
     ) -> Iterator[tuple[np.ndarray, NDArray[np.float32]]]:
-        """Of each batch of rows of ids, alike lengths together, their places and vectors."""
+        """Yields (indices, vectors) for each batch of rows of ids of similar lengths."""
         budget = tokens or EVALUATED
 
         @torch.no_grad()
@@ -411,19 +412,19 @@ class FeatureExtraction(EncoderTask):
         return sharding.each(evaluation_batches([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
-        """A text and its pair, or both and their score."""
+        """Returns a text and its pair, or both and their score."""
         text, pair = texts_of(row)[:2]
         return ([text, pair], row.values["score"]) if "score" in row.values else (text, pair)
 
     def row_line(self, row: Row) -> str:
-        """``text → pair``, ``text → pair, not negative``, ``text + pair → 3.5``."""
+        """Returns ``text → pair``, ``text → pair, not negative`` or ``text + pair → 3.5``."""
         text, pair, *negative = map(short, texts_of(row))
         if "score" in row.values:
             return f"{text} + {pair} → {row.values['score']:g}"
-        return arrow_joined([text, pair]) + "".join(f", not {each}" for each in negative)
+        return arrow_joined([text, pair]) + "".join(f", not {other}" for other in negative)
 
 
-def _head(asked: PoolingSettings, first: PooledHead) -> PooledHead:
-    """The head that is asked for, ``first`` where nothing is."""
-    normalise = first.normalise if asked.normalise is None else asked.normalise
-    return replace(first, pooling=asked.kind or first.pooling, normalise=normalise)
+def _head(given: PoolingSettings, default: PooledHead) -> PooledHead:
+    """Returns the head of the settings, with the values of ``default`` for unset ones."""
+    normalise = default.normalise if given.normalise is None else given.normalise
+    return replace(default, pooling=given.kind or default.pooling, normalise=normalise)

@@ -1,4 +1,4 @@
-"""Rows of texts that belong together: what they hold, which hang together, how each finds its pair."""
+"""Rows of related texts: checks, groups connected by shared texts, and retrieval of each text's pair."""
 
 from __future__ import annotations
 
@@ -18,44 +18,43 @@ SIDES = ("text", "text_pair", "negative")
 
 
 def texts_of(row: Row) -> tuple[str, ...]:
-    """The texts of a row; raises where it has a score too and three of them."""
-    found = tuple(row.values[name] for name in SIDES if name in row.values)
-    if len(found) == len(SIDES) and "score" in row.values:
+    """Returns the texts of a row; raises ``HeedfulError`` if it has both a negative and a score."""
+    texts = tuple(row.values[name] for name in SIDES if name in row.values)
+    if len(texts) == len(SIDES) and "score" in row.values:
         raise HeedfulError(
-            f"{row.file}:{row.line}: both 'negative' and 'score'; a pair is told from others or scored, so leave one "
-            "column out"
+            f"{row.file}:{row.line}: both 'negative' and 'score'; a pair is contrasted with others or scored, so leave "
+            "one column out"
         )
-    return found
+    return texts
 
 
 def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
-    """Raise where there is nothing to learn from, or a setting has no effect on what there is."""
+    """Raises ``HeedfulError`` for rows without anything to learn, and for settings without effect on them."""
     scores = {row.values.get("score") for row in rows}
     if scores == {None} and len({texts_of(row) for row in rows}) < 2:
         raise HeedfulError(
-            f"{rows[0].file}:{rows[0].line}: one pair alone has nothing to be told apart from; give two or more"
+            f"{rows[0].file}:{rows[0].line}: a single pair has nothing to be contrasted with; give two or more"
         )
     if scores != {None} and len(scores) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: every score is {scores.pop():g}, in {plural(len(rows), 'row')}; there must be two to put "
-            "in order"
+            f"{rows[0].file}: every score is {scores.pop():g}, in {plural(len(rows), 'row')}; there must be two or more"
         )
-    idle = {
+    without_effect = {
         "--training.label-smoothing": bool(settings.training.label_smoothing),
         "--pooling.symmetric": settings.pooling.symmetric is False,
     }
-    for flag, given in idle.items():
-        if scores != {None} and given:
+    for flag, is_set in without_effect.items():
+        if scores != {None} and is_set:
             raise HeedfulError(f"{flag} has no effect on pairs with scores, as in {rows[0].file}; leave it out")
 
 
 def groups_of(rows: Iterable[Row]) -> list[str]:
-    """For each row one text of all the rows that hang together by their texts."""
-    above: dict[str, str] = {}
+    """Returns for each row the representative of its group: rows connected by shared texts (union-find)."""
+    parents: dict[str, str] = {}
 
-    def top(text: str) -> str:
-        while above.setdefault(text, text) != text:
-            above[text] = text = above[above[text]]
+    def root(text: str) -> str:
+        while parents.setdefault(text, text) != text:
+            parents[text] = text = parents[parents[text]]
         return text
 
     firsts = []
@@ -63,33 +62,33 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
         first, *others = texts_of(row)
         firsts.append(first)
         for other in others:
-            above[top(other)] = top(first)
-    return [top(first) for first in firsts]
+            parents[root(other)] = root(first)
+    return [root(first) for first in firsts]
 
 
 def search(vectors: Any, places: NDArray[np.int64], temperature: float) -> tuple[ranking.Retrieval, NDArray[np.int64]]:
-    """Ranks each row's pair among all pairs and negatives, and returns the number of the nearest of these.
+    """Ranks each row's pair among all pairs and negatives; also returns the number of the nearest candidate.
 
     Args:
-        vectors: (texts, D) of length 1, an array or sparse.
-        places: (N, 2 or 3), the numbers of each row's texts among them.
-        temperature: of the loss.
+        vectors: (texts, D) vectors of length 1, dense or sparse.
+        places: (N, 2 or 3), the numbers of each row's texts in ``vectors``.
+        temperature: temperature of the loss.
     """
     pool, own = np.unique(places[:, 1:], return_inverse=True)
     own = own.reshape(len(places), -1)[:, 0]
     rights: dict[int, list[int]] = defaultdict(list)
     for text, pair in {(int(text), int(pair)) for text, pair in zip(places[:, 0], own, strict=True)}:
         rights[text].append(pair)
-    itself = {int(number): place for place, number in enumerate(pool)}
-    for text, right in rights.items():  # a text's equal is no mistake either
-        right.extend({itself[text]} - {*right} if text in itself else ())
-    every = [np.array(rights[int(text)], dtype=np.int64) for text in places[:, 0]]
+    index = {int(number): place for place, number in enumerate(pool)}
+    for text, right in rights.items():  # a candidate equal to the text is right, too
+        right.extend({index[text]} - {*right} if text in index else ())
+    right_candidates = [np.array(rights[int(text)], dtype=np.int64) for text in places[:, 0]]
     candidates = vectors[pool].T
 
-    def near(part: slice) -> ranking.Floats:
-        alike = vectors[places[part, 0]] @ candidates
-        made: ranking.Floats = alike.toarray() if hasattr(alike, "toarray") else alike
-        return made
+    def similarities(part: slice) -> ranking.Floats:
+        product = vectors[places[part, 0]] @ candidates
+        dense: ranking.Floats = product.toarray() if hasattr(product, "toarray") else product
+        return dense
 
-    found = ranking.find(near, len(pool), own, every, temperature)
-    return found, pool[found.nearest]
+    result = ranking.rank_candidates(similarities, len(pool), own, right_candidates, temperature)
+    return result, pool[result.nearest]
