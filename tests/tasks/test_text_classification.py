@@ -237,7 +237,7 @@ def test_texts_that_were_learned_as_labels_are_told() -> None:
         "like text; if they are, say which column of the training data holds the labels: --data.columns"
     )
     spaced = [f"class {i}" for i in range(20)]  # so few may well be names
-    with pytest.raises(HeedfulError, match=r"none that the model learned; did you mean 'class 1'\?$"):
+    with pytest.raises(HeedfulError, match=r"the model has no label 'clas 1'; did you mean 'class 1'\?$"):
         label_ids(rows(("a", "clas 1"))[0], spaced)
 
 
@@ -379,7 +379,7 @@ def test_a_pair_is_asked_in_three_ways() -> None:
             task.predict(model, [wrong])
     single, other = made(SINGLE)
     assert dict(single.columns) == {"text": "text", "label": "label"}
-    with pytest.raises(HeedfulError, match="asked with a text; not with"):
+    with pytest.raises(HeedfulError, match="takes a text; got"):
         single.predict(other, [(first, second)])
 
 
