@@ -1,7 +1,7 @@
-"""Run settings: one frozen dataclass a section, the same from the command line, a TOML file and Python.
+"""Run settings: a frozen dataclass a section, the same on the command line, in a TOML file and in Python.
 
-``None`` means *auto*: command line over file over preset over what the data suggests (:func:`resolve`).
-This file knows no command line; flags, their help and a file's keys are read off these fields.
+None means *auto*: the value comes from the recipe, else from the data, else from the machine (:func:`resolve`). The
+flags of the command line, their help, and the keys of a file are derived from these fields.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from heedful.util.values import BOUNDS, check, fits
 
 
 def _option(help: str, default: Any = None, **bounds: float) -> Any:
-    """A field with its line of help and the bounds of its numbers (above, least, below, most)."""
+    """Returns a field with its line of help and the bounds of its numbers (above, least, below, most)."""
     return field(default=default, metadata={"help": help, **bounds})
 
 
 class _OldNames(type):
-    """Lets sections be made with the old names of their fields, with a warning."""
+    """Metaclass that accepts the old names of a section's fields, with a warning."""
 
     if not TYPE_CHECKING:
 
@@ -38,22 +38,22 @@ class _OldNames(type):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(metaclass=_OldNames):
-    """Base of all sections: checks the values when made, and converts to and from a dictionary."""
+    """Base of all sections: checks the values in the constructor, and converts to and from a dictionary."""
 
-    section: ClassVar[str] = ""  # the prefix of the section's flags and the name of its table in a file
+    section: ClassVar[str] = ""  # prefix of the section's flags, and name of its table in a file
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, list):  # JSON and TOML know no tuples
+            if isinstance(value, list):  # JSON and TOML have no tuples
                 value = tuple(value)
                 object.__setattr__(self, f.name, value)
             flag = "--" + key(type(self), f.name).replace("_", "-")
             check(flag, value, hints[f.name], **{name: f.metadata[name] for name in BOUNDS if name in f.metadata})
 
     def _split(self, name: str) -> None:
-        """Names that came as one, with commas between them, one by one; before they are checked."""
+        """Splits names that are given as one text with commas; call it before they are checked."""
         value = getattr(self, name)
         if isinstance(value, (tuple, list)) and len(value) == 1 and isinstance(value[0], str):
             object.__setattr__(self, name, tuple(part.strip() for part in value[0].split(",")))
@@ -69,11 +69,11 @@ class Settings(metaclass=_OldNames):
             return getattr(self, renamed.SETTINGS[old].rpartition(".")[2])
 
     def given(self) -> dict[str, Any]:
-        """The options that are not left to *auto*, by name."""
+        """Returns the options that are not *auto*, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested dictionaries, lists and scalars, as ``heedful.json`` holds them."""
+        """Returns nested dictionaries, lists and scalars, as ``heedful.json`` holds them."""
         plain: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Settings):
@@ -84,7 +84,7 @@ class Settings(metaclass=_OldNames):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`; raises :class:`HeedfulError` for an unknown key or a wrong value."""
+        """Returns the settings of :meth:`to_dict`; raises :class:`HeedfulError` for an unknown key or a wrong value."""
         hints = get_type_hints(cls)
         values = renamed.new_settings(cls.section, values)
         names = [f.name for f in fields(cls)]
@@ -106,25 +106,25 @@ class Settings(metaclass=_OldNames):
 
 
 def key(cls: type[Settings], name: str) -> str:
-    """The name by which people call a field: ``training.lr``, and ``from`` (no name in Python) for ``start_from``."""
+    """Returns the name of a field for people: ``training.lr``, and ``from`` (reserved in Python) for ``start_from``."""
     return f"{cls.section}.{name}" if cls.section else {"start_from": "from"}.get(name, name)
 
 
 def keys(cls: type[Settings]) -> list[str]:
-    """Every key that a file may set, those of the sections dotted: ``["task", ..., "training.lr", ...]``."""
+    """Returns all keys of a settings file: ``["task", ..., "training.lr", ...]``."""
     hints = get_type_hints(cls)
-    found: list[str] = []
+    names: list[str] = []
     for f in fields(cls):
         nested = hints[f.name]
-        found += keys(nested) if isinstance(nested, type) and issubclass(nested, Settings) else [key(cls, f.name)]
-    return found
+        names += keys(nested) if isinstance(nested, type) and issubclass(nested, Settings) else [key(cls, f.name)]
+    return names
 
 
 S = TypeVar("S", bound=Settings)
 
 
 def resolve(first: S, *others: S) -> S:
-    """Field by field, the first that is not ``None``: ``resolve(asked, preset, suggested_by_the_data)``."""
+    """Returns for each field the first value that is not None: ``resolve(given, recipe, suggested)``."""
     merged: dict[str, Any] = {}
     for f in fields(first):
         values = [getattr(layer, f.name) for layer in (first, *others)]
@@ -143,13 +143,13 @@ class DataSettings(Settings):
 
     columns: tuple[str, ...] | None = _option("columns, source first: names as en,fr, numbers from 1, or column=name")
     label_kind: Literal["class", "number"] | None = _option("labels are classes, or numbers (regression)")
-    label_separator: str | None = _option("what stands between labels where an example may have several")
-    valid_fraction: float | None = _option("share kept for validation without --valid", above=0, below=1)
-    max_length: int | None = _option("most tokens of an example (a language model's context)", least=1)
-    limit: int | None = _option("read at most this many rows", least=1)
-    stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
-    prefix: str | None = _option('put before every source, as a T5 wants: "summarize: "')
-    strip_prefix: str | None = _option("taken off every word that begins with it, as en: of WikiANN")
+    label_separator: str | None = _option("separator of several labels of an example")
+    valid_fraction: float | None = _option("share of the rows for validation without --valid", above=0, below=1)
+    max_length: int | None = _option("maximum tokens of an example (a language model's context)", least=1)
+    limit: int | None = _option("maximum number of rows to read", least=1)
+    stride: int | None = _option("tokens shared by neighbouring windows of a long text", least=0)
+    prefix: str | None = _option('text before every source, as for a T5: "summarize: "')
+    strip_prefix: str | None = _option("prefix to remove from words, such as en: in WikiANN")
     document_mask: bool | None = _option("documents that share a window do not attend to each other")
 
     def __post_init__(self) -> None:
@@ -163,11 +163,11 @@ class TokenizerSettings(Settings):
 
     section: ClassVar[str] = "tokenizer"
 
-    kind: Literal["bpe", "unigram", "wordpiece", "character"] | None = _option("how tokens are learned")
-    size: int | None = _option("tokens in the vocabulary", least=1)
+    kind: Literal["bpe", "unigram", "wordpiece", "character"] | None = _option("tokenization algorithm")
+    size: int | None = _option("vocabulary size", least=1)
     shared: bool | None = _option("one vocabulary for source and target (=false for two)")
-    lowercase: bool | None = _option("read everything in lower case")
-    dropout: float | None = _option("leave out merges of bpe in training, a probability", least=0, below=1)
+    lowercase: bool | None = _option("lowercase all text")
+    dropout: float | None = _option("probability of leaving out a BPE merge in training", least=0, below=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +176,13 @@ class ImageSettings(Settings):
 
     section: ClassVar[str] = "image"
 
-    size: int | None = _option("pixels of a side; images are resized to it", least=1)
+    size: int | None = _option("image height and width in pixels; images are resized", least=1)
     channels: Literal[1, 3] | None = _option("1 grey, 3 colour")
     crop_padding: int | None = _option("random crops: pixels of padding on each side", least=0)
-    flip: bool | None = _option("mirror half of the images")
-    rand_augment: int | None = _option("operations of RandAugment an image: colour and shape; 0 for none", least=0)
+    flip: bool | None = _option("mirror half of the images at random")
+    rand_augment: int | None = _option("RandAugment operations an image; 0 for none", least=0)
     random_erasing: float | None = _option("share of the images with a rectangle of noise", least=0, most=1)
-    mixup: float | None = _option("alpha of mixup, two images and labels blended; 0 for none", least=0)
+    mixup: float | None = _option("alpha of mixup; 0 for none", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +191,9 @@ class MaskingSettings(Settings):
 
     section: ClassVar[str] = "masking"
 
-    share: float | None = _option("share of the tokens hidden, other ones each epoch", above=0, below=1)
-    unit: Literal["token", "word", "span"] | None = _option("hide single tokens, whole words, or spans of words")
-    length: float | None = _option("a span's words, or an encoder-decoder's tokens, on average", least=1)
+    share: float | None = _option("share of the tokens to mask, others each epoch", above=0, below=1)
+    unit: Literal["token", "word", "span"] | None = _option("mask single tokens, whole words, or spans of words")
+    length: float | None = _option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,35 +202,33 @@ class PoolingSettings(Settings):
 
     section: ClassVar[str] = "pooling"
 
-    kind: Literal["mean", "first", "max", "last"] | None = _option("which tokens make a text's vector")
-    normalise: bool | None = _option("vectors of length 1 (=false to leave them)")
-    temperature: float | None = _option("by which similarities are divided in training", above=0)
-    chunk: int | None = _option("texts whose activations are held at once; the batch stays whole", least=1)
-    symmetric: bool | None = _option("pairs are found both ways (=false from text to pair alone)")
+    kind: Literal["mean", "first", "max", "last"] | None = _option("tokens that form the vector of a text")
+    normalise: bool | None = _option("scale vectors to length 1 (=false: as they are)")
+    temperature: float | None = _option("divisor of similarities in training", above=0)
+    chunk: int | None = _option("texts with activations in memory at once; the loss is over the whole batch", least=1)
+    symmetric: bool | None = _option("loss in both directions (=false: from text to pair only)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
-    """Parts of the preset to change."""
+    """Changes to the preset."""
 
     section: ClassVar[str] = "model"
 
-    dim: int | None = _option("width of the stream", least=1)
-    depth: int | None = _option("blocks in every stack", least=1)
-    encoder_depth: int | None = _option("blocks in the encoder", least=1)
-    decoder_depth: int | None = _option("blocks in the decoder", least=1)
-    heads: int | None = _option("attention heads", least=1)
-    kv_heads: int | None = _option("key and value heads; fewer than heads: grouped queries", least=1)
-    ff_dim: int | None = _option("width of the feed-forward layers", least=1)
+    dim: int | None = _option("hidden size", least=1)
+    depth: int | None = _option("number of blocks in every stack", least=1)
+    encoder_depth: int | None = _option("number of blocks in the encoder", least=1)
+    decoder_depth: int | None = _option("number of blocks in the decoder", least=1)
+    heads: int | None = _option("number of attention heads", least=1)
+    kv_heads: int | None = _option("number of key and value heads; fewer than heads: grouped-query attention", least=1)
+    ff_dim: int | None = _option("hidden size of the feed-forward layers", least=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = _option("feed-forward activation")
-    dropout: float | None = _option("dropout of the hidden states, a probability", least=0, below=1)
-    drop_path: float | None = _option("leave a sublayer out with a chance that rises to this", least=0, below=1)
-    r_drop: float | None = _option(
-        "pass each example twice, weight of the two answers' divergence; 5 is usual", least=0
-    )
-    tied: bool | None = _option("output layer shares the embedding's weights (=false for its own)")
-    patch_size: int | None = _option("pixels of a patch's side", least=1)
-    class_token: bool | None = _option("a token that gathers the image (=false: the mean of its patches)")
+    dropout: float | None = _option("dropout probability of the hidden states", least=0, below=1)
+    drop_path: float | None = _option("stochastic depth: skip probability of the last block", least=0, below=1)
+    r_drop: float | None = _option("R-Drop: weight of the divergence of two passes; 5 is usual", least=0)
+    tied: bool | None = _option("output layer shares the embedding's weights (=false: own weights)")
+    patch_size: int | None = _option("height and width of a patch in pixels", least=1)
+    class_token: bool | None = _option("use a class token (=false: the mean of the patches)")
 
 
 REPORTS = ("tensorboard", "wandb", "trackio")
@@ -244,29 +242,31 @@ class TrainingSettings(Settings):
 
     optimiser: Literal["adamw", "muon"] | None = _option("AdamW, or Muon for the matrices of the blocks")
     lr: float | None = _option("peak learning rate", above=0)
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] | None = _option("fall after the warm-up")
-    warmup: int | None = _option("steps of linear rise", least=0)
-    min_lr_ratio: float | None = _option(
-        "last rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] | None = _option(
+        "schedule after the warm-up"
     )
-    decay_ratio: float | None = _option("share of the run over which wsd falls; 0.2 by default", above=0, most=1)
-    batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
-    batch_size: int | None = _option("examples of one batch at most", least=1)
-    accumulate: int | None = _option("batches added up for one step, of all processes", least=1)
-    label_smoothing: float | None = _option("probability spread over the other tokens", least=0, below=1)
-    clip: float | None = _option("largest norm of the gradient; 0 for none", least=0)
+    warmup: int | None = _option("steps of linear warm-up", least=0)
+    min_lr_ratio: float | None = _option(
+        "final rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
+    )
+    decay_ratio: float | None = _option("share of the run in which wsd decays; 0.2 by default", above=0, most=1)
+    batch_tokens: int | None = _option("maximum tokens of a batch, with padding", least=1)
+    batch_size: int | None = _option("maximum examples of a batch", least=1)
+    accumulate: int | None = _option("batches of a step, over all processes (gradient accumulation)", least=1)
+    label_smoothing: float | None = _option("label smoothing; 0 for none", least=0, below=1)
+    clip: float | None = _option("maximum norm of the gradient; 0 for no clipping", least=0)
     skip_spikes: float | None = _option(
-        "leave out steps whose gradient is so many times the usual; 0 for none", least=0
+        "skip steps whose gradient norm is this many times the usual; 0 for none", least=0
     )
     weight_decay: float | None = _option("decoupled weight decay", least=0)
-    betas: tuple[float, float] | None = _option("Adam's two decay rates", least=0, below=1)
+    betas: tuple[float, float] | None = _option("Adam's beta1 and beta2", least=0, below=1)
     eps: float | None = _option("Adam's epsilon", above=0)
-    precision: Literal["fp32", "bf16"] | None = _option("number format of the forward pass")
-    kernels: Literal["auto", "plain"] | None = _option("plain: the model's own code alone, slower, to look for a bug")
-    gradient_checkpointing: bool | None = _option("keep no activations of a block but make them again: less memory")
-    shard: bool | None = _option("share the weights among the processes of torchrun, as fully_shard does")
+    precision: Literal["fp32", "bf16"] | None = _option("precision of the forward pass")
+    kernels: Literal["auto", "plain"] | None = _option("plain: no optimised kernels, slower, to look for a bug")
+    gradient_checkpointing: bool | None = _option("recompute activations in the backward pass: less memory")
+    shard: bool | None = _option("shard the weights over the processes of torchrun (fully_shard)")
     patience: int | None = _option(
-        "evaluations with no better metric and no lower loss before stopping; 0: never", least=0
+        "evaluations without a better metric or lower loss before stopping; 0: never", least=0
     )
     evaluate_every: int | None = _option("steps between evaluations", least=1)
     evaluate_examples: int | None = _option(
@@ -274,20 +274,20 @@ class TrainingSettings(Settings):
     )
     planned_steps: int | None = _option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = _option("steps between checkpoints", least=1)
-    keep: int | None = _option("checkpoints to keep; 0: none at the end; 1 by default, 0 if patience ended it", least=0)
-    log_every: int | None = _option("steps between lines of the log", least=1)
-    threads: int | None = _option(
-        "CPU threads of an operation, which decide its bits; torch's choice by default", least=1
+    keep: int | None = _option(
+        "checkpoints to keep; 0: none at the end; 1 by default, 0 after patience ended", least=0
     )
-    report: tuple[str, ...] | None = _option("show the log there as well: tensorboard,wandb,trackio")
-    record_attention: tuple[str, ...] | None = _option("texts (source, tab, target) or images: their attention maps")
+    log_every: int | None = _option("steps between lines of the log", least=1)
+    threads: int | None = _option("CPU threads of an operation, which decide its bits; as torch by default", least=1)
+    report: tuple[str, ...] | None = _option("also send the log to tensorboard,wandb,trackio")
+    record_attention: tuple[str, ...] | None = _option("record attention maps of texts (source, tab, target) or images")
 
     def __post_init__(self) -> None:
         self._split("report")
         super().__post_init__()
         for name in self.report or ():
             if name not in REPORTS:
-                raise HeedfulError(f"--training.report names {name!r}, which shows no logs; {nearest(name, REPORTS)}")
+                raise HeedfulError(f"--training.report names {name!r}, which is no reporter; {nearest(name, REPORTS)}")
         if self.skip_spikes and self.skip_spikes <= 1:
             raise HeedfulError(
                 f"--training.skip-spikes must be above 1, or 0 for none, not {self.skip_spikes}; 10 is usual"
@@ -298,7 +298,7 @@ class TrainingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingSettings(Settings):
-    """Which average of the weights is evaluated and kept, one of three."""
+    """Average of the weights, one of three, which is evaluated and saved."""
 
     section: ClassVar[str] = "averaging"
 
@@ -306,7 +306,7 @@ class AveragingSettings(Settings):
         "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
     )
     ema: float | None = _option("decay of an exponential average; 0.999 is usual, 0 for none", least=0, below=1)
-    last: int | None = _option("the mean of the weights at so many last evaluations; 0 for none", least=0)
+    last: int | None = _option("mean of the weights at this many last evaluations; 0 for none", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -323,7 +323,7 @@ class TuningSettings(Settings):
     layer_decay: float | None = _option("a block's learning rate as a share of the one above it", above=0, most=1)
 
 
-LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # the maps of a block that may have an adapter
+LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # linear maps of a block that can have an adapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,8 +333,8 @@ class LoraSettings(Settings):
     section: ClassVar[str] = "lora"
 
     rank: int | None = _option("train an adapter of this rank beside the frozen model", least=1)
-    alpha: float | None = _option("what the adapter adds is scaled by alpha / rank; 2 x rank by default", above=0)
-    dropout: float | None = _option("dropout of the adapter's input, a probability", least=0, below=1)
+    alpha: float | None = _option("the adapter's output is scaled by alpha / rank; 2 x rank by default", above=0)
+    dropout: float | None = _option("dropout probability of the adapter's input", least=0, below=1)
     targets: tuple[str, ...] | None = _option("query,key,value,out,up,down,gate, or all; query,value by default")
 
     def __post_init__(self) -> None:
@@ -343,77 +343,83 @@ class LoraSettings(Settings):
         for name in self.targets or ():
             if name not in (*LORA_TARGETS, "all"):
                 known = nearest(name, (*LORA_TARGETS, "all"))
-                raise HeedfulError(f"--lora.targets names {name!r}, which is no map of a block; {known}")
+                raise HeedfulError(f"--lora.targets names {name!r}, which is no linear map of a block; {known}")
         given = [f"--lora.{name}" for name in self.given() if name != "rank"]
         if given and self.rank is None:
-            raise HeedfulError(f"{', '.join(given)} needs --lora.rank, which makes the adapter; 8 is usual")
+            raise HeedfulError(f"{', '.join(given)} needs --lora.rank, which adds the adapter; 8 is usual")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSettings(Settings):
-    """Decoding options; ``None`` leaves them to the model folder. Names and meanings as in transformers."""
+    """Decoding options, with names and meanings as in transformers; None: as the model folder says."""
 
     num_beams: int | None = _option("beams; 1 is greedy", least=1)
-    length_penalty: float | None = _option("exponent of the length by which a beam's score is divided")
-    early_stopping: bool | Literal["never"] | None = _option("search no further than num-beams answers")
-    max_new_tokens: int | None = _option("longest answer, in tokens", least=1)
-    max_length: int | None = _option("the same, with the prompt's tokens", least=1)
-    min_new_tokens: int | None = _option("shortest answer, in tokens", least=0)
-    min_length: int | None = _option("the same, with the prompt's tokens", least=0)
-    no_repeat_ngram_size: int | None = _option("so many tokens in a row come only once; 0 for no rule", least=0)
-    repetition_penalty: float | None = _option("above 1 what was said already is less likely", above=0)
-    presence_penalty: float | None = _option("taken from the score of what was generated already")
-    frequency_penalty: float | None = _option("the same, as often as it was")
-    do_sample: bool | None = _option("draw tokens instead of taking the likeliest (=false for those)")
-    temperature: float | None = _option("below 1 safer, above 1 wilder", above=0)
-    top_k: int | None = _option("draw from so many likeliest tokens; of labels, tell so many", least=1)
-    top_p: float | None = _option("draw from the likeliest tokens of this probability together", above=0, most=1)
-    min_p: float | None = _option("draw from tokens at least this share as likely as the likeliest", least=0, most=1)
-    typical_p: float | None = _option(
-        "draw from tokens of usual surprise, of this probability together", above=0, most=1
+    length_penalty: float | None = _option("a beam's score is divided by its length to this power")
+    early_stopping: bool | Literal["never"] | None = _option("stop when num-beams outputs are finished")
+    max_new_tokens: int | None = _option("maximum length of an output, in tokens", least=1)
+    max_length: int | None = _option("maximum length with the prompt, in tokens", least=1)
+    min_new_tokens: int | None = _option("minimum length of an output, in tokens", least=0)
+    min_length: int | None = _option("minimum length with the prompt, in tokens", least=0)
+    no_repeat_ngram_size: int | None = _option("n-grams of this size occur only once; 0 for no rule", least=0)
+    repetition_penalty: float | None = _option("above 1: tokens that occurred are less likely", above=0)
+    presence_penalty: float | None = _option("subtracted from the scores of generated tokens")
+    frequency_penalty: float | None = _option("the same, times their number of occurrences")
+    do_sample: bool | None = _option("sample tokens (=false: take the most likely)")
+    temperature: float | None = _option("divisor of the logits: below 1 less random, above 1 more", above=0)
+    top_k: int | None = _option("sample from this many most likely tokens; for labels, show this many", least=1)
+    top_p: float | None = _option("sample from the most likely tokens with this total probability", above=0, most=1)
+    min_p: float | None = _option(
+        "sample from tokens with at least this share of the highest probability", least=0, most=1
     )
-    seed: int | None = _option("of what is drawn", least=0)
-    stop_strings: tuple[str, ...] | None = _option("end an answer right after one of these; inputs come first")
-    batch_tokens: int | None = _option("tokens of one batch, padding counted", least=1)
-    prefill_chunk_size: int | None = _option("read a long prompt so many tokens at a time; 0 for at once", least=0)
-    prompt_lookup_num_tokens: int | None = _option("propose so many tokens that stood in the text before", least=0)
-    penalty_alpha: float | None = _option("contrastive search among top-k tokens: 0 to 1", least=0, most=1)
-    num_beam_groups: int | None = _option("groups of beams that shun each other's tokens", least=1)
-    diversity_penalty: float | None = _option("by which they do, above 0", least=0)
+    typical_p: float | None = _option("sample from typical tokens with this total probability", above=0, most=1)
+    seed: int | None = _option("seed of the sampling", least=0)
+    stop_strings: tuple[str, ...] | None = _option("end an output after one of these; write inputs before this option")
+    batch_tokens: int | None = _option("maximum tokens of a batch, with padding", least=1)
+    prefill_chunk_size: int | None = _option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
+    prompt_lookup_num_tokens: int | None = _option(
+        "propose this many tokens that followed earlier in the text", least=0
+    )
+    penalty_alpha: float | None = _option(
+        "contrastive search: weight of the similarity penalty, 0 to 1", least=0, most=1
+    )
+    num_beam_groups: int | None = _option("groups of beams that differ from each other", least=1)
+    diversity_penalty: float | None = _option("penalty for tokens that another group chose, above 0", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweringSettings(Settings):
-    """Options of predictions; ``None`` leaves them to the task."""
+    """Options of predictions; None: the task's default."""
 
     logprobs: bool | None = _option("with --json: the log-probability of each generated token")
-    prefix: str | None = _option("put before every source; by default as the model was trained")
-    max_answer_length: int | None = _option("longest answer to a question, in tokens", least=1)
-    align_to_words: bool | None = _option("widen answers to whole words; by default unless training's end inside words")
-    null_threshold: float | None = _option("no answer where it scores better by more than this (a logit)")
-    stride: int | None = _option("tokens that neighbouring windows of a long text share", least=0)
-    mirror: bool | None = _option("what is said of an image and of its mirror image, on average; twice the time")
+    prefix: str | None = _option("text before every source; by default as in training")
+    max_answer_length: int | None = _option("maximum length of an answer to a question, in tokens", least=1)
+    align_to_words: bool | None = _option("extend answers to whole words; by default as answers in training end")
+    null_threshold: float | None = _option("no answer if its logit is higher than the best answer's by more than this")
+    stride: int | None = _option("tokens shared by neighbouring windows of a long text", least=0)
+    mirror: bool | None = _option("average the predictions of an image and its mirror image; twice the time")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
-    """One training run."""
+    """Settings of a training run."""
 
-    task: str = field(kw_only=False, metadata={"help": "what to learn; heedful tasks lists them"})
-    train: tuple[str, ...] = field(metadata={"help": "a file or folder, or a file a language; - is standard input"})
-    valid: tuple[str, ...] | None = _option("examples to validate on; without it a part of --train")
-    out: str = field(metadata={"help": "folder of the run and its model"})
+    task: str = field(kw_only=False, metadata={"help": "task to train for; heedful tasks lists them"})
+    train: tuple[str, ...] = field(
+        metadata={"help": "training files: one, a folder, or one a language; - is standard input"}
+    )
+    valid: tuple[str, ...] | None = _option("validation data; a part of --train by default")
+    out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = _option("published training settings; heedful recipes lists them")
-    preset: str | None = _option("published size to start anew; heedful presets lists them")
-    start_from: str | None = _option("model folder to go on from")
-    seed: int | None = _option("of the weights, the order and the dropout; 0 by default", least=0, most=2**63 - 1)
+    preset: str | None = _option("published size of a new model; heedful presets lists them")
+    start_from: str | None = _option("model to fine-tune: a folder or a name on the Hub")
+    seed: int | None = _option("seed of weights, order and dropout; 0 by default", least=0, most=2**63 - 1)
     max_steps: int | None = _option("stop after this many steps", least=1)
-    max_epochs: int | None = _option("stop after this many passes over the data", least=1)
+    max_epochs: int | None = _option("stop after this many epochs", least=1)
     max_minutes: float | None = _option("stop after this many minutes", above=0)
-    resume: bool = _option("go on with the run in --out, or begin it there", default=False)
+    resume: bool = _option("resume the run in --out, or start it there", default=False)
     overwrite: bool = _option("replace the run in --out", default=False)
     device: str | None = _option("cpu, cuda, cuda:1, mps")
-    deterministic: bool | None = _option("the same bits each time on a GPU too, which is slower there")
+    deterministic: bool | None = _option("the same bits each time on a GPU, too; slower there")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     image: ImageSettings = field(default_factory=ImageSettings)
@@ -430,11 +436,11 @@ class RunSettings(Settings):
         if not self.train:
             raise HeedfulError("--train names no file; give at least one")
         if self.resume and self.overwrite:
-            raise HeedfulError("--resume goes on with a run and --overwrite replaces it; give one of them")
+            raise HeedfulError("--resume continues a run and --overwrite replaces it; give one of them")
         if self.training.planned_steps is not None and self.max_minutes is None and not self.resume:
             raise HeedfulError("--training.planned-steps has no effect without --max-minutes; give --max-steps")
         if self.preset is not None and self.start_from is not None:
-            raise HeedfulError("--preset starts anew and --from goes on from a model; give one of them")
+            raise HeedfulError("--preset creates a new model and --from fine-tunes one; give one of them")
         if self.lora.rank is not None and self.start_from is None and not self.resume:
             raise HeedfulError("--lora.rank adapts a trained model; name it with --from, or leave --lora.rank out")
 
@@ -444,10 +450,10 @@ class RunSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(Settings):
-    """Base of resolved settings: None only where None itself means something, and then the class says what.
+    """Base of resolved settings, in which None has a meaning of its own; the class says which.
 
-    Options with a fixed default (``defaults``) that nobody set have it here; ``unset`` names them, and ``run.toml`` and
-    ``heedful.json`` hold no value for them.
+    Unset options with a fixed default (``defaults``) have it here. ``unset`` names them, and ``run.toml`` and
+    ``heedful.json`` have no value for them.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -455,10 +461,10 @@ class Resolved(Settings):
 
     @classmethod
     def of(cls, settings: Settings, **sections: Settings) -> Self:
-        """Returns the resolved form of ``settings``; ``sections`` are resolved already.
+        """Returns the resolved form of ``settings``, with the resolved ``sections``.
 
         Raises:
-            HeedfulError: an option has no value, and needs one.
+            HeedfulError: a required option has no value.
         """
         values = {**vars(settings), **sections}
         unset = tuple(name for name in cls.defaults if values[name] is None)
@@ -474,7 +480,7 @@ class Resolved(Settings):
         return {name: value for name, value in super().given().items() if name not in ("unset", *self.unset)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested dictionaries, lists and scalars, as ``heedful.json`` holds them: None for options that are unset."""
+        """Returns nested dictionaries, lists and scalars, as ``heedful.json`` holds them; None for unset options."""
         values = super().to_dict()
         del values["unset"]
         return values | dict.fromkeys(self.unset)
@@ -482,7 +488,7 @@ class Resolved(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedTraining(Resolved, TrainingSettings):
-    """Training settings of a run that begins.
+    """Resolved training settings of a run.
 
     None means: ``min_lr_ratio``, ``decay_ratio``: as the schedule has it; ``batch_tokens`` or ``batch_size``: no such
     limit (one of them is set); ``evaluate_every``: at the end of each epoch; ``evaluate_examples``: all;
@@ -532,7 +538,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedAveraging(Resolved, AveragingSettings):
-    """Averaging of a run that begins: at most one is not 0."""
+    """Resolved averaging of a run: at most one option is not 0."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"polynomial": 0.0, "ema": 0.0, "last": 0}
 
@@ -543,7 +549,7 @@ class ResolvedAveraging(Resolved, AveragingSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedTuning(Resolved, TuningSettings):
-    """Fine-tuning settings of a run that begins."""
+    """Resolved fine-tuning settings of a run."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"layer_decay": 1.0}
 
@@ -552,11 +558,11 @@ class ResolvedTuning(Resolved, TuningSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedSettings(Resolved, RunSettings):
-    """Settings of a run that begins or is resumed: given, from its recipe, suggested by the data, set by the machine.
+    """Resolved settings of a run: as given, else from its recipe, else from the data, else from the machine.
 
     None means: ``valid``: a part of ``train``; ``recipe``, ``preset``, ``start_from``: none; ``max_steps``,
     ``max_epochs``, ``max_minutes``: no such limit; ``device``: the best there is. In the sections of the data and the
-    model None is what the task, the preset or the folder of the model has; ``lora.rank``: no adapter.
+    model None means the default of the task, the preset or the model folder; ``lora.rank``: no adapter.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {"seed": 0, "deterministic": False}
@@ -593,15 +599,15 @@ def to_toml(settings: RunSettings) -> str:
     values = {name: value for name, value in table(settings).items() if name not in ("resume", "overwrite")}
     sections = {name: table(value) for name, value in values.items() if isinstance(value, Settings)}
     values = {name: value for name, value in (values | sections).items() if value != {}}
-    # a file name that is not UTF-8 holds surrogates, which no encoder takes
+    # a file name that is not UTF-8 holds surrogates, which cannot be encoded
     return tomli_w.dumps(values).encode("utf-8", "backslashreplace").decode()
 
 
 def read_toml(path: Path) -> RunSettings:
-    """The settings of a run, as :func:`to_toml` wrote them; a missing or damaged file is a :class:`HeedfulError`."""
-    remedy = "start the run anew with --overwrite"
+    """Returns the settings in a file of :func:`to_toml`; raises :class:`HeedfulError` if it is missing or damaged."""
+    remedy = "start a new run with --overwrite"
     if not os.path.lexists(path):
-        raise HeedfulError(f"{path.parent} holds no run to go on with (no {path.name}); leave --resume out")
+        raise HeedfulError(f"{path.parent} holds no run to resume (no {path.name}); leave --resume out")
     values = files.read_toml(path, remedy)
     try:
         return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})

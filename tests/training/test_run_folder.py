@@ -95,7 +95,7 @@ def test_a_person_s_folder_is_no_run(settings: RunSettings) -> None:
     out = Path(settings.out)
     out.mkdir()
     (out / "letter.txt").write_text("dear", encoding="utf-8")
-    with pytest.raises(HeedfulError, match=r"holds no run to go on with \(no run\.toml\)"):
+    with pytest.raises(HeedfulError, match=r"holds no run to resume \(no run\.toml\)"):
         resumed_settings(replace(settings, resume=True), lambda line: None)
     assert os.listdir(out) == ["letter.txt"]
 
