@@ -1,0 +1,64 @@
+"""Run settings: the same on the command line, in a TOML file and in Python.
+
+    base       ``Settings``, the base of all sections, and ``resolve``, which merges layers of settings
+    sections   the sections and ``RunSettings`` as given, with their help; the options of predictions; ``run.toml``
+    resolved   ``ResolvedSettings``, which a run uses
+
+None means *auto* in settings as given: the value comes from the recipe, else from the data, else from the machine
+(:mod:`heedful.training.resolve`). To add an option, add a field to a section. Nothing here imports torch.
+"""
+
+from heedful.settings.base import Settings, key, keys, resolve
+from heedful.settings.resolved import (
+    ResolvedAveraging,
+    ResolvedSettings,
+    ResolvedTraining,
+    ResolvedTuning,
+)
+from heedful.settings.sections import (
+    LORA_TARGETS,
+    REPORTS,
+    AnsweringSettings,
+    AveragingSettings,
+    DataSettings,
+    DecodingSettings,
+    ImageSettings,
+    LoraSettings,
+    MaskingSettings,
+    ModelSettings,
+    PoolingSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+    TuningSettings,
+    read_toml,
+    to_toml,
+)
+
+__all__ = [
+    "LORA_TARGETS",
+    "REPORTS",
+    "AnsweringSettings",
+    "AveragingSettings",
+    "DataSettings",
+    "DecodingSettings",
+    "ImageSettings",
+    "LoraSettings",
+    "MaskingSettings",
+    "ModelSettings",
+    "PoolingSettings",
+    "ResolvedAveraging",
+    "ResolvedSettings",
+    "ResolvedTraining",
+    "ResolvedTuning",
+    "RunSettings",
+    "Settings",
+    "TokenizerSettings",
+    "TrainingSettings",
+    "TuningSettings",
+    "key",
+    "keys",
+    "read_toml",
+    "resolve",
+    "to_toml",
+]

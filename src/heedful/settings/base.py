@@ -1,0 +1,128 @@
+"""Base of settings: a frozen dataclass a section, whose fields define flags, their help, and the keys of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
+
+from heedful import renamed
+from heedful.errors import HeedfulError, nearest
+from heedful.util.values import BOUNDS, check
+
+
+def option(help: str, default: Any = None, **bounds: float) -> Any:
+    """Returns a field with its line of help and the bounds of its numbers (above, least, below, most)."""
+    return field(default=default, metadata={"help": help, **bounds})
+
+
+class _OldNames(type):
+    """Metaclass that accepts the old names of a section's fields, with a warning."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            new = renamed.new_settings(cls.section, values)
+            for old in sorted(values.keys() - new.keys()):
+                key_of_old = f"{cls.section}.{old}"
+                renamed.warn(key_of_old, renamed.SETTINGS[key_of_old])
+            return super().__call__(*args, **new)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(metaclass=_OldNames):
+    """Base of all sections: checks the values in the constructor, and converts to and from a dictionary."""
+
+    section: ClassVar[str] = ""  # prefix of the section's flags, and name of its table in a file
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, list):  # JSON and TOML have no tuples
+                value = tuple(value)
+                object.__setattr__(self, f.name, value)
+            flag = "--" + key(type(self), f.name).replace("_", "-")
+            check(flag, value, hints[f.name], **{name: f.metadata[name] for name in BOUNDS if name in f.metadata})
+
+    def _split(self, name: str) -> None:
+        """Splits names that are given as one text with commas; call it before they are checked."""
+        value = getattr(self, name)
+        if isinstance(value, (tuple, list)) and len(value) == 1 and isinstance(value[0], str):
+            object.__setattr__(self, name, tuple(part.strip() for part in value[0].split(",")))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Reads a field by its old name, with a warning."""
+            old = f"{self.section}.{name}"
+            if old not in renamed.SETTINGS:
+                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+            renamed.warn(old, renamed.SETTINGS[old])
+            return getattr(self, renamed.SETTINGS[old].rpartition(".")[2])
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options that are not *auto*, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns nested dictionaries, lists and scalars, as ``heedful.json`` holds them."""
+        plain: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Settings):
+                plain[name] = value.to_dict()
+            else:
+                plain[name] = list(value) if isinstance(value, tuple) else value
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the settings of :meth:`to_dict`; raises :class:`HeedfulError` for an unknown key or a wrong value."""
+        hints = get_type_hints(cls)
+        values = renamed.new_settings(cls.section, values)
+        names = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in names:
+                known = [key(cls, n) for n in names]
+                raise HeedfulError(f"unknown setting {key(cls, name)!r}; {nearest(key(cls, name), known)}")
+        for f in fields(cls):
+            if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
+                raise HeedfulError(f"the setting {key(cls, f.name)!r} is missing")
+        return cls(
+            **{
+                name: hints[name].from_dict(value)
+                if isinstance(value, Mapping) and isinstance(hints[name], type) and issubclass(hints[name], Settings)
+                else value
+                for name, value in values.items()
+            }
+        )
+
+
+def key(cls: type[Settings], name: str) -> str:
+    """Returns the name of a field for people: ``training.lr``, and ``from`` (reserved in Python) for ``start_from``."""
+    return f"{cls.section}.{name}" if cls.section else {"start_from": "from"}.get(name, name)
+
+
+def keys(cls: type[Settings]) -> list[str]:
+    """Returns all keys of a settings file: ``["task", ..., "training.lr", ...]``."""
+    hints = get_type_hints(cls)
+    names: list[str] = []
+    for f in fields(cls):
+        nested = hints[f.name]
+        names += keys(nested) if isinstance(nested, type) and issubclass(nested, Settings) else [key(cls, f.name)]
+    return names
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def resolve(first: S, *others: S) -> S:
+    """Returns for each field the first value that is not None: ``resolve(given, recipe, suggested)``."""
+    merged: dict[str, Any] = {}
+    for f in fields(first):
+        values = [getattr(layer, f.name) for layer in (first, *others)]
+        if isinstance(values[0], Settings):
+            merged[f.name] = resolve(*values)
+        else:
+            merged[f.name] = next((value for value in values if value is not None), None)
+    return replace(first, **merged)

@@ -1,0 +1,349 @@
+"""Settings as given: the sections, the run, the options of predictions, and the settings file ``run.toml``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from heedful.errors import HeedfulError, nearest
+from heedful.settings.base import Settings, key, option
+from heedful.util import files
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Settings):
+    """Reading of the files."""
+
+    section: ClassVar[str] = "data"
+
+    columns: tuple[str, ...] | None = option("columns, source first: names as en,fr, numbers from 1, or column=name")
+    label_kind: Literal["class", "number"] | None = option("labels are classes, or numbers (regression)")
+    label_separator: str | None = option("separator of several labels of an example")
+    valid_fraction: float | None = option("share of the rows for validation without --valid", above=0, below=1)
+    max_length: int | None = option("maximum tokens of an example (a language model's context)", least=1)
+    limit: int | None = option("maximum number of rows to read", least=1)
+    stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
+    prefix: str | None = option('text before every source, as for a T5: "summarize: "')
+    strip_prefix: str | None = option("prefix to remove from words, such as en: in WikiANN")
+    document_mask: bool | None = option("documents that share a window do not attend to each other")
+
+    def __post_init__(self) -> None:
+        self._split("columns")
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings(Settings):
+    """Tokenizer training."""
+
+    section: ClassVar[str] = "tokenizer"
+
+    kind: Literal["bpe", "unigram", "wordpiece", "character"] | None = option("tokenization algorithm")
+    size: int | None = option("vocabulary size", least=1)
+    shared: bool | None = option("one vocabulary for source and target (=false for two)")
+    lowercase: bool | None = option("lowercase all text")
+    dropout: float | None = option("probability of leaving out a BPE merge in training", least=0, below=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(Settings):
+    """Image sizes and augmentation."""
+
+    section: ClassVar[str] = "image"
+
+    size: int | None = option("image height and width in pixels; images are resized", least=1)
+    channels: Literal[1, 3] | None = option("1 grey, 3 colour")
+    crop_padding: int | None = option("random crops: pixels of padding on each side", least=0)
+    flip: bool | None = option("mirror half of the images at random")
+    rand_augment: int | None = option("RandAugment operations an image; 0 for none", least=0)
+    random_erasing: float | None = option("share of the images with a rectangle of noise", least=0, most=1)
+    mixup: float | None = option("alpha of mixup; 0 for none", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingSettings(Settings):
+    """Masking for fill-mask."""
+
+    section: ClassVar[str] = "masking"
+
+    share: float | None = option("share of the tokens to mask, others each epoch", above=0, below=1)
+    unit: Literal["token", "word", "span"] | None = option("mask single tokens, whole words, or spans of words")
+    length: float | None = option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingSettings(Settings):
+    """Pooling of token vectors, and their loss."""
+
+    section: ClassVar[str] = "pooling"
+
+    kind: Literal["mean", "first", "max", "last"] | None = option("tokens that form the vector of a text")
+    normalise: bool | None = option("scale vectors to length 1 (=false: as they are)")
+    temperature: float | None = option("divisor of similarities in training", above=0)
+    chunk: int | None = option("texts with activations in memory at once; the loss is over the whole batch", least=1)
+    symmetric: bool | None = option("loss in both directions (=false: from text to pair only)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """Changes to the preset."""
+
+    section: ClassVar[str] = "model"
+
+    dim: int | None = option("hidden size", least=1)
+    depth: int | None = option("number of blocks in every stack", least=1)
+    encoder_depth: int | None = option("number of blocks in the encoder", least=1)
+    decoder_depth: int | None = option("number of blocks in the decoder", least=1)
+    heads: int | None = option("number of attention heads", least=1)
+    kv_heads: int | None = option("number of key and value heads; fewer than heads: grouped-query attention", least=1)
+    ff_dim: int | None = option("hidden size of the feed-forward layers", least=1)
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = option("feed-forward activation")
+    dropout: float | None = option("dropout probability of the hidden states", least=0, below=1)
+    drop_path: float | None = option("stochastic depth: skip probability of the last block", least=0, below=1)
+    r_drop: float | None = option("R-Drop: weight of the divergence of two passes; 5 is usual", least=0)
+    tied: bool | None = option("output layer shares the embedding's weights (=false: own weights)")
+    patch_size: int | None = option("height and width of a patch in pixels", least=1)
+    class_token: bool | None = option("use a class token (=false: the mean of the patches)")
+
+
+REPORTS = ("tensorboard", "wandb", "trackio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(Settings):
+    """Training: optimiser, schedule, batches, evaluations, checkpoints."""
+
+    section: ClassVar[str] = "training"
+
+    optimiser: Literal["adamw", "muon"] | None = option("AdamW, or Muon for the matrices of the blocks")
+    lr: float | None = option("peak learning rate", above=0)
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] | None = option(
+        "schedule after the warm-up"
+    )
+    warmup: int | None = option("steps of linear warm-up", least=0)
+    min_lr_ratio: float | None = option(
+        "final rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
+    )
+    decay_ratio: float | None = option("share of the run in which wsd decays; 0.2 by default", above=0, most=1)
+    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
+    batch_size: int | None = option("maximum examples of a batch", least=1)
+    accumulate: int | None = option("batches of a step, over all processes (gradient accumulation)", least=1)
+    label_smoothing: float | None = option("label smoothing; 0 for none", least=0, below=1)
+    clip: float | None = option("maximum norm of the gradient; 0 for no clipping", least=0)
+    skip_spikes: float | None = option(
+        "skip steps whose gradient norm is this many times the usual; 0 for none", least=0
+    )
+    weight_decay: float | None = option("decoupled weight decay", least=0)
+    betas: tuple[float, float] | None = option("Adam's beta1 and beta2", least=0, below=1)
+    eps: float | None = option("Adam's epsilon", above=0)
+    precision: Literal["fp32", "bf16"] | None = option("precision of the forward pass")
+    kernels: Literal["auto", "plain"] | None = option("plain: no optimised kernels, slower, to look for a bug")
+    gradient_checkpointing: bool | None = option("recompute activations in the backward pass: less memory")
+    shard: bool | None = option("shard the weights over the processes of torchrun (fully_shard)")
+    patience: int | None = option(
+        "evaluations without a better metric or lower loss before stopping; 0: never", least=0
+    )
+    evaluate_every: int | None = option("steps between evaluations", least=1)
+    evaluate_examples: int | None = option(
+        "validation examples of an evaluation; all, or as --max-minutes allows", least=1
+    )
+    planned_steps: int | None = option("steps that fit into --max-minutes; measured by default", least=1)
+    save_every: int | None = option("steps between checkpoints", least=1)
+    keep: int | None = option("checkpoints to keep; 0: none at the end; 1 by default, 0 after patience ended", least=0)
+    log_every: int | None = option("steps between lines of the log", least=1)
+    threads: int | None = option("CPU threads of an operation, which decide its bits; as torch by default", least=1)
+    report: tuple[str, ...] | None = option("also send the log to tensorboard,wandb,trackio")
+    record_attention: tuple[str, ...] | None = option("record attention maps of texts (source, tab, target) or images")
+
+    def __post_init__(self) -> None:
+        self._split("report")
+        super().__post_init__()
+        for name in self.report or ():
+            if name not in REPORTS:
+                raise HeedfulError(f"--training.report names {name!r}, which is no reporter; {nearest(name, REPORTS)}")
+        if self.skip_spikes and self.skip_spikes <= 1:
+            raise HeedfulError(
+                f"--training.skip-spikes must be above 1, or 0 for none, not {self.skip_spikes}; 10 is usual"
+            )
+        if self.record_attention is not None and not all(text.strip() for text in self.record_attention):
+            raise HeedfulError("--training.record-attention is empty; give a text, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingSettings(Settings):
+    """Average of the weights, one of three, which is evaluated and saved."""
+
+    section: ClassVar[str] = "averaging"
+
+    polynomial: float | None = option(
+        "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
+    )
+    ema: float | None = option("decay of an exponential average; 0.999 is usual, 0 for none", least=0, below=1)
+    last: int | None = option("mean of the weights at this many last evaluations; 0 for none", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last == 1:
+            raise HeedfulError("--averaging.last must be at least 2, or 0 for none, not 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningSettings(Settings):
+    """Fine-tuning settings."""
+
+    section: ClassVar[str] = "tuning"
+
+    layer_decay: float | None = option("a block's learning rate as a share of the one above it", above=0, most=1)
+
+
+LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # linear maps of a block that can have an adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings(Settings):
+    """A low-rank adapter, trained in place of the model's own weights (Hu et al. 2022)."""
+
+    section: ClassVar[str] = "lora"
+
+    rank: int | None = option("train an adapter of this rank beside the frozen model", least=1)
+    alpha: float | None = option("the adapter's output is scaled by alpha / rank; 2 x rank by default", above=0)
+    dropout: float | None = option("dropout probability of the adapter's input", least=0, below=1)
+    targets: tuple[str, ...] | None = option("query,key,value,out,up,down,gate, or all; query,value by default")
+
+    def __post_init__(self) -> None:
+        self._split("targets")
+        super().__post_init__()
+        for name in self.targets or ():
+            if name not in (*LORA_TARGETS, "all"):
+                known = nearest(name, (*LORA_TARGETS, "all"))
+                raise HeedfulError(f"--lora.targets names {name!r}, which is no linear map of a block; {known}")
+        given = [f"--lora.{name}" for name in self.given() if name != "rank"]
+        if given and self.rank is None:
+            raise HeedfulError(f"{', '.join(given)} needs --lora.rank, which adds the adapter; 8 is usual")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingSettings(Settings):
+    """Decoding options, with names and meanings as in transformers; None: as the model folder says."""
+
+    num_beams: int | None = option("beams; 1 is greedy", least=1)
+    length_penalty: float | None = option("a beam's score is divided by its length to this power")
+    early_stopping: bool | Literal["never"] | None = option("stop when num-beams outputs are finished")
+    max_new_tokens: int | None = option("maximum length of an output, in tokens", least=1)
+    max_length: int | None = option("maximum length with the prompt, in tokens", least=1)
+    min_new_tokens: int | None = option("minimum length of an output, in tokens", least=0)
+    min_length: int | None = option("minimum length with the prompt, in tokens", least=0)
+    no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no rule", least=0)
+    repetition_penalty: float | None = option("above 1: tokens that occurred are less likely", above=0)
+    presence_penalty: float | None = option("subtracted from the scores of generated tokens")
+    frequency_penalty: float | None = option("the same, times their number of occurrences")
+    do_sample: bool | None = option("sample tokens (=false: take the most likely)")
+    temperature: float | None = option("divisor of the logits: below 1 less random, above 1 more", above=0)
+    top_k: int | None = option("sample from this many most likely tokens; for labels, show this many", least=1)
+    top_p: float | None = option("sample from the most likely tokens with this total probability", above=0, most=1)
+    min_p: float | None = option(
+        "sample from tokens with at least this share of the highest probability", least=0, most=1
+    )
+    typical_p: float | None = option("sample from typical tokens with this total probability", above=0, most=1)
+    seed: int | None = option("seed of the sampling", least=0)
+    stop_strings: tuple[str, ...] | None = option("end an output after one of these; write inputs before this option")
+    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
+    prefill_chunk_size: int | None = option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
+    prompt_lookup_num_tokens: int | None = option("propose this many tokens that followed earlier in the text", least=0)
+    penalty_alpha: float | None = option(
+        "contrastive search: weight of the similarity penalty, 0 to 1", least=0, most=1
+    )
+    num_beam_groups: int | None = option("groups of beams that differ from each other", least=1)
+    diversity_penalty: float | None = option("penalty for tokens that another group chose, above 0", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweringSettings(Settings):
+    """Options of predictions; None: the task's default."""
+
+    logprobs: bool | None = option("with --json: the log-probability of each generated token")
+    prefix: str | None = option("text before every source; by default as in training")
+    max_answer_length: int | None = option("maximum length of an answer to a question, in tokens", least=1)
+    align_to_words: bool | None = option("extend answers to whole words; by default as answers in training end")
+    null_threshold: float | None = option("no answer if its logit is higher than the best answer's by more than this")
+    stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
+    mirror: bool | None = option("average the predictions of an image and its mirror image; twice the time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """Settings of a training run."""
+
+    task: str = field(kw_only=False, metadata={"help": "task to train for; heedful tasks lists them"})
+    train: tuple[str, ...] = field(
+        metadata={"help": "training files: one, a folder, or one a language; - is standard input"}
+    )
+    valid: tuple[str, ...] | None = option("validation data; a part of --train by default")
+    out: str = field(metadata={"help": "run folder, which holds the model"})
+    recipe: str | None = option("published training settings; heedful recipes lists them")
+    preset: str | None = option("published size of a new model; heedful presets lists them")
+    start_from: str | None = option("model to fine-tune: a folder or a name on the Hub")
+    seed: int | None = option("seed of weights, order and dropout; 0 by default", least=0, most=2**63 - 1)
+    max_steps: int | None = option("stop after this many steps", least=1)
+    max_epochs: int | None = option("stop after this many epochs", least=1)
+    max_minutes: float | None = option("stop after this many minutes", above=0)
+    resume: bool = option("resume the run in --out, or start it there", default=False)
+    overwrite: bool = option("replace the run in --out", default=False)
+    device: str | None = option("cpu, cuda, cuda:1, mps")
+    deterministic: bool | None = option("the same bits each time on a GPU, too; slower there")
+    data: DataSettings = field(default_factory=DataSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    image: ImageSettings = field(default_factory=ImageSettings)
+    masking: MaskingSettings = field(default_factory=MaskingSettings)
+    pooling: PoolingSettings = field(default_factory=PoolingSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    averaging: AveragingSettings = field(default_factory=AveragingSettings)
+    tuning: TuningSettings = field(default_factory=TuningSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.train:
+            raise HeedfulError("--train names no file; give at least one")
+        if self.resume and self.overwrite:
+            raise HeedfulError("--resume continues a run and --overwrite replaces it; give one of them")
+        if self.training.planned_steps is not None and self.max_minutes is None and not self.resume:
+            raise HeedfulError("--training.planned-steps has no effect without --max-minutes; give --max-steps")
+        if self.preset is not None and self.start_from is not None:
+            raise HeedfulError("--preset creates a new model and --from fine-tunes one; give one of them")
+        if self.lora.rank is not None and self.start_from is None and not self.resume:
+            raise HeedfulError("--lora.rank adapts a trained model; name it with --from, or leave --lora.rank out")
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def to_toml(settings: RunSettings) -> str:
+    """Returns the settings as a TOML file that ``--config`` reads, without unset options, ``resume`` and
+    ``overwrite``.
+    """
+    import tomli_w
+
+    def table(section: Settings) -> dict[str, Any]:
+        return {key(type(section), name).rpartition(".")[2]: value for name, value in section.given().items()}
+
+    values = {name: value for name, value in table(settings).items() if name not in ("resume", "overwrite")}
+    sections = {name: table(value) for name, value in values.items() if isinstance(value, Settings)}
+    values = {name: value for name, value in (values | sections).items() if value != {}}
+    # a file name that is not UTF-8 holds surrogates, which cannot be encoded
+    return tomli_w.dumps(values).encode("utf-8", "backslashreplace").decode()
+
+
+def read_toml(path: Path) -> RunSettings:
+    """Returns the settings in a file of :func:`to_toml`; raises :class:`HeedfulError` if it is missing or damaged."""
+    remedy = "start a new run with --overwrite"
+    if not os.path.lexists(path):
+        raise HeedfulError(f"{path.parent} holds no run to resume (no {path.name}); leave --resume out")
+    values = files.read_toml(path, remedy)
+    try:
+        return RunSettings.from_dict({"start_from" if name == "from" else name: v for name, v in values.items()})
+    except HeedfulError as error:
+        raise HeedfulError(f"{path} is damaged ({error}); {remedy}") from None
