@@ -123,17 +123,17 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     np.save(made / "vectors.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     refused(r"cannot read .*vectors\.npy \(.*\); make the index anew")  # which is never unpickled
     np.save(made / "vectors.npy", -index.vectors)
-    refused("was made by another model than the one in .*, or that was trained since; make the index anew")
+    refused("was made by another model than the one in .*, or that model was trained since; make the index anew")
     np.save(made / "vectors.npy", index.vectors[:, :8])
     refused("was made by another model")
     (made / "index.json").write_text(json.dumps({"format": 9}))
-    refused("is of no format that this version knows")
+    refused("has a format that this version does not know")
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (lambda index: index.nearest("a", 0), "the nearest 0 texts are none; ask for 1 or more"),
+        (lambda index: index.nearest("a", 0), "k is 0; give 1 or more"),
         (lambda index: index.nearest(["a", " "]), "query 2 of 2 is blank or no text; leave it out"),
         (lambda index: index.nearest([3]), "query 1 of 1 is blank or no text"),
         (lambda index: index.add(["a", "", "b"]), "text 2 of 3 is blank or no text; leave it out"),
@@ -181,6 +181,6 @@ def test_another_task_has_no_vectors() -> None:
     class Other:
         task = type("Translation", (), {"name": "translation"})()
 
-    with pytest.raises(HeedfulError, match="texts are found by their vectors, and this model is for translation; take"):
+    with pytest.raises(HeedfulError, match="an index needs vectors of texts, and this model is for translation; use"):
         Index(Other())  # type: ignore[arg-type]
     assert Near("a", 0.5, "", 1).text == "a"

@@ -81,7 +81,7 @@ def test_vectors_are_kept(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["one"], "give --among with"),
         (["one", "--index", "nowhere"], "give --among with"),
         (["one", "--among", "nowhere.txt"], "no such file"),
-        (["one", "--among", "{texts}", "--k", "0"], "ask for 1 or more"),
+        (["one", "--among", "{texts}", "--k", "0"], "k is 0; give 1 or more"),
         (["one", "--index", "{texts}", "--column", "x"], "--among"),
     ],
 )

@@ -50,25 +50,25 @@ class Pipeline:
         inputs as it goes and never holds more than a block. A list of messages, each with its ``"role"``, is one input.
         """
         if isinstance(inputs, list) and not is_conversation(inputs):
-            return [answer.as_dict() for answer in self.answers(inputs, **options)]
+            return [prediction.as_dict() for prediction in self.answers(inputs, **options)]
         if _is_stream(inputs):
-            return (answer.as_dict() for answer in self.iter_answers(inputs, **options))
+            return (prediction.as_dict() for prediction in self.iter_answers(inputs, **options))
         return self.answers([inputs], **options)[0].as_dict()
 
     def answers(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the task's answer to each input, in order; the options are the task's.
+        """Returns the prediction for each input, in order; the options are the task's.
 
-        More than ``heedful.inference.input_blocks.BLOCK`` inputs are worked on in blocks, which bounds the memory.
+        More than ``heedful.inference.input_blocks.BLOCK`` inputs are predicted in blocks, which bounds the memory.
         """
         if len(inputs) > BLOCK:
             return list(self.iter_answers(inputs, first=BLOCK, **options))
         return self.answer_block(inputs, self.resolve(options))
 
     def iter_answers(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
-        """Yields the answers in order, to inputs that may never end.
+        """Yields the predictions in order, for inputs that may never end.
 
-        Inputs are read in blocks, of at most ``first`` and then larger ones, each when its first answer is due. Options
-        are checked at once.
+        Inputs are read in blocks, of at most ``first`` and then larger ones, each when its first prediction is due.
+        Options are checked at once.
         """
         resolved = self.resolve(options)
         self.answer_block([], resolved)  # raises for options that the task refuses
@@ -79,32 +79,32 @@ class Pipeline:
         try:
             for block in blocks(inputs, first):
                 with warnings.naming(lambda position: f"input {number + position}"):  # noqa: B023 (called in this turn alone)
-                    answers = self.answer_block(block, block_options.of(block))
+                    predictions = self.answer_block(block, block_options.of(block))
                 number += len(block)
-                yield from answers
+                yield from predictions
             block_options.end()
         finally:
             warnings.end(number)
 
     def answer_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
-        """Returns the task's answers, computed together. Raises ``HeedfulError`` for a score or vector with NaN or
+        """Returns the predictions, computed together. Raises ``HeedfulError`` for a score or vector with NaN or
         infinity.
         """
-        answers = self.task.predict(self.model, inputs, **resolved)
-        for number, answer in enumerate(answers, 1):
-            vector = answer.output if isinstance(answer.output, list) else []
-            values = [value for value in (answer.score, *vector) if isinstance(value, float)]
+        predictions = self.task.predict(self.model, inputs, **resolved)
+        for number, prediction in enumerate(predictions, 1):
+            vector = prediction.output if isinstance(prediction.output, list) else []
+            values = [value for value in (prediction.score, *vector) if isinstance(value, float)]
             if any(math.isnan(value) or value == math.inf for value in values):  # −∞: fewer beams exist than requested
                 raise HeedfulError(
                     f"the answer to input {number} is not a number (NaN or infinite): the model's numbers overflow; "
                     "load it with dtype float32, or use other weights"
                 )
-        return answers
+        return predictions
 
     def stream(self, text: Any, **options: Any) -> Iterator[str]:
-        """Yields the answer to one text, or to one list of messages, in pieces as they are generated.
+        """Yields the prediction for one text, or one list of messages, in pieces as they are generated.
 
-        Raises ``HeedfulError`` for a task that gives its answers whole.
+        Raises ``HeedfulError`` for a task that does not generate.
         """
         if not isinstance(self.task, Streams):
             raise HeedfulError(f"{self.task.name} answers as a whole; call the pipeline instead of stream")

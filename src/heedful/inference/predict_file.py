@@ -85,50 +85,66 @@ def predict(
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
         if not ranks.first:
             quiet, show = True, _discard
-        began = time.monotonic()
+        start = time.monotonic()
         as_json = is_json(out, as_json)
         pipe = pipeline(task, model, device=own_device(device), dtype=dtype)
-        resolved = pipe.resolve(options or {})
-        if resolved.get("logprobs") and not as_json:
-            raise HeedfulError("logprobs are part of JSON alone; give --json, or write a .jsonl file")
-        pipe.answer_block([], resolved)  # raises for options that the task refuses
-        read = partial(read_inputs, source, pipe.task.input_columns, columns, **_remembered(pipe.card))
+        resolved = _resolve(pipe, options or {}, as_json)
+        read = partial(read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card))
         total, digest = _survey(source, read, None if quiet else log.warning)
-        facts = {
-            "model": fingerprint(model),
-            "options": to_json(
-                [__version__, pipe.task.name, as_json, device, dtype, _effective(options or {}, resolved)]
-            ),
-            "input": digest,
-        }
+        call = [__version__, pipe.task.name, as_json, device, dtype, _effective(options or {}, resolved)]
+        facts = {"model": fingerprint(model), "options": to_json(call), "input": digest}
         file, done, resolved = _output(ranks, stack, out, facts, total, resolved, overwrite)
         progress = stack.enter_context(Progress(total, done, quiet=quiet or file is None))
         if done:
             progress.note(f"continues after {plural(done, 'prediction')}")
-        number = done
-        try:
-            for pairs in _predictions(pipe, read(), resolved, done):
-                lines = [line_of(given, answer, as_json) for given, answer in pairs]
-                if file is not None:
-                    file.add(lines)
-                elif out is None:
-                    for line in lines:
-                        show(line)
-                number += len(lines)
-                progress.tick(number)
-        except KeyboardInterrupt:
-            if file is not None:
-                progress.note(f"{plural(number, 'prediction')} kept in {file.part}; the same call continues after them")
-            raise
-        if file is not None:
-            file.finish()
-        seconds = round(time.monotonic() - began, 3)
+        blocks_of_lines = (
+            [line_of(given, prediction, as_json) for given, prediction in pairs]
+            for pairs in _predictions(pipe, read(), resolved, done)
+        )
+        number = _write(blocks_of_lines, file, show if out is None else None, progress, done)
+        seconds = round(time.monotonic() - start, 3)
         progress.note(f"{plural(number - done, 'input')} predicted in {seconds:,.1f} s: {out}")
     facts_of_call = {"task": pipe.task.name, "model": str(model), "in": source, "out": out}
     return {**facts_of_call, "inputs": number, "before": done, "seconds": seconds}
 
 
-def _remembered(card: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve(pipe: Pipeline, options: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
+    """Returns the resolved options; raises ``HeedfulError`` for options that the task or the format refuses."""
+    resolved = pipe.resolve(options)
+    if resolved.get("logprobs") and not as_json:
+        raise HeedfulError("logprobs are only in JSON; give --json, or write a .jsonl file")
+    pipe.answer_block([], resolved)  # raises for options that the task refuses
+    return resolved
+
+
+def _write(
+    blocks_of_lines: Iterator[list[str]],
+    file: PartialFile | None,
+    show: Callable[[str], object] | None,
+    progress: Progress,
+    done: int,
+) -> int:
+    """Writes lines to the file or shows them; returns their number with the ``done`` ones of an earlier call."""
+    number = done
+    try:
+        for lines in blocks_of_lines:
+            if file is not None:
+                file.add(lines)
+            elif show is not None:
+                for line in lines:
+                    show(line)
+            number += len(lines)
+            progress.tick(number)
+    except KeyboardInterrupt:
+        if file is not None:
+            progress.note(f"{plural(number, 'prediction')} kept in {file.part}; the same call continues after them")
+        raise
+    if file is not None:
+        file.finish()
+    return number
+
+
+def _reading_settings(card: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the reading settings of the training data that also apply to inputs."""
     return {"remembered": columns_in_card(card), "strip_prefix": stripped_prefix(card)}
 
@@ -211,31 +227,32 @@ def fingerprint(model: str | Path) -> str:
     return digest.hexdigest()
 
 
-def line_of(given: Input, answer: Prediction, as_json: bool) -> str:
+def line_of(given: Input, prediction: Prediction, as_json: bool) -> str:
     """Returns a prediction on one line: an object, with the input's id if it has one, or the output alone.
 
     >>> line_of(Input("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
     'b\\\\nc'
     """
     if as_json:
-        return to_json(({} if given.id is None else {"id": given.id}) | answer.as_dict())
-    return one_line(answer.output)
+        return to_json(({} if given.id is None else {"id": given.id}) | prediction.as_dict())
+    return one_line(prediction.output)
 
 
 def _predictions(
     pipe: Pipeline, inputs: Iterator[Input], resolved: Mapping[str, Any], done: int
 ) -> Iterator[list[tuple[Input, Prediction]]]:
-    """Yields the inputs after the first ``done`` with their predictions, a block at a time. The block with the first of
-    them is computed whole, so that its batches, and with them the last bits of the scores, are those of a single call.
+    """Yields the inputs after the first ``done`` with their predictions, a block at a time. The block of the
+    first one is computed as a whole, so that its batches, and with them the last bits of scores, are those of a single
+    call.
     """
     options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
     try:
         for block in blocks(inputs, FIRST, lambda given: size_of(given.input)):
-            own = options.of([given.input for given in block])
+            block_options = options.of([given.input for given in block])
             finished = max(0, done - number)
             number += len(block)
             if finished < len(block):
-                yield list(zip(block, _block(pipe, block, own, warnings), strict=True))[finished:]
+                yield list(zip(block, _block(pipe, block, block_options, warnings), strict=True))[finished:]
         options.end()
     finally:
         warnings.end(number)
@@ -248,9 +265,9 @@ def _block(
     if "image" not in pipe.task.input_columns.values():
         return _named(pipe, block, resolved, warnings)
     images = [given for given in block if not given.blank]
-    answers = iter(_named(pipe, images, resolved, warnings) if images else [])
+    predictions = iter(_named(pipe, images, resolved, warnings) if images else [])
     return [
-        Prediction("", [] if "top_k" in resolved else "", None) if given.blank else next(answers) for given in block
+        Prediction("", [] if "top_k" in resolved else "", None) if given.blank else next(predictions) for given in block
     ]
 
 
@@ -262,7 +279,7 @@ def _named(
         with warnings.naming(lambda position: block[position].where):
             return pipe.answer_block([given.input for given in block], resolved)
     except HeedfulError as error:
-        if isinstance(error.__cause__, InputError):  # named already
+        if isinstance(error.__cause__, InputError):  # it has the name already
             raise
         with _silent():
             where = block[_first_failing(pipe, block, resolved)].where
