@@ -18,7 +18,7 @@ from babel import Locale, dates
 
 from heedful.data import Kind, LazyImage, builtin, read, splits
 from heedful.data.builtin import languages, stdlib
-from heedful.data.read_source import HOLDS
+from heedful.data.read_source import TYPES
 from heedful.errors import HeedfulError
 
 # set -> what a task asks of it; the first column is the item
@@ -87,7 +87,7 @@ def test_reading_a_set(name: str) -> None:
     assert [row.values for row in read(f"{source}:test", kinds, split="train", limit=3)] == [row.values for row in rows]
     assert rows.columns == tuple(column for column, kind in kinds.items() if kind != "text?")
     for column in rows.columns:
-        assert isinstance(rows[0].values[column], HOLDS.get(kinds[column], str))
+        assert isinstance(rows[0].values[column], TYPES.get(kinds[column], str))
 
 
 @pytest.mark.parametrize("name", WITHOUT_ARGUMENT)

@@ -151,8 +151,8 @@ LABELLED: dict[str, tuple[list[object], str]] = {
     "not a number": ([float("nan")], "'label' is NaN and a label is wanted, in {path}:1;"),
     "record": ([{"a": 1}], "'label' is {\"a\": 1} and a label is wanted, in {path}:1;"),
     "null in a list": ([["a"], [None]], "'label' is null and a label is wanted, in {path}:2;"),
-    "a list late": (["a", ["a"]], "'label' is a list here and none in the rows before, in {path}:2; write a list"),
-    "a list at first": ([["a"], "a"], "'label' is no list here and one in the rows before, in {path}:2;"),
+    "a list late": (["a", ["a"]], "'label' is a list, unlike in the rows before, in {path}:2; write a list"),
+    "a list at first": ([["a"], "a"], "'label' is not a list, unlike in the rows before, in {path}:2;"),
     "surrogate": (["\ud83d"], "'label' holds half of a surrogate pair, in {path}:1;"),
 }
 
@@ -173,7 +173,7 @@ def test_null_and_infinity_of_parquet_are_said(write: Write) -> None:
 
 def test_a_separator_without_effect_is_refused(write: Write) -> None:
     path = write("a.tsv", "x\ta\n")
-    assert "an empty label separator;" in said(path, separator="")
+    assert "the label separator is empty;" in said(path, separator="")
     assert "--data.label-separator has no effect on text, other; leave it out" in said(
         path, {"text": "text", "other": "text"}, separator=","
     )

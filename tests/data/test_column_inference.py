@@ -201,7 +201,7 @@ def test_inputs_are_found_as_in_training_or_guessed(write: Write) -> None:
 
 def test_a_folder_says_how_its_files_are_used(write: Write, tmp_path: Path) -> None:
     write("test.tsv", table(TEXTS, MOODS, cut="\t"))
-    with pytest.raises(HeedfulError, match=r"it holds test files alone.*heedful evaluate MODEL --data .*test\.tsv"):
+    with pytest.raises(HeedfulError, match=r"it holds only test files.*heedful evaluate MODEL --data .*test\.tsv"):
         read(str(tmp_path), CLASSES, split="train")
     with pytest.raises(HeedfulError, match=r"give the file in it: .*test\.tsv"):
         read(str(tmp_path), CLASSES, split="test")

@@ -228,7 +228,7 @@ def test_parquet_names_its_tags(tmp_path: Path) -> None:
         ({"words": ["a"], "tags": [None]}, r"^'tags' holds null where a tag is wanted, in .*:2"),
         ({"words": ["a"], "tags": [True]}, r"^'tags' holds true"),
         ({"words": ["\ud800"], "tags": ["O"]}, r"^'words' holds half of a surrogate pair, in .*:2"),
-        (["a"], r"is no JSON object, in .*:2"),
+        (["a"], r"is not a JSON object, in .*:2"),
     ],
 )
 def test_wrong_lists(record: Any, message: str, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_what_is_broken_in_a_folder_is_still_said(tmp_path: Path) -> None:
     make(tmp_path, {"b.jsonl": '{"text": "J1"', "c.gz": b"x"})
     assert f"broken JSON (Expecting ',' delimiter: line 1 column 14 (char 13)), in {tmp_path}/b.jsonl" in said(tmp_path)
     (tmp_path / "b.jsonl").unlink()
-    assert f"{tmp_path}/c.gz is no whole .gz file" in said(tmp_path)
+    assert f"{tmp_path}/c.gz is not a complete .gz file" in said(tmp_path)
 
 
 def test_what_is_no_file_in_a_folder_is_passed_over(tmp_path: Path) -> None:
@@ -134,7 +134,9 @@ def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pyte
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refusing)
-    assert said(tmp_path) == f"{tmp_path}/closed cannot be read (Permission denied); mend that or give another folder"
+    assert (
+        said(tmp_path) == f"{tmp_path}/closed cannot be read (Permission denied); correct that or give another folder"
+    )
 
 
 def test_standard_input_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +171,7 @@ def test_folders_without_a_training_part_are_whole(tmp_path: Path, names: list[s
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "only what is blank or no text (1), in {path}; give text files, a folder of them, or a table"),
     "blank": (" \n\n", "only what is blank or no text (1), in {path};"),
-    "binary": (b"text\n\0", "a NUL byte, so this is no text, in {path}:2;"),
+    "binary": (b"text\n\0", "a NUL byte, so this is not text, in {path}:2;"),
     "utf-16": (BOOK.encode("utf-16"), "UTF-16 text, in {path}:1;"),
     "latin-1": ("one\ntwo é\n".encode("latin-1"), "invalid UTF-8 (byte 0xe9 at byte 5 of the line), in {path}:2;"),
 }
@@ -189,7 +191,7 @@ def test_folders_without_text_and_wrong_sources_are_said(tmp_path: Path) -> None
     assert "no such file: " in said(tmp_path / "none.txt")
     make(tmp_path, {"c.txt": "C", "d.parquet": b"PAR1"})
     assert "leave --data.columns out" in said(tmp_path / "c.txt", names=("text",))
-    assert "is no whole Parquet file" in said(tmp_path / "d.parquet")
+    assert "is not a complete Parquet file" in said(tmp_path / "d.parquet")
     assert "builtin:stdlib is a set of its own" in said([tmp_path / "c.txt", "builtin:stdlib"])
     with pytest.raises(HeedfulError, match="is a folder and a file is wanted"):
         read(tmp_path, ["text"])

@@ -409,7 +409,7 @@ def test_broken_cells_of_parquet(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match=r"a broken image .*, in .*set\.parquet:1; "):
         rows[0].values["image"].pixels()
     (tmp_path / "set.parquet").write_bytes(b"PAR1")
-    assert "set.parquet is no whole Parquet file (" in said(f"{tmp_path}/set.parquet")
+    assert "set.parquet is not a complete Parquet file (" in said(f"{tmp_path}/set.parquet")
     (tmp_path / "set.parquet").write_bytes(b"")
     assert said(f"{tmp_path}/set.parquet") == f"no rows in {tmp_path}/set.parquet; give a file with image and label"
 

@@ -239,7 +239,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "empty parquet table": ("a.parquet", parquet({"source": [], "target": []}), "no rows in {path};"),
     "blank lines": ("a.tsv", "\n \n", "only blank rows (2) in {path};"),
     "header alone": ("a.csv", "source,target\n", "no rows in {path};"),
-    "binary": ("a.tsv", b"one\tun\n\x00\x01\tx\n", "a NUL byte, so this is no text, in {path}:2;"),
+    "binary": ("a.tsv", b"one\tun\n\x00\x01\tx\n", "a NUL byte, so this is not text, in {path}:2;"),
     "an image": (
         "a.tsv",
         b"\x89PNG\r\n\x1a\n\0\0",
@@ -285,7 +285,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "no object": (
         "a.jsonl",
         '["one", "un"]\n',
-        '["one", "un"] is no JSON object, in {path}:1; write one object a line',
+        '["one", "un"] is not a JSON object, in {path}:1; write one object a line',
     ),
     "missing key": (
         "a.jsonl",
@@ -309,8 +309,8 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
         parquet({"en": ["a", "b"], "id": [7, 7]}),
         "no column 'source' among 'en', 'id', in {path}",
     ),
-    "parquet: broken": ("a.parquet", b"PAR1 and no more", "{path} is no whole Parquet file ("),
-    "parquet: half": ("a.parquet", FILES["pairs.parquet"][:200], "{path} is no whole Parquet file ("),
+    "parquet: broken": ("a.parquet", b"PAR1 and no more", "{path} is not a complete Parquet file ("),
+    "parquet: half": ("a.parquet", FILES["pairs.parquet"][:200], "{path} is not a complete Parquet file ("),
     "gz: half": (
         "a.tsv.gz",
         gzip.compress(tsv().encode() * 99, mtime=0)[:60],
@@ -318,14 +318,14 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "xz: half": ("a.tsv.xz", lzma.compress(tsv().encode() * 99)[:80], "{path} is cut off before its end; copy or"),
     "zst: half": ("a.tsv.zst", PACK[".zst"](tsv().encode() * 99)[:-9], "{path} is cut off before its end; copy or"),
-    "gz: other": ("a.tsv.gz", b"plain text\n", "{path} is no whole .gz file (Not a gzipped file"),
+    "gz: other": ("a.tsv.gz", b"plain text\n", "{path} is not a complete .gz file (Not a gzipped file"),
     "gz: rotten": (
         "a.tsv.gz",
         gzip.compress(b"x", mtime=0)[:10] + b"\xff" * 20,
-        "{path} is no whole .gz file (Error -3",
+        "{path} is not a complete .gz file (Error -3",
     ),
-    "xz: other": ("a.tsv.xz", b"plain text\n", "{path} is no whole .xz file (Input format not"),
-    "zst: other": ("a.tsv.zst", b"plain text\n", "{path} is no whole .zst file ("),
+    "xz: other": ("a.tsv.xz", b"plain text\n", "{path} is not a complete .xz file (Input format not"),
+    "zst: other": ("a.tsv.zst", b"plain text\n", "{path} is not a complete .zst file ("),
     "unknown extension": (
         "a.xlsx",
         "x",
@@ -400,7 +400,7 @@ def test_prompts_are_named(write: Write) -> None:
     assert "names only 'prompt'; name both, prompt=... and completion=..." in said(path, columns, names=["prompt=a"])
     text = write("a.txt", "Why?\n")
     told = said(text, columns, names=["prompt=a", "completion=b"])
-    assert told == f"{text} is no table with prompt and completion; leave --data.columns out"
+    assert told == f"{text} is not a table with prompt and completion; leave --data.columns out"
 
 
 def test_a_path_is_as_good_as_its_name(write: Write) -> None:
@@ -414,7 +414,7 @@ def test_no_name_is_no_file(source: str | list[str]) -> None:
 
 def test_what_the_system_refuses_is_said(tmp_path: Path) -> None:
     path = f"{tmp_path}/{'x' * 300}.tsv"
-    assert said(path) == f"{path} cannot be read (File name too long); mend that or give another file"
+    assert said(path) == f"{path} cannot be read (File name too long); correct that or give another file"
 
 
 def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:
         [f"{tmp_path}/train.en", f"{tmp_path}/train.fr"]
     )
     assert f"did you mean '{tmp_path}/validation.tsv'?" in said(f"{tmp_path}/valdation.tsv")
-    assert f"check the path, {tmp_path} holds no such name" in said(f"{tmp_path}/x.tsv")
+    assert f"check the path; {tmp_path} has no similar name" in said(f"{tmp_path}/x.tsv")
     assert f"there is no folder {tmp_path}/none either" in said(f"{tmp_path}/none/x.tsv")
     (tmp_path / "folder.tsv").mkdir()
     assert f"{tmp_path}/folder.tsv is a folder and a file is wanted; give" in said(f"{tmp_path}/folder.tsv")
@@ -439,7 +439,7 @@ def test_parallel_files_of_different_length(write: Write) -> None:
 
 def test_a_broken_link_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").symlink_to("gone.tsv")
-    assert said(f"{tmp_path}/a.tsv") == f"{tmp_path}/a.tsv is a broken link, to 'gone.tsv'; mend it or take it away"
+    assert said(f"{tmp_path}/a.tsv") == f"{tmp_path}/a.tsv is a broken link, to 'gone.tsv'; correct or remove it"
 
 
 def test_broken_lines_of_parallel_files(write: Write) -> None:
@@ -497,7 +497,7 @@ def test_parquet_of_inputs_may_call_its_words_otherwise(tmp_path: Path) -> None:
 def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, texts = tmp_path / "a.parquet", [f"text {n}" for n in range(1000)]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=300)
-    monkeypatch.setattr("heedful.data.records.DECODED", 1000)
+    monkeypatch.setattr("heedful.data.records.BATCH_BYTES", 1000)
     sizes = []
 
     class Counted(pyarrow.parquet.ParquetFile):

@@ -323,7 +323,7 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"question": "Q", "context": "c", "answers": "c"}\n{',
-            r"broken JSON .*a\.jsonl:2; write one whole",
+            r"broken JSON .*a\.jsonl:2; write one complete",
         ),
         (
             "a.jsonl",

@@ -85,7 +85,7 @@ def test_rows_are_those_of_a_small_table(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", MADE)
 def test_in_any_order_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr("heedful.data.records.MOST", 7)  # several batches in a row group
+    monkeypatch.setattr("heedful.data.records.BATCH_ROWS", 7)  # several batches in a row group
     make, names = MADE[kind]
     _, rows = read_both(monkeypatch, make(tmp_path), names=names)
     order = random.Random(0).sample(range(len(WORDS)), len(WORDS))
@@ -174,7 +174,7 @@ BROKEN = {
     "c.jsonl": ('{"text": "one"}\n{"body": "two"}\n', "no column 'text' among 'body', in {path}:2;"),
     "d.jsonl": ('{"text": "a\\ud800"}\n', "'text' holds half of a surrogate pair, in {path}:1;"),
     "e.txt": ("\n \n", "only what is blank or no text (1), in {path};"),
-    "f.parquet": ("PAR1", "{path} is no whole Parquet file"),
+    "f.parquet": ("PAR1", "{path} is not a complete Parquet file"),
 }
 
 

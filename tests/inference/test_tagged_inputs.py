@@ -18,7 +18,7 @@ QUESTIONS: dict[str, Kind] = {"question": "text", "context": "text"}
 
 def given(file: Path, kinds: dict[str, Kind], names: list[str] | None = None) -> list[tuple[Any, str, Any]]:
     return [
-        (one.input, one.where.rpartition(":")[2] if ":" in one.where else one.where, one.id)
+        (one.input, one.location.rpartition(":")[2] if ":" in one.location else one.location, one.id)
         for one in read_inputs(str(file), kinds, names)
     ]
 
@@ -66,7 +66,13 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
             ["3"],
             r"2 columns, and column 3 is wanted, in .*:1; choose others: --columns 1$",
         ),
-        ("a.conll", "Paris O\n", WORDS, ["form"], r"no column 'form' .*:1; number the word's: --columns 1$"),
+        (
+            "a.conll",
+            "Paris O\n",
+            WORDS,
+            ["form"],
+            r"no column 'form' .*:1; give the number of the word's column: --columns 1$",
+        ),
         ("a.conll", "Paris O\n", {"source": "text"}, None, r"a\.conll has a word a line; give text"),
         ("a.json", '{"data": [{"paragraphs": [{"qas": []}]}]}', QUESTIONS, None, r"no 'context' among 'qas', in .*:1"),
         (

@@ -413,7 +413,7 @@ def test_files_that_are_none(echo: Echo) -> None:
     Path("x.txt").write_text("a\n")
     with pytest.raises(HeedfulError, match=r"columns are named for x.txt, which is plain text; leave --columns out"):
         quietly("x.txt", columns=["a"])
-    with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for what is asked with source; --columns"):
+    with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for the columns source; --columns"):
         quietly("x.txt", columns=["a", "b"])
     with pytest.raises(HeedfulError, match=r"y.csv: predictions are not written as .csv; name it .jsonl"):
         quietly("x.txt", "y.csv")

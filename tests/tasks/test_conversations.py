@@ -109,8 +109,8 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.jsonl", '{"messages": "hello"}', r"messages are no JSON list, in .*a\.jsonl:1; write \[\{"),
-        ("a.jsonl", '{"messages": []}', r"messages are no list of them, in .*a\.jsonl:1"),
+        ("a.jsonl", '{"messages": "hello"}', r"messages are not a JSON list, in .*a\.jsonl:1; write \[\{"),
+        ("a.jsonl", '{"messages": []}', r"messages are not a list of messages, in .*a\.jsonl:1"),
         ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 has no "role" and "content" of text, in .*:2'),
         ("a.jsonl", '{"messages": [{"role": "user", "content": "Hi"}]}', r"no message is the assistant's, in .*:1, so"),
         ("a.jsonl", '{"prompt": "a", "completion": 3}', r"'completion' is 3 and text is wanted, in .*a\.jsonl:1"),
@@ -121,7 +121,11 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
         ),
         ("a.tsv", "prompt\tcompletion\n\t\n", r"only blank rows \(1\) in .*a\.tsv; write prompts and completions"),
         ("a.tsv", "prompt\tcompletion\nonly one\n", r"1 column where line 1 has 2, in .*a\.tsv:2"),
-        ("a.jsonl", '{"prompt": "a", "answer": "b"}', r"'prompt' and no 'completion', in .*a\.jsonl:1; call the other"),
+        (
+            "a.jsonl",
+            '{"prompt": "a", "answer": "b"}',
+            r"'prompt' and no 'completion', in .*a\.jsonl:1; rename the other",
+        ),
         (
             "a.csv",
             "\ncompletion,n\na,1\n",

@@ -13,11 +13,11 @@ from heedful.errors import HeedfulError
 
 
 class Labels:
-    """Reader of the labels of one file: a name each, or a tuple of names where a row may have several or none.
+    """Reader of the labels of one file: names, or tuples of names if a row may have several or none.
 
-    A text is a name, without outer blanks; true, false and numbers are written out ("true", "7", "0.5"), or replaced
-    by their names in `classes` (from 0). A list of these, or a text split at `separator`, is a tuple of distinct
-    names, none blank.
+    A text is a name, without outer blanks. True, false and numbers are written out ("true", "7", "0.5"), or replaced by
+    their names in `classes` (from 0). A list of these, or a text split at `separator`, gives a tuple of distinct names
+    without blank ones.
 
     >>> Labels().read(7, "label", "a.jsonl:1"), Labels(separator=";").read("red; blue;red", "label", "a.tsv:1")
     ('7', ('red', 'blue'))
@@ -26,69 +26,72 @@ class Labels:
     def __init__(self, separator: str | None = None, classes: Sequence[str] | None = None) -> None:
         self.separator = separator
         self.classes = classes
-        self._several: bool | None = None  # the first row decides for all
+        self._are_lists: bool | None = None  # set by the first row
 
-    def read(self, value: Any, column: str, place: str) -> str | tuple[str, ...]:
-        """Returns the label or labels. Raises `HeedfulError`, naming `place`, for null and other non-labels, for a
-        number without a name, and for lists mixed with single labels.
+    def read(self, value: Any, column: str, location: str) -> str | tuple[str, ...]:
+        """Returns the label or labels.
+
+        Raises `HeedfulError` with `location` for values that are not labels, a number without a name, and lists mixed
+        with single labels.
         """
         if self.separator is not None and isinstance(value, str):
             value = value.split(self.separator)
-        several = isinstance(value, list)
-        if self._several is None:
-            self._several = several
-        if several != self._several:
+        is_list = isinstance(value, list)
+        if self._are_lists is None:
+            self._are_lists = is_list
+        if is_list != self._are_lists:
             raise HeedfulError(
-                f"{column!r} is {'a list' if several else 'no list'} here and {'none' if several else 'one'} in the "
-                f"rows before, in {place}; write a list of labels in every row, or in none"
+                f"{column!r} is {'a list' if is_list else 'not a list'}, unlike in the rows before, in {location}; "
+                "write a list of labels in every row, or in none"
             )
-        if not several:
-            return self._name(value, column, place)
-        return tuple(dict.fromkeys(name for item in value if (name := self._name(item, column, place))))
+        if not is_list:
+            return self._name(value, column, location)
+        return tuple(dict.fromkeys(name for item in value if (name := self._name(item, column, location))))
 
-    def _name(self, value: Any, column: str, place: str) -> str:
+    def _name(self, value: Any, column: str, location: str) -> str:
         if isinstance(value, str):
-            return checked_text(value, column, place).strip()
+            return checked_text(value, column, location).strip()
         if isinstance(value, bool) and self.classes is None:
             return "true" if value else "false"
         if isinstance(value, float) and math.isfinite(value) and self.classes is None:
             return str(int(value) if value.is_integer() else value)
         if not isinstance(value, int):
             raise HeedfulError(
-                f"{column!r} is {brief(json.dumps(value, default=str))} and a label is wanted, in {place}; write it as "
-                "text or a whole number, or choose another column: --data.columns"
+                f"{column!r} is {brief(json.dumps(value, default=str))} and a label is wanted, in {location}; write it "
+                "as text or a whole number, or choose another column: --data.columns"
             )
         if self.classes is None:
             return str(value)
         if not 0 <= value < len(self.classes):
             raise HeedfulError(
                 f"{column!r} is {value}, and the file names the labels 0 to {len(self.classes) - 1} "
-                f"({brief(', '.join(self.classes))}), in {place}; give rows with labels"
+                f"({brief(', '.join(self.classes))}), in {location}; give rows with labels"
             )
         return self.classes[value]
 
 
-def checked_text(text: str, column: str, place: str) -> str:
+def checked_text(text: str, column: str, location: str) -> str:
     """Returns `text`. Raises `HeedfulError` for a lone surrogate, which JSON can write and UTF-8 cannot."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise HeedfulError(
-            f"{column!r} holds half of a surrogate pair, in {place}; write the file with whole characters"
+            f"{column!r} holds half of a surrogate pair, in {location}; write the file with whole characters"
         )
     return text
 
 
-def brief(text: str, most: int = 40) -> str:
-    """Returns `text` on one line of at most `most` characters."""
+def brief(text: str, length: int = 40) -> str:
+    """Returns `text` on one line of at most `length` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def parse_number(value: Any) -> float | None:
-    """Returns the finite number that a text or a value of JSON or Parquet is; None for anything else. A text may have
-    ASCII digits, a point, a sign, an exponent and outer blanks, but not Python's ``1_0`` or ``٣``.
+    """Returns a text, or a value of JSON or Parquet, as a finite number; None if it is not one.
+
+    A text may have ASCII digits, a point, a sign, an exponent and outer blanks, but not Python's ``1_0`` or ``٣``.
 
     >>> parse_number(" -0.5e1 "), parse_number(3)
     (-5.0, 3.0)
@@ -105,9 +108,10 @@ def parse_number(value: Any) -> float | None:
 
 
 def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
-    """Returns True if labels are quantities, not class names: at least three distinct numbers with fractions, or more
-    than ``classes`` distinct whole numbers, unless they number classes from 0 or 1 without a gap, each in several
-    rows.
+    """Returns True if labels are quantities, not class names.
+
+    Quantities are at least three distinct numbers with fractions, or more than ``classes`` distinct whole numbers.
+    Whole numbers from 0 or 1 without a gap, each in several rows, are class numbers.
 
     >>> are_quantities(["0.5", "3", "1.25"]), are_quantities(["1", "2", "3", "4", "5"]), are_quantities(["1", "two"])
     (True, False, False)
@@ -121,27 +125,28 @@ def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
     if not all(number.is_integer() for number in counts):
         return True
     lowest, highest = min(counts), max(counts)
-    counted = lowest in (0, 1) and highest - lowest + 1 == len(counts) and min(counts.values()) > 1
-    return len(counts) > classes and not counted
+    are_class_numbers = lowest in (0, 1) and highest - lowest + 1 == len(counts) and min(counts.values()) > 1
+    return len(counts) > classes and not are_class_numbers
 
 
 class Numbers:
-    """Reader of the numbers of one column: JSON's and Parquet's own, or texts such as "3", "-0.5", "1e-3".
+    """Reader of the numbers of one column: numbers of JSON and Parquet, or texts such as "3", "-0.5", "1e-3".
 
     >>> Numbers().read("3.5", "score", "a.tsv:1"), Numbers().read(4, "score", "a.jsonl:1")
     (3.5, 4.0)
     """
 
-    def read(self, value: Any, column: str, place: str) -> float | str:
-        """Returns the number as a float; a blank text unchanged: its row counts as blank. Raises `HeedfulError`,
-        naming `place`, for anything else: words, a decimal comma, true, null, infinity, ``1_0``.
+    def read(self, value: Any, column: str, location: str) -> float | str:
+        """Returns the number as a float; a blank text is returned unchanged, and its row counts as blank.
+
+        Raises `HeedfulError` with `location` for anything else: words, a decimal comma, true, null, infinity, ``1_0``.
         """
         if isinstance(value, str) and not value.strip():
             return value
         number = parse_number(value)
         if number is None:
-            shown = brief(json.dumps(value, default=str, ensure_ascii=False))
+            text = brief(json.dumps(value, default=str, ensure_ascii=False))
             raise HeedfulError(
-                f"{column!r} is {shown} and a number is wanted, in {place}; write it with digits and a point: 3.5"
+                f"{column!r} is {text} and a number is wanted, in {location}; write it with digits and a point: 3.5"
             )
         return number

@@ -15,29 +15,29 @@ from heedful.data.rows import Kind, Rows, required_columns
 from heedful.data.text_files import display_name
 from heedful.errors import HeedfulError, plural
 
-SAMPLE = 1000  # rows that a guess looks at
-NEAR = 0.8  # from which likeness on (difflib's ratio) a cell is a wanted name with a slip: "sorce" 0.91, "test" 0.75
-LONGER = 1.5  # times as long as any other column: then a column is the text without a doubt
-SHORT = 40  # characters of a label, on average, at most
-CLASSES = 20  # different whole numbers that are classes; more of them are quantities
-TEMPLATE = 16  # characters that all values of a column begin with, where they are no text: "https://example.org/"
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-LABELS = {  # what columns of labels are called by
+SAMPLE = 1000  # rows that are examined
+NEAR = 0.8  # minimum similarity (difflib's ratio) of a name with a misspelling: "sorce" 0.91, "test" 0.75
+LONGER = 1.5  # minimum ratio of the text column's length to any other's
+MAX_LABEL_LENGTH = 40  # mean characters of a label
+MAX_CLASSES = 20  # distinct whole numbers that are classes; more are quantities
+COMMON_PREFIX = 16  # values that share as many first characters are not text: "https://example.org/"
+IMAGE_EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+LABEL_NAMES = {  # usual names of columns of labels
     *("label", "labels", "class", "category", "target", "sentiment", "emotion", "intent", "topic", "tag", "y"),
     *("score", "rating", "stars", "gold_label", "coarse_label", "section", "genre", "airline_sentiment", "polarity"),
 }
-CALLED = {  # what columns are called by, here and elsewhere
+COLUMN_NAMES = {  # usual names of columns
     *("id", "text", "text_pair", "label", "labels", "class", "category", "score", "source", "target", "src", "tgt"),
     *("language", "summary", "document", "article", "highlights", "question", "context", "answer", "answers"),
     *("prompt", "completion", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "negative"),
     *("input", "output", "image", "file", "path", "sentiment", "emotion", "intent", "topic", "rating", "stars"),
     *("content", "title", "body", "headline", "review", "comment", "tweet", "message", "utterance"),
 }
-LANGUAGES = (  # by which the columns of parallel texts are called
+LANGUAGES = (  # names of the columns of parallel texts
     {"english", "french", "german", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese"},
     {"en", "fr", "de", "es", "it", "pt", "nl", "ru", "zh", "ja"},
 )
-PAIRS = (  # by which two texts that have one label are called
+PAIRS = (  # names of the columns of text pairs
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
     ("question1", "question2"),
@@ -46,11 +46,11 @@ PAIRS = (  # by which two texts that have one label are called
     ("text1", "text2"),
 )
 CODE = re.compile(r"(?=.*\d)[\w.:/#-]+|[0-9a-fA-F-]{16,}")  # an id, a date, a hash, the name of a numbered file
-NAME = re.compile(r"[^\W\d]\w*")  # such as columns have
+NAME = re.compile(r"[^\W\d]\w*")  # may be the name of a column
 
 
 class UndecidedColumns(Exception):
-    """Several columns may be the wanted one, or none; the message says which."""
+    """No column, or several, may be the requested one; the message names them."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class ColumnProfile:
     """Profile of a column, from a sample of its values.
 
     Attributes:
-        values: those that are not blank.
-        numbers: of them as numbers, () unless all are.
+        values: the values that are not blank.
+        numbers: the same as numbers; () unless all are numbers.
     """
 
     values: tuple[Any, ...]
@@ -67,24 +67,24 @@ class ColumnProfile:
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> ColumnProfile:
-        """The profile of these values, text or whatever JSON and Parquet hold."""
-        kept = tuple(value for value in values if value is not None and str(value).strip())
-        numbers = tuple(map(parse_number, kept))
-        return cls(kept, () if None in numbers else tuple(number for number in numbers if number is not None))
+        """Returns the profile of these values: texts, or any values of JSON and Parquet."""
+        filled = tuple(value for value in values if value is not None and str(value).strip())
+        numbers = tuple(map(parse_number, filled))
+        return cls(filled, () if None in numbers else tuple(number for number in numbers if number is not None))
 
     @property
     def texts(self) -> list[str]:
-        """The values that are strings."""
+        """Values that are strings."""
         return [value for value in self.values if isinstance(value, str)]
 
     @property
     def distinct(self) -> int:
-        """The number of different values."""
+        """Number of distinct values."""
         return len({repr(value) for value in self.values})
 
     @property
     def length(self) -> float:
-        """Characters of a text on average."""
+        """Mean number of characters of a text."""
         return fmean(map(len, self.texts or [""]))
 
     @property
@@ -92,8 +92,8 @@ class ColumnProfile:
         """True if the values are ids: all different, and whole numbers or codes."""
         if self.numbers and all(number.is_integer() for number in self.numbers):
             steps = [after - before for before, after in zip(self.numbers, self.numbers[1:], strict=False)]
-            counted = len(steps) > 1 and sum(step == 1 for step in steps) >= 0.9 * len(steps)
-            return counted or (len(self.values) > CLASSES and self.distinct == len(self.values))
+            is_count = len(steps) > 1 and sum(step == 1 for step in steps) >= 0.9 * len(steps)
+            return is_count or (len(self.values) > MAX_CLASSES and self.distinct == len(self.values))
         codes = sum(CODE.fullmatch(text.strip()) is not None for text in self.texts)
         return not self.numbers and self.distinct > 0.95 * len(self.values) and codes > 0.9 * len(self.values)
 
@@ -108,12 +108,12 @@ class ColumnProfile:
         if self.is_constant or self.is_id:
             return False
         if self.values and all(isinstance(value, list) for value in self.values):
-            return all(isinstance(one, str | int) for value in self.values for one in value)
+            return all(isinstance(item, str | int) for value in self.values for item in value)
         if any(not isinstance(value, str | int) for value in self.values):
             return False
         if self.numbers:
-            return self.distinct <= CLASSES and all(number.is_integer() for number in self.numbers)
-        return self.distinct <= max(2, len(self.values) / 2) and self.length <= SHORT
+            return self.distinct <= MAX_CLASSES and all(number.is_integer() for number in self.numbers)
+        return self.distinct <= max(2, len(self.values) / 2) and self.length <= MAX_LABEL_LENGTH
 
     @property
     def is_number(self) -> bool:
@@ -122,27 +122,28 @@ class ColumnProfile:
 
     @property
     def is_text(self) -> bool:
-        """True if most values are of several words, or of several letters of a script that puts no spaces."""
-        told = self.texts
-        if self.is_constant or self.is_id or len(told) < len(self.values):
+        """True if most values have several words, or several letters of a script without spaces."""
+        texts = self.texts
+        if self.is_constant or self.is_id or len(texts) < len(self.values):
             return False
         if len(self.values) > 10 and self.distinct <= len(self.values) / 20:
             return False
-        if len(told) > 2 and len({text[:TEMPLATE] for text in told}) == 1:
+        if len(texts) > 2 and len({text[:COMMON_PREFIX] for text in texts}) == 1:
             return False
-        return sum(map(_is_prose, told)) > len(told) / 2
+        return sum(map(_is_prose, texts)) > len(texts) / 2
 
     @property
     def is_words(self) -> bool:
-        """True if the values are words at least: no numbers, ids, or one value alone."""
-        told = self.texts
-        return bool(told) and len(told) == len(self.values) and not (self.numbers or self.is_constant or self.is_id)
+        """True if the values are words: not numbers, ids, or a single value."""
+        texts = self.texts
+        return bool(texts) and len(texts) == len(self.values) and not (self.numbers or self.is_constant or self.is_id)
 
     @property
     def is_image(self) -> bool:
         """True if the values are images, or paths of image files."""
         return bool(self.values) and all(
-            isinstance(value, bytes | dict) or (isinstance(value, str) and value.strip().lower().endswith(PICTURES))
+            isinstance(value, bytes | dict)
+            or (isinstance(value, str) and value.strip().lower().endswith(IMAGE_EXTENSIONS))
             for value in self.values
         )
 
@@ -158,28 +159,28 @@ def _is_prose(text: str) -> bool:
 def infer_columns(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> dict[str, str]:
-    """The file's column for each of the task's ``columns`` that is required, ``fixed`` ones as they are; labels first.
+    """Returns the file's column for each required one of the task's ``columns``; ``fixed`` ones are unchanged.
 
-    A label has few different short values, or numbers where nothing else has; of several columns the one that is
-    called as labels are. The text is the column of the longest texts, 1.5 times as long as any other. Two texts are
-    the only two columns of texts, in their order; of a text and its summary the longer is the text. Of question,
-    context and answers the longest is the context, and the answers stand in it. Columns of ids (whole numbers, each
-    another; codes) and of one value alone are never chosen.
+    Labels are chosen first. A label column has few distinct short values, or numbers if no other column has; of several
+    the one with a label's usual name is chosen. The text column has the longest texts, 1.5 times as long as any other.
+    Two texts are the only two text columns, in order; of a text and its summary the longer is the text. Of question,
+    context and answers the longest is the context, and the answers occur in it. Columns of ids (distinct whole numbers,
+    codes) and of a single value are never chosen.
 
     Raises:
-        Undecided: no column, or several, may be the wanted one.
+        UndecidedColumns: no column, or several, may be the requested one.
     """
     chosen = dict(fixed)
-    for column, name in _near(columns, profiles, chosen).items():
+    for column, name in _similar_names(columns, profiles, chosen).items():
         chosen[column] = name
-    free = {name: one for name, one in profiles.items() if name not in chosen.values()}
+    free = {name: profile for name, profile in profiles.items() if name not in chosen.values()}
     for column, kind in columns.items():
         if column in chosen or kind not in ("label", "number", "image"):
             continue
         if kind == "image":
             chosen[column] = _only(column, _profiles_that(free, "is_image"))
         else:
-            numbers = {name: one for name, one in free.items() if one.numbers}
+            numbers = {name: profile for name, profile in free.items() if profile.numbers}
             chosen[column] = _label(column, numbers if kind == "number" else free)
         free.pop(chosen[column])
     missing = [column for column in required_columns(columns) if column not in chosen]
@@ -191,20 +192,20 @@ def infer_columns(
 def candidate_columns(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> list[str]:
-    """Returns for each column one of the file's that it may be, ``fixed`` ones unchanged; [] if one has none."""
-    free = {name: one for name, one in profiles.items() if name not in fixed.values()}
+    """Returns a possible column of the file for each column, ``fixed`` ones unchanged; [] if one has none."""
+    free = {name: profile for name, profile in profiles.items() if name not in fixed.values()}
     texts = [*_profiles_that(free, "is_text"), *_profiles_that(free, "is_words")]
     if {"label", "number"} & {*columns.values()}:
         texts.sort(key=lambda name: -free[name].length)
     numbers = _profiles_that(free, "is_number")
-    may = {
+    candidates = {
         "label": [*_profiles_that(free, "is_label"), *numbers],
         "number": numbers,
         "image": _profiles_that(free, "is_image"),
     }
     chosen: list[str] = []
     for column, kind in columns.items():
-        names = [fixed[column]] if column in fixed else may.get(kind, texts)
+        names = [fixed[column]] if column in fixed else candidates.get(kind, texts)
         others = [name for name in names if name not in chosen]
         if not others:
             return []
@@ -212,23 +213,23 @@ def candidate_columns(
     return chosen
 
 
-def _near(
+def _similar_names(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the columns whose names are wanted ones but for case or a misspelling: "Text", "labl"."""
+    """Returns the columns whose names are requested ones up to case or a misspelling: "Text", "labl"."""
     free = {name.strip().lower(): name for name in profiles if name not in fixed.values()}
-    found: dict[str, str] = {}
+    similar: dict[str, str] = {}
     for column in required_columns(columns):
         if column in fixed:
             continue
         for name in get_close_matches(column, free, n=1, cutoff=NEAR):
             if name not in columns or name == column:
-                found[column] = free.pop(name)
-    return found
+                similar[column] = free.pop(name)
+    return similar
 
 
-def _profiles_that(profiles: Mapping[str, ColumnProfile], what: str) -> list[str]:
-    return [name for name, profile in profiles.items() if getattr(profile, what)]
+def _profiles_that(profiles: Mapping[str, ColumnProfile], predicate: str) -> list[str]:
+    return [name for name, profile in profiles.items() if getattr(profile, predicate)]
 
 
 def _only(column: str, names: Sequence[str]) -> str:
@@ -241,12 +242,12 @@ def _only(column: str, names: Sequence[str]) -> str:
 
 def _label(column: str, free: Mapping[str, ColumnProfile]) -> str:
     classes, numbers = _profiles_that(free, "is_label"), _profiles_that(free, "is_number")
-    known = [name for name in (*classes, *numbers) if name.strip().lower() in LABELS]
+    known = [name for name in (*classes, *numbers) if name.strip().lower() in LABEL_NAMES]
     return known[0] if len(known) == 1 else _only(column, classes or numbers)
 
 
 def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[str, ColumnProfile]) -> dict[str, str]:
-    """The columns for the texts that are ``missing``, and the answers in them."""
+    """Returns the columns of the ``missing`` texts, and of the answers in them."""
     if set(missing) == {"question", "context", "answers"}:
         return _questions(free)
     texts = _profiles_that(free, "is_text")
@@ -259,8 +260,10 @@ def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[st
             return {"text": lower[pair[0]], "text_pair": lower[pair[1]]}
         return {missing[0]: _longest(missing[0], texts, free)}
     if len(texts) != len(missing):
-        wanted, among = " and ".join(map(repr, missing)), " or ".join(map(repr, texts[:6]))
-        raise UndecidedColumns(f"{wanted} may be {among}" if len(texts) > len(missing) else "too few columns hold text")
+        requested, candidates = " and ".join(map(repr, missing)), " or ".join(map(repr, texts[:6]))
+        raise UndecidedColumns(
+            f"{requested} may be {candidates}" if len(texts) > len(missing) else "too few columns hold text"
+        )
     if "summary" in missing:
         texts.sort(key=lambda name: -free[name].length)
     return dict(zip(missing, texts, strict=True))
@@ -275,14 +278,10 @@ def _longest(column: str, names: Sequence[str], free: Mapping[str, ColumnProfile
 
 def _questions(free: Mapping[str, ColumnProfile]) -> dict[str, str]:
     context = _longest("context", _profiles_that(free, "is_text"), free)
-    rest = {name: one for name, one in free.items() if name != context and not (one.is_id or one.is_constant)}
-    answers = [name for name in rest if _are_spans(free[name].values, free[context].values)]
-    found = _only("answers", answers)
-    return {
-        "question": _longest("question", [name for name in rest if name != found and rest[name].is_text], free),
-        "context": context,
-        "answers": found,
-    }
+    rest = [name for name, profile in free.items() if name != context and not (profile.is_id or profile.is_constant)]
+    answers = _only("answers", [name for name in rest if _are_spans(free[name].values, free[context].values)])
+    questions = [name for name in rest if name != answers and free[name].is_text]
+    return {"question": _longest("question", questions, free), "context": context, "answers": answers}
 
 
 def _are_spans(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
@@ -298,11 +297,11 @@ def _are_spans(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
 # --------------------------------------------------------------------------------------------------------------- header
 
 
-def resembles_header(first: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Returns True if a first row of cells is likely a header, though without any name that is wanted: all of several
-    cells are
-    such as columns are called by, each another; or each is one word without a digit, one of them nearly a name that is
-    wanted.
+def resembles_header(first: Sequence[str], names: Sequence[str]) -> bool:
+    """Returns True if a first row of cells is likely a header, though it has none of the requested ``names``.
+
+    Either its cells are several distinct usual names of columns, or each is a word without digits and one is similar to
+    a requested name.
 
     >>> resembles_header(["source", "target"], ["text", "label"]), resembles_header(["txt", "kind"], ["text", "label"])
     (True, True)
@@ -315,9 +314,9 @@ def resembles_header(first: Sequence[str], wanted: Sequence[str]) -> bool:
     """
     cells = [cell.strip().lower() for cell in first]
     words = all(cell.replace("_", "").isalpha() for cell in cells)
-    near = words and any(get_close_matches(cell, wanted, n=1, cutoff=NEAR) for cell in cells)
-    several = len(set(cells)) == len(cells) > 1
-    return near or (several and any(set(cells) <= names for names in (CALLED, *LANGUAGES)))
+    near = words and any(get_close_matches(cell, names, n=1, cutoff=NEAR) for cell in cells)
+    are_distinct = len(set(cells)) == len(cells) > 1
+    return near or (are_distinct and any(set(cells) <= usual for usual in (COLUMN_NAMES, *LANGUAGES)))
 
 
 def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int | None, usual: bool) -> bool:
@@ -325,8 +324,8 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
 
     Args:
         first: the cells of the first row.
-        others: those of the rows after it.
-        label: place of the label column, if there is one.
+        others: the cells of the rows after it.
+        label: position of the label column, if there is one.
         usual: True for formats that usually have a header, such as CSV.
     """
     cells = [cell.strip() for cell in first]
@@ -335,7 +334,7 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
         return usual
     if len(set(filled)) < len(filled) or len(cells) - len(filled) > 1:
         return False
-    if any(parse_number(cell) is not None or len(cell) > SHORT for cell in filled):
+    if any(parse_number(cell) is not None or len(cell) > MAX_LABEL_LENGTH for cell in filled):
         return False
     if label is not None:
         counts = Counter(row[label].strip() for row in others)
@@ -343,48 +342,51 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
             return False
         if len(counts) > 1 and min(counts.values()) > 1 and all(NAME.fullmatch(cell) for cell in filled):
             return True
-    numeric = [
-        place for place, cell in enumerate(cells) if cell and ColumnProfile.of(row[place] for row in others).numbers
-    ]
-    return usual or (len(others) > 1 and bool(numeric) and all(NAME.fullmatch(cell) for cell in filled))
+    has_numbers = any(
+        cell and ColumnProfile.of(row[index] for row in others).numbers for index, cell in enumerate(cells)
+    )
+    return usual or (len(others) > 1 and has_numbers and all(NAME.fullmatch(cell) for cell in filled))
 
 
-MOST = 20  # different values that a small column of names may have
+MAX_DISTINCT_NAMES = 20  # distinct values of a small column of names
 
 
 def implausible_classes(values: Sequence[str]) -> str | None:
-    """Returns what a column of class names seems to hold instead: "text" or "numbers" if more than half of its values
-    differ and are such, "ids" if more than half, and more than 20, differ; else None.
+    """Returns what a column of class names seems to hold instead; None if they are plausible.
+
+    It is "text" or "numbers" if more than half of the values are distinct and of this kind, "ids" if more than half,
+    and more than 20, are distinct.
 
     >>> implausible_classes(["fr", "de", "es"]), implausible_classes(["a dog", "the cat", "two cats", "no cat"])
     (None, 'text')
     """
-    different = set(values)
-    if len(different) <= max(3, len(values) / 2):
+    distinct = set(values)
+    if len(distinct) <= max(3, len(values) / 2):
         return None
-    if sum(" " in value for value in different) > len(different) / 2:
+    if sum(" " in value for value in distinct) > len(distinct) / 2:
         return "text"
-    if all(parse_number(value) is not None for value in different):
+    if all(parse_number(value) is not None for value in distinct):
         return "numbers"
-    return "ids" if len(different) > MOST else None
+    return "ids" if len(distinct) > MAX_DISTINCT_NAMES else None
 
 
 def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) -> None:
-    """Raises `HeedfulError` for a tag column that holds no tags, such as a third parallel text."""
-    for place, column in enumerate(rows[0].values):
+    """Raises `HeedfulError` for a tag column without tags, such as a third parallel text."""
+    for index, column in enumerate(rows[0].values):
         tags = [row.values[column] for row in rows] if kinds[column] == "tag?" else []
         if implausible_classes(tags):
-            where = rows.columns[place] if len(sources) > 1 else display_name(sources[0])
+            path = rows.columns[index] if len(sources) > 1 else display_name(sources[0])
             raise HeedfulError(
                 f"{len(set(tags)):,} different values of {column!r} in {plural(len(tags), 'row')}, such as "
-                f"{brief(tags[0])!r}, in {where}:{rows[0].line}; give {' and '.join(required_columns(kinds))} alone, "
+                f"{brief(tags[0])!r}, in {path}:{rows[0].line}; give {' and '.join(required_columns(kinds))} alone, "
                 f"or a {column} that many rows share, such as fr"
             )
 
 
 def check_header(rows: Rows, kinds: Mapping[str, Kind]) -> None:
-    """Raises `HeedfulError` if the first row of a table that is read by position is likely a header: its values could
-    be column names, and its label is unique while every other label recurs.
+    """Raises `HeedfulError` if the first row of a table that is read by position is likely a header.
+
+    Its values could then be column names, and its label is unique while every other label recurs.
     """
     label = next((column for column in rows[0].values if kinds[column] == "label"), None)
     if label is None or not all(column.isdecimal() for column in rows.columns):

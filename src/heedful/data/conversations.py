@@ -14,32 +14,31 @@ from heedful.errors import HeedfulError
 
 PAIR = ("prompt", "completion")
 KINDS: dict[str, Kind] = {"messages": "messages", "prompt": "text", "completion": "text"}
-LOOKED_FOR: dict[str, Kind] = {"text": "text?", "messages": "messages?", "prompt": "text?", "completion": "text?"}
+COLUMNS: dict[str, Kind] = {"text": "text?", "messages": "messages?", "prompt": "text?", "completion": "text?"}
 FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 
 
 def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit: int | None = None) -> Rows | None:
-    """The rows of tables that hold instructions; None where they hold something else (documents).
+    """Returns the rows of tables with instructions or conversations; None for other sources (documents).
 
-    A table that has no ``text`` but ``messages``, or ``prompt`` and ``completion``, is one of these; so is one of which
-    ``names`` tells two columns, the prompt's and the completion's. A row is ``{"prompt", "completion"}``, two texts, or
-    ``{"messages"}``, a tuple of mappings with their ``role`` and ``content``. Rows with a blank text are left out and
-    counted in ``Rows.skipped``.
+    Such a table has ``messages``, or ``prompt`` and ``completion``, and no ``text``, or two columns in ``names``: the
+    prompt's and the completion's. A row is ``{"prompt", "completion"}``, two texts, or ``{"messages"}``, a tuple of
+    mappings with their ``role`` and ``content``. Rows with a blank text are left out and counted in ``Rows.skipped``.
 
-    Raises ``HeedfulError``, naming file and line, for messages that are none, or none of which is the assistant's.
+    Raises ``HeedfulError``, naming file and line, for messages of another form, or without any of the assistant's.
     """
     if any(source == STDIN or extension(source) not in EXTENSIONS for source in sources):
         return None
     if names is None:
-        found = _instruction_columns(sources[0])
+        columns = _instruction_columns(sources[0])
     else:
-        found = PAIR if len(names) == 2 else ()
-    if not found:
+        columns = PAIR if len(names) == 2 else ()
+    if not columns:
         return None
-    rows = Rows(columns=names or found)
+    rows = Rows(columns=names or columns)
     for source in sources:
-        for line, values in Table(source, {column: KINDS[column] for column in found}, names):
-            row = dict(zip(found, values, strict=False))
+        for line, values in Table(source, {column: KINDS[column] for column in columns}, names):
+            row = dict(zip(columns, values, strict=False))
             if "messages" in row:
                 row["messages"] = _messages(row["messages"], f"{display_name(source)}:{line}")
             elif not row or not all(text.strip() for text in row.values()):
@@ -56,39 +55,39 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
 
 
 def _instruction_columns(source: str) -> tuple[str, ...]:
-    """Which columns of a table make it one of instructions; () where none do."""
-    table = Table(source, LOOKED_FOR)
-    line = next((line for line, values in table if values), None)  # a table knows its columns from its first row on
-    there = set(table.chosen_columns)
-    if len(there) == 1 and there.issubset(PAIR):
-        (one,) = there
-        (other,) = set(PAIR) - there
+    """Returns the instruction columns of a table; () if it has none."""
+    table = Table(source, COLUMNS)
+    line = next((line for line, values in table if values), None)  # sets the chosen columns
+    present = set(table.chosen_columns)
+    if len(present) == 1 and present.issubset(PAIR):
+        (column,) = present
+        (missing,) = set(PAIR) - present
         raise HeedfulError(
-            f"{one!r} and no {other!r}, in {display_name(source)}:{line}; call the other column so, or name both: "
-            f"--data.columns PROMPT,COMPLETION; plain text is learned from one: --data.columns {one}"
+            f"{column!r} and no {missing!r}, in {display_name(source)}:{line}; rename the other column, or name both: "
+            f"--data.columns PROMPT,COMPLETION; for plain text name one: --data.columns {column}"
         )
-    if "text" in there:
+    if "text" in present:
         return ()
-    return ("messages",) if "messages" in there else PAIR if there.issuperset(PAIR) else ()
+    return ("messages",) if "messages" in present else PAIR if present.issuperset(PAIR) else ()
 
 
-def _messages(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
-    """The messages of a row, checked."""
-    if isinstance(value, str):  # a cell
+def _messages(value: Any, location: str) -> tuple[Mapping[str, Any], ...]:
+    """Returns the messages of a row. Raises `HeedfulError` for another form."""
+    if isinstance(value, str):  # a cell of a text table
         try:
             value = json.loads(value)
         except ValueError:
-            raise HeedfulError(f"messages are no JSON list, in {where}; write {FORM}") from None
+            raise HeedfulError(f"messages are not a JSON list, in {location}; write {FORM}") from None
     if not isinstance(value, list | tuple) or not value:
-        raise HeedfulError(f"messages are no list of them, in {where}; write {FORM}")
+        raise HeedfulError(f"messages are not a list of messages, in {location}; write {FORM}")
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
-            raise HeedfulError(f'message {number} has no "role" and "content" of text, in {where}; write {FORM}')
+            raise HeedfulError(f'message {number} has no "role" and "content" of text, in {location}; write {FORM}')
     if not any(message["role"] == "assistant" and message["content"].strip() for message in value):
         raise HeedfulError(
-            f"no message is the assistant's, in {where}, so that there is nothing to learn; its role is written "
+            f"no message is the assistant's, in {location}, so there is nothing to learn; write its role as "
             '"assistant"'
         )
     return tuple({key: content for key, content in message.items() if content is not None} for message in value)

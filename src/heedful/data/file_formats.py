@@ -14,10 +14,10 @@ from heedful.data.text_files import STDIN, extension, open_file
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
 BYTES = 1 << 20  # bytes of a file that are examined
-MOST = 0.95  # share of a table's lines that have the same number of cells
-LABELS, EACH = 100, 3  # labelled lines: maximum number of labels, and minimum mean of lines a label
+MIN_EQUAL = 0.95  # minimum fraction of a table's lines with the same number of cells
+MAX_LABELS, MIN_LINES = 100, 3  # of labelled lines: number of labels, and mean number of lines a label
 LABEL = re.compile(r"\w([\w:+/#.-]{0,38}[\w+#])?")  # the first word of a labelled line
-CALLED = {
+NOTES = {
     ",": "cells between commas (CSV)",
     ";": "cells between semicolons (CSV)",
     "\t": "cells between tabs",
@@ -50,9 +50,11 @@ class Format(NamedTuple):
 
 
 def detect_format(path: str, labelled: bool = False) -> Format:
-    """Returns the format of a file. ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` tell it, standard input is TSV;
-    the delimiter of ``.csv`` (comma, semicolon or tab) is inferred. The format of any other file is inferred from its
-    first MiB; ``labelled`` allows lines of a label, a space and a text.
+    """Returns the format of a file.
+
+    The extensions ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` determine it; standard input is TSV. The delimiter
+    of ``.csv`` (comma, semicolon or tab) is inferred. The format of any other file is inferred from its first MiB;
+    ``labelled`` allows lines of a label, a space and a text.
     """
     match ".tsv" if path == STDIN else extension(path):
         case ".tsv":
@@ -63,7 +65,7 @@ def detect_format(path: str, labelled: bool = False) -> Format:
             return Format("parquet")
         case ".csv":
             delimiter = _delimiter(_beginning(path), ",;\t") or ","
-            return Format("csv", delimiter, "" if delimiter == "," else CALLED[delimiter])
+            return Format("csv", delimiter, "" if delimiter == "," else NOTES[delimiter])
         case _:
             return _detect_from_lines(_beginning(path), labelled)
 
@@ -73,8 +75,8 @@ def _beginning(path: str) -> list[str]:
     with open_file(path) as stream:
         content = stream.read(BYTES)
     lines = content.decode(errors="replace").removeprefix("\ufeff").split("\n")
-    whole = lines if len(content) < BYTES or len(lines) == 1 else lines[:-1]
-    return [line.removesuffix("\r") for line in whole if line.strip()]
+    complete = lines if len(content) < BYTES or len(lines) == 1 else lines[:-1]
+    return [line.removesuffix("\r") for line in complete if line.strip()]
 
 
 def _detect_from_lines(lines: Sequence[str], labelled: bool) -> Format:
@@ -87,9 +89,9 @@ def _detect_from_lines(lines: Sequence[str], labelled: bool) -> Format:
         return Format("jsonl", note="an object a line (JSON)") if _is_object(lines[0]) else Format("text")
     delimiter = _delimiter(lines, "\t,;")
     if delimiter == "\t":
-        return Format("tsv", note=CALLED["\t"])
+        return Format("tsv", note=NOTES["\t"])
     if delimiter:
-        return Format("csv", delimiter, CALLED[delimiter])
+        return Format("csv", delimiter, NOTES[delimiter])
     if labelled and _are_labelled(lines):
         return Format("labelled", note="a label, a space and a text a line")
     return Format("text")
@@ -102,12 +104,12 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def _delimiter(lines: Sequence[str], among: str) -> str | None:
-    """Returns the first delimiter with which nearly all rows have the same number of cells, two at least; else None."""
-    for delimiter in among:
+def _delimiter(lines: Sequence[str], candidates: str) -> str | None:
+    """Returns the first delimiter that gives nearly all rows the same number of cells, at least two; else None."""
+    for delimiter in candidates:
         widths = [len(cells) for cells in _rows(lines, delimiter) if any(cells)]
         width, count = Counter(widths).most_common(1)[0] if widths else (0, 0)
-        if width > 1 and count >= MOST * len(widths) and (len(widths) > 1 or delimiter == "\t"):
+        if width > 1 and count >= MIN_EQUAL * len(widths) and (len(widths) > 1 or delimiter == "\t"):
             return delimiter
     return None
 
@@ -126,6 +128,6 @@ def _are_labelled(lines: Sequence[str]) -> bool:
     pairs = [line.split(" ", 1) for line in lines]
     full = [(first, rest) for first, *more in pairs for rest in more if rest.strip()]
     labels = {first for first, _ in full}
-    if len(full) < MOST * len(lines) or not 1 < len(labels) <= max(2, min(LABELS, len(full) / EACH)):
+    if len(full) < MIN_EQUAL * len(lines) or not 1 < len(labels) <= max(2, min(MAX_LABELS, len(full) / MIN_LINES)):
         return False
     return all(map(LABEL.fullmatch, labels)) and fmean(len(rest.split()) for _, rest in full) >= 2

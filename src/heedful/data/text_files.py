@@ -22,20 +22,20 @@ from heedful.errors import HeedfulError
 STDIN = "-"
 COMPRESSED = (".gz", ".xz", ".zst")
 UNPACK = {".gz": "gzip -dc", ".xz": "xz -dc", ".zst": "zstd -dc"}
-# first bytes of files mistaken for text, and their format
-FORMS = {
+# First bytes of files mistaken for text, and their format.
+FORMATS = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
     b"GIF8": "a GIF image",
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Word and Excel write them",
 }
-LONG = 1000  # characters of a path that a message prints whole
+MAX_PATH = 1000  # characters of a path that a message prints whole
 CHUNK = 1 << 14  # bytes of a buffer
-PACKED = 1 << 9  # bytes of a .zst file that are decompressed at a time: they become 16 MiB at most
+COMPRESSED_CHUNK = 1 << 9  # bytes of a .zst file that are decompressed at a time, to 16 MiB at most
+LONGEST_ROW = 1 << 24  # bytes of a line that is one example; tokenizers need some hundred bytes for each
 # A decompression bomb expands to more than BOMB_BYTES and BOMB_RATIO times its size. Measured ratios: English text 2
-# to 4, logs of packages 9 to 15, a line a second that says the same 26 (.gz) and 267 (.xz), zeros 1,000 to 30,000.
-LONGEST_ROW = 1 << 24  # bytes of a line that is one example; tokenizers take some hundred bytes for each
+# to 4, logs of packages 9 to 15, repeated equal lines 26 (.gz) and 267 (.xz), zeros 1,000 to 30,000.
 BOMB_BYTES, BOMB_RATIO = 1 << 28, 500
 
 
@@ -49,7 +49,7 @@ def display_name(path: str) -> str:
 
 
 def extension(path: str) -> str:
-    """Returns the last extension before that of a compression, in lower case ("" if none)."""
+    """Returns the last extension in lower case, ignoring that of a compression; "" if there is none."""
     name = Path(path.lower())
     return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
 
@@ -66,14 +66,14 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[int, str]]:
-    """Yields lines like `read_lines`, with their line ends: a CSV field may hold them. `longest` None: no limit."""
+    """Yields lines like `read_lines`, with their line ends, which CSV fields may contain. `longest` None: no limit."""
     with open_file(path) as stream:
-        most = -1 if longest is None else longest + 1
-        for number, line in enumerate(iter(lambda: stream.readline(most), b""), 1):
+        limit = -1 if longest is None else longest + 1
+        for number, line in enumerate(iter(lambda: stream.readline(limit), b""), 1):
             if longest is not None and len(line) > longest:
                 raise HeedfulError(
-                    f"a line of more than {longest:,} bytes, in {display_name(path)}:{number}; split it, since no "
-                    "example may be as long"
+                    f"a line of more than {longest:,} bytes, in {display_name(path)}:{number}; split it: "
+                    "an example must be shorter"
                 )
             yield number, decode_line(line, path, number)
 
@@ -85,14 +85,14 @@ def decode_line(line: bytes, path: str, number: int) -> str:
             raise NotText(
                 f"UTF-16 text, in {display_name(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file"
             )
-        form = next((form for magic, form in FORMS.items() if line.startswith(magic)), None)
-        if form:
+        file_format = next((name for magic, name in FORMATS.items() if line.startswith(magic)), None)
+        if file_format:
             raise NotText(
-                f"{display_name(path)} is {form}, and text is wanted; save its text as UTF-8 and give that file"
+                f"{display_name(path)} is {file_format}, and text is wanted; save its text as UTF-8 and give that file"
             )
     if b"\0" in line:
         raise NotText(
-            f"a NUL byte, so this is no text, in {display_name(path)}:{number}; give a text file, or name a "
+            f"a NUL byte, so this is not text, in {display_name(path)}:{number}; give a text file, or name a "
             f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
         )
     try:
@@ -106,7 +106,7 @@ def decode_line(line: bytes, path: str, number: int) -> str:
 
 
 def _conversion_command(path: str) -> str:
-    """Returns the command that converts a file to UTF-8 from the likeliest encoding."""
+    """Returns the command that converts a file to UTF-8 from the most likely encoding."""
     unpack = UNPACK.get(Path(path).suffix.lower())
     convert = "iconv -f WINDOWS-1252 -t UTF-8"
     return f"{unpack} {path} | {convert}" if unpack else f"{convert} {path}"
@@ -119,13 +119,14 @@ def read_text(path: str) -> str:
 
 
 def files_below(folder: str, without: Container[str] = ()) -> Iterator[str]:
-    """Yields the files in a folder by name, then those in its sub-folders, without hidden ones and folders named in
-    `without`. Raises `HeedfulError` for an unreadable folder.
+    """Yields the files in a folder by name, then those in its sub-folders.
+
+    Hidden ones and folders named in `without` are left out. Raises `HeedfulError` for an unreadable folder.
     """
-    for here, folders, files in os.walk(folder, onerror=_unreadable):
+    for parent, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in without)
-        paths = (os.path.join(here, name) for name in sorted(files) if not name.startswith("."))
-        yield from (path for path in paths if os.path.isfile(path))  # no pipe or socket, no link to nowhere
+        paths = (os.path.join(parent, name) for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if os.path.isfile(path))  # no pipe, socket or broken link
 
 
 def subfolders(folder: str) -> list[str]:
@@ -140,22 +141,22 @@ def subfolders(folder: str) -> list[str]:
 
 def _unreadable(error: OSError) -> None:
     raise HeedfulError(
-        f"{error.filename} cannot be read ({error.strerror or error}); mend that or give another folder"
+        f"{error.filename} cannot be read ({error.strerror or error}); correct that or give another folder"
     ) from error
 
 
 @contextmanager
 def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
-    """Opens a file for reading bytes, decompressed by its last extension. Raises ``HeedfulError`` for what fails in the
-    block.
+    """Opens a file for reading bytes, decompressed by its last extension.
 
-    With ``pipes`` a named pipe is read, such as ``<(zcat FILE)`` of a shell; devices and sockets never are.
+    With ``pipes`` a named pipe is read, such as ``<(zcat FILE)`` of a shell; devices and sockets never are. Raises
+    ``HeedfulError`` for errors when opening the file and in the block.
     """
     if path == STDIN:
         yield sys.stdin.buffer
         return
     if not path:
-        raise HeedfulError("an empty name is given and a file is wanted; name a file")
+        raise HeedfulError("the file name is empty; name a file")
     file = Path(path)
     try:
         if file.is_dir():
@@ -163,7 +164,7 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
         if not file.exists():
             name = path if path.isprintable() and path.strip() else repr(path)
             if file.is_symlink():
-                raise HeedfulError(f"{name} is a broken link, to {os.readlink(file)!r}; mend it or take it away")
+                raise HeedfulError(f"{name} is a broken link, to {os.readlink(file)!r}; correct or remove it")
             raise HeedfulError(f"no such file: {name}; {_similar_name(file)}")
         mode = file.stat().st_mode
         if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
@@ -173,11 +174,13 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
     except EOFError as error:
         raise HeedfulError(f"{path} is cut off before its end; copy or download it again") from error
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise HeedfulError(f"{path} is no whole {file.suffix} file ({error}); copy or download it again") from error
+        raise HeedfulError(
+            f"{path} is not a complete {file.suffix} file ({error}); copy or download it again"
+        ) from error
     except OSError as error:
         raise HeedfulError(
-            f"{path if len(path) < LONG else path[:99] + '...'} cannot be read ({error.strerror or error}); "
-            "mend that or give another file"
+            f"{path if len(path) < MAX_PATH else path[:99] + '...'} cannot be read ({error.strerror or error}); "
+            "correct that or give another file"
         ) from error
 
 
@@ -195,11 +198,11 @@ def _decompressed(file: Path) -> IO[bytes]:
 
 
 class _LimitedReader(io.RawIOBase):
-    """Bytes of a compressed file. Raises for a decompression bomb as soon as the limit is reached."""
+    """Bytes of a compressed file. Raises `HeedfulError` for a decompression bomb when the limit is reached."""
 
     def __init__(self, file: Path, stream: io.BufferedIOBase | io.RawIOBase | gzip.GzipFile | lzma.LZMAFile) -> None:
         self._file, self._stream = file, stream
-        self._most = max(BOMB_BYTES, BOMB_RATIO * file.stat().st_size)
+        self._limit = max(BOMB_BYTES, BOMB_RATIO * file.stat().st_size)
         self._count = 0
 
     def readable(self) -> bool:
@@ -208,11 +211,11 @@ class _LimitedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         count = self._stream.readinto(buffer) or 0
         self._count += count
-        if self._count > self._most:
+        if self._count > self._limit:
             size = self._file.stat().st_size
             raise HeedfulError(
                 f"{self._file} has {size:,} bytes and expands to more than {self._count - count:,}, over "
-                f"{BOMB_RATIO} times as many, as no text does; if it is meant, decompress it and give that file"
+                f"{BOMB_RATIO} times as many, unlike text; if this is intended, decompress it and give that file"
             )
         return count
 
@@ -224,33 +227,33 @@ class _LimitedReader(io.RawIOBase):
 class _ZstdReader(io.RawIOBase):
     """Frames of a .zst file, decompressed on reading: the library's own stream accepts a truncated file."""
 
-    def __init__(self, file: IO[bytes], library: ModuleType) -> None:  # both at hand, so that `close` finds the file
+    def __init__(self, file: IO[bytes], library: ModuleType) -> None:  # both set first, so that `close` finds the file
         self._file, self._library, self._name = file, library, file.name
         self._frame: Any = None
-        self._packed = b""
-        self._held = memoryview(b"")
+        self._pending = b""
+        self._output = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._held:
-            packed, self._packed = self._packed or self._file.read(PACKED), b""
-            if not packed:
+        while not self._output:
+            compressed, self._pending = self._pending or self._file.read(COMPRESSED_CHUNK), b""
+            if not compressed:
                 if self._frame is not None:
                     raise EOFError
                 return 0
             self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
             try:
-                self._held = memoryview(self._frame.decompress(packed))
+                self._output = memoryview(self._frame.decompress(compressed))
             except self._library.ZstdError as error:
-                reason = f"{self._name} is no whole .zst file ({error})"
+                reason = f"{self._name} is not a complete .zst file ({error})"
                 raise HeedfulError(f"{reason}; copy or download it again") from error
             if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
-        taken = self._held[: len(buffer)]
-        buffer[: len(taken)], self._held = taken, self._held[len(taken) :]  # a view: nothing is copied
-        return len(taken)
+                self._pending, self._frame = self._frame.unused_data, None
+        chunk = self._output[: len(buffer)]
+        buffer[: len(chunk)], self._output = chunk, self._output[len(chunk) :]  # a view, not a copy
+        return len(chunk)
 
     def close(self) -> None:
         self._file.close()
@@ -268,9 +271,9 @@ def require_library(library: str, path: str) -> ModuleType:
 def _similar_name(file: Path) -> str:
     folder = file.parent
     if not folder.is_dir():
-        return f"there is no folder {folder} either, check the path"
+        return f"there is no folder {folder} either; check the path"
     names = sorted(path.name for path in folder.iterdir())
-    # A compressed twin first: "train.en" is asked for, "train.en.gz" is there.
+    # The compressed file first: "train.en.gz" for "train.en".
     close = [name for name in names if name in {file.name + end for end in COMPRESSED}]
     close = close or get_close_matches(file.name, names, n=1)
-    return f"did you mean {str(folder / close[0])!r}?" if close else f"check the path, {folder} holds no such name"
+    return f"did you mean {str(folder / close[0])!r}?" if close else f"check the path; {folder} has no similar name"

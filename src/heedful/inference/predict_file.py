@@ -276,13 +276,13 @@ def _named(
 ) -> list[Prediction]:
     """Returns the predictions; an error names the file and line of its input."""
     try:
-        with warnings.naming(lambda position: block[position].where):
+        with warnings.naming(lambda position: block[position].location):
             return pipe.answer_block([given.input for given in block], resolved)
     except HeedfulError as error:
         if isinstance(error.__cause__, InputError):  # it has the name already
             raise
         with _silent():
-            where = block[_first_failing(pipe, block, resolved)].where
+            where = block[_first_failing(pipe, block, resolved)].location
         raise HeedfulError(str(error) if where in str(error) else f"{error}, in {where}") from None
 
 

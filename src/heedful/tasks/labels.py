@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.data import Row, Rows
 from heedful.data.cell_values import brief
-from heedful.data.column_inference import MOST, implausible_classes
+from heedful.data.column_inference import MAX_DISTINCT_NAMES, implausible_classes
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content_digest
 from heedful.data.text_files import extension
@@ -59,7 +59,7 @@ def label_ids(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
 
 def _texts_for_labels(labels: Sequence[str]) -> str | None:
     """Returns a hint if the training labels look like texts, as they do where columns are exchanged."""
-    if len(labels) <= MOST or implausible_classes(labels) != "text":
+    if len(labels) <= MAX_DISTINCT_NAMES or implausible_classes(labels) != "text":
         return None
     return (
         f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like text; if they are, say which "
