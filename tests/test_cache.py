@@ -26,6 +26,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.models import build
+from tolerances import assert_close
 
 SCHEMES = [
     NoPosition(),
@@ -73,10 +74,6 @@ def in_steps(model: nn.Module, ids: Tensor, mask: Tensor | None, cache: Cache, s
     return torch.cat(parts, 1)
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
-
-
 PADDING = {
     "none": None,
     "left": [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]],
@@ -97,7 +94,7 @@ def test_cached_is_uncached(position: Position, capacity: int | None, padding: s
         mask = torch.cat((torch.tensor(PADDING[padding]).bool(), torch.ones(2, 7, dtype=torch.bool)), 1)
     cached = in_steps(model, ids, mask, Cache(2, capacity=capacity), steps)
     real = torch.ones(2, 12, dtype=torch.bool) if mask is None else mask
-    close(cached[real], model(ids, mask)[real])
+    assert_close(cached[real], model(ids, mask)[real])
 
 
 @torch.no_grad()
@@ -109,7 +106,7 @@ def test_tokens_after_a_padded_start_need_no_mask(position: Position, capacity: 
     cache = Cache(2, capacity=capacity)
     model(ids[:, :5], start, cache=cache)
     whole = torch.cat((start, torch.ones(2, 2, dtype=torch.bool)), 1)
-    close(model(ids[:, 5:], cache=cache), model(ids, whole)[:, 5:])
+    assert_close(model(ids[:, 5:], cache=cache), model(ids, whole)[:, 5:])
 
 
 @torch.no_grad()
@@ -134,7 +131,7 @@ def test_a_sliding_window(position: Position, window: int, kind: str, padding: s
         assert (kind, padding) in [("sliding", "right"), ("sliding", "mixed")]
         return
     real = torch.ones(2, 12, dtype=torch.bool) if mask is None else mask
-    close(cached[real], model(ids, mask)[real])
+    assert_close(cached[real], model(ids, mask)[real])
 
 
 @torch.no_grad()
@@ -172,7 +169,7 @@ def test_cross_attention_is_projected_once(position: Position, capacity: int | N
         parts.append(model.decode(target[:, t : t + 1], memory, memory_mask=mask, cache=cache))
         assert all(cross.pair[0].size(2) == 7 for _, cross in cache.pairs)
     assert len(calls) == 2
-    close(model.head(torch.cat(parts, 1)), model(source, target, mask))
+    assert_close(model.head(torch.cat(parts, 1)), model(source, target, mask))
 
 
 @torch.no_grad()
@@ -190,7 +187,7 @@ def test_rows_are_reordered_repeated_and_dropped(capacity: int | None, rows: lis
     rest = model.decode(target[order, 3:], memory[order], memory_mask=mask[order], cache=cache)
     full = torch.cat((real, torch.ones(2, 2, dtype=torch.bool)), 1)
     whole = model.decode(target[order], memory[order], full[order], mask[order])
-    close(rest, whole[:, 3:])
+    assert_close(rest, whole[:, 3:])
 
 
 def test_select_before_anything_is_remembered() -> None:
@@ -218,7 +215,7 @@ def test_what_is_cropped_was_never_read(position: Position, capacity: int | None
         text = torch.cat((ids[:, :length], tail[:, length:]), 1)
         cached = [model(text[:, at : at + 2], mask[:, at : at + 2], cache=cache) for at in range(length, 12, 2)]
         real = mask[:, length:]
-        close(torch.cat(cached, 1)[real], model(text, mask)[:, length:][real])
+        assert_close(torch.cat(cached, 1)[real], model(text, mask)[:, length:][real])
 
 
 @torch.no_grad()
@@ -229,7 +226,7 @@ def test_cropping_leaves_the_source(capacity: int | None) -> None:
     memory, cache = model.encode(source), Cache(2, capacity=capacity)
     model.decode(target.flip(1), memory, cache=cache)
     cache.crop(0)
-    close(model.decode(target, memory, cache=cache), model.decode(target, memory))
+    assert_close(model.decode(target, memory, cache=cache), model.decode(target, memory))
 
 
 @torch.no_grad()
@@ -277,8 +274,8 @@ def test_the_model_keeps_nothing() -> None:
     for t in range(6):
         parts[0].append(model(a[:, t : t + 1], cache=first))
         parts[1].append(model(b[:, t : t + 1], cache=second))
-    close(torch.cat(parts[0], 1), model(a))
-    close(torch.cat(parts[1], 1), model(b))
+    assert_close(torch.cat(parts[0], 1), model(a))
+    assert_close(torch.cat(parts[1], 1), model(b))
 
 
 @torch.no_grad()
@@ -289,7 +286,7 @@ def test_a_cache_can_be_copied_and_pickled(capacity: int | None) -> None:
     model(ids[:, :3], cache=cache)
     expected = model(ids)[:, 3:]
     for again in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache)), cache):
-        close(model(ids[:, 3:], cache=again), expected)
+        assert_close(model(ids[:, 3:], cache=again), expected)
 
 
 @torch.no_grad()
@@ -307,4 +304,4 @@ def test_growing_can_be_trained_through() -> None:
     ids = torch.randint(20, (1, 4))
     whole = torch.autograd.grad(model(ids).square().sum(), model.embedding.token.weight)[0]
     stepped = in_steps(model, ids, None, cache, [2, 2]).square().sum()
-    close(torch.autograd.grad(stepped, model.embedding.token.weight)[0], whole)
+    assert_close(torch.autograd.grad(stepped, model.embedding.token.weight)[0], whole)

@@ -47,6 +47,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.models import build
 from heedful.stack import Block, Stack
+from tolerances import assert_close
 
 SCHEMES = [
     NoPosition(),
@@ -64,10 +65,6 @@ def loud(model: nn.Module, std: float = 0.4) -> nn.Module:
     for parameter in model.double().parameters():
         nn.init.normal_(parameter, std=std)
     return model.eval()
-
-
-def close(a: Tensor, b: Tensor, atol: float = 1e-10) -> None:
-    torch.testing.assert_close(a, b, atol=atol, rtol=0)
 
 
 # ------------------------------------------------------------------------------------------- torch's layers
@@ -110,7 +107,7 @@ def test_torch_encoder_layer(placement: str, activation: str, mask: str) -> None
         src_mask=torch.ones(5, 5).triu(1).bool() if mask == "causal" else None,
         src_key_padding_mask=~real if mask == "padding" else None,
     )
-    close(block(x, mask=given), expected)
+    assert_close(block(x, mask=given), expected)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
@@ -129,7 +126,7 @@ def test_torch_decoder_layer(placement: str, lengths: tuple[int, int]) -> None:
     x, memory = (torch.randn(2, n, 16, dtype=torch.float64) for n in (queries, keys))
     seen = torch.arange(keys) < torch.tensor([[keys], [max(1, keys - 2)]])
     expected = theirs(x, memory, tgt_mask=torch.ones(queries, queries).triu(1).bool(), memory_key_padding_mask=~seen)
-    close(block(x, mask="causal", memory=memory, memory_mask=seen[:, None, None, :]), expected)
+    assert_close(block(x, mask="causal", memory=memory, memory_mask=seen[:, None, None, :]), expected)
 
 
 def test_sandwich_by_its_equation() -> None:
@@ -137,7 +134,7 @@ def test_sandwich_by_its_equation() -> None:
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     one, two = block.attention_residual, block.feed_forward_residual
     middle = x + one.out(block.attention(one.before(x)))
-    close(block(x), middle + two.out(block.feed_forward(two.before(middle))))
+    assert_close(block(x), middle + two.out(block.feed_forward(two.before(middle))))
 
 
 @pytest.mark.parametrize(("placement", "norms"), [("pre", 5), ("post", 4), ("sandwich", 9)])
@@ -269,11 +266,11 @@ def test_transformers_llama(scaling: str, kind: str, exactly: Callable[..., Tens
     ids = torch.randint(50, (2, 100))
     expected = exactly(theirs, ids)
     assert expected.abs().max() > 1
-    close(ours(ids), expected)
+    assert_close(ours(ids), expected)
     real = torch.arange(100) >= torch.tensor([[0], [30]])  # left padding: positions begin at the first real token
     place = (real.cumsum(1) - 1).clamp(min=0)
     padded = exactly(theirs, ids, attention_mask=real.long(), position_ids=place)
-    close(ours(ids, real)[real], padded[real])
+    assert_close(ours(ids, real)[real], padded[real])
 
 
 T5 = [
@@ -346,7 +343,7 @@ def test_transformers_t5(gated: bool, scaled_head: bool, exactly: Callable[..., 
     real = torch.arange(30) < torch.tensor([[30], [11]])
     expected = exactly(theirs, source, attention_mask=real.long(), decoder_input_ids=target)
     assert expected.abs().max() > 0.1
-    close(ours(source, target, real), expected)
+    assert_close(ours(source, target, real), expected)
 
 
 BART = [
@@ -412,7 +409,7 @@ def test_transformers_bart(exactly: Callable[..., Tensor]) -> None:
     real = torch.arange(30) < torch.tensor([[30], [11]])
     expected = exactly(theirs, source, attention_mask=real.long(), decoder_input_ids=target)
     assert expected.abs().max() > 0.1
-    close(ours(source, target, real), expected)
+    assert_close(ours(source, target, real), expected)
 
 
 # ------------------------------------------------------------------------------------------- however it is padded
@@ -453,7 +450,7 @@ def test_padding_changes_nothing(position: Position, sides: list[str], family: s
     together = model(ids, mask)
     assert together.isfinite().all()
     for i, row in enumerate(ROWS):
-        close(together[i][mask[i]], model(row[None])[0])
+        assert_close(together[i][mask[i]], model(row[None])[0])
 
 
 @torch.no_grad()
@@ -476,7 +473,7 @@ def test_padding_changes_nothing_in_pairs(position: Position, sides: list[str]) 
     together = model(source, target, source_mask, target_mask)
     assert together.isfinite().all()
     for i, (row, aim) in enumerate(zip(ROWS, targets, strict=True)):
-        close(together[i][target_mask[i]], model(row[None], aim[None])[0])
+        assert_close(together[i][target_mask[i]], model(row[None], aim[None])[0])
 
 
 @POSITIONS
@@ -495,7 +492,7 @@ def test_a_row_of_padding_alone(position: Position, norm: str) -> None:
     source_mask, target_mask = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 4, dtype=torch.bool)
     source_mask[1], target_mask[1] = False, False
     logits = model(source, target, source_mask, target_mask)
-    torch.testing.assert_close(logits[:1], model(source[:1], target[:1]), atol=1e-5, rtol=0)
+    assert_close(logits[:1], model(source[:1], target[:1]))
     logits.square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
@@ -511,7 +508,7 @@ def test_a_mask_of_ones_and_zeros_is_a_mask(kind: torch.dtype) -> None:
         y = model(ids, mask.to(kind))
     except HeedfulError:
         return
-    close(y[:, :3], model(ids, mask.bool())[:, :3])
+    assert_close(y[:, :3], model(ids, mask.bool())[:, :3])
 
 
 # ------------------------------------------------------------------------------------------- heads
@@ -535,7 +532,7 @@ def test_a_head_has_its_shape(head: str) -> None:
     ids = torch.randint(20, (2, 5))
     assert model(ids).shape == shape
     assert model.hidden(ids).shape == (2, 5, 16)
-    torch.testing.assert_close(model(ids, torch.ones(2, 5, dtype=torch.bool)), model(ids))
+    assert_close(model(ids, torch.ones(2, 5, dtype=torch.bool)), model(ids))
 
 
 @pytest.mark.parametrize("pooling", ["first", "last", "mean", "max"])
@@ -547,8 +544,8 @@ def test_pooling_over_real_tokens(pooling: str) -> None:
     for i, row in enumerate(pool(hidden, real, pooling)):
         chosen = hidden[i][real[i]]
         by_hand = {"first": chosen[0], "last": chosen[-1], "mean": chosen.mean(0), "max": chosen.amax(0)}[pooling]
-        torch.testing.assert_close(row, by_hand)
-    torch.testing.assert_close(pool(hidden, None, pooling), pool(hidden, torch.ones(3, 5).bool(), pooling))
+        assert_close(row, by_hand)
+    assert_close(pool(hidden, None, pooling), pool(hidden, torch.ones(3, 5).bool(), pooling))
     assert pool(hidden, torch.zeros(3, 5).bool(), pooling).isfinite().all()
 
 
@@ -556,7 +553,7 @@ def test_pooled_is_of_unit_length_where_asked() -> None:
     config = EncoderConfig(
         embedding=EmbeddingConfig(vocab_size=20), encoder=STACK, head=PooledHead(pooling="max", normalise=True)
     )
-    torch.testing.assert_close(build(config)(torch.randint(20, (3, 5))).norm(dim=1), torch.ones(3))
+    assert_close(build(config)(torch.randint(20, (3, 5))).norm(dim=1), torch.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -572,7 +569,7 @@ def test_a_decoder_pools_its_last_real_token() -> None:
     model = loud(heedful.create("gpt-micro", head="sequence", seed=0))
     ids = torch.randint(65, (1, 5))
     right = torch.cat((ids, torch.randint(65, (1, 2))), 1)
-    close(model(right, torch.tensor([[True] * 5 + [False] * 2])), model(ids))
+    assert_close(model(right, torch.tensor([[True] * 5 + [False] * 2])), model(ids))
     other = ids.clone()
     other[0, -1] = (other[0, -1] + 1) % 65
     assert (model(other) - model(ids)).abs().max() > 1e-3
@@ -601,7 +598,7 @@ def test_a_distilled_classifier_averages_its_two() -> None:
     hidden = model.hidden(pixels)
     assert hidden.shape == (2, 6, 16)
     first, second = model.head.output
-    close(model(pixels), (first(hidden[:, 0]) + second(hidden[:, 1])) / 2)
+    assert_close(model(pixels), (first(hidden[:, 0]) + second(hidden[:, 1])) / 2)
 
 
 # ------------------------------------------------------------------------------------------- the model as an object
@@ -693,4 +690,4 @@ def test_padding_does_not_use_up_positions() -> None:
     """70 columns of which 60 are real fit into 64 positions."""
     model = heedful.create("gpt-micro", seed=0).eval()
     ids, mask = torch.randint(65, (1, 70)), torch.arange(70)[None] >= 10
-    torch.testing.assert_close(model(ids, mask)[:, 10:], model(ids[:, 10:]), atol=1e-5, rtol=0)
+    assert_close(model(ids, mask)[:, 10:], model(ids[:, 10:]))

@@ -28,6 +28,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.kernels.plan import apply_plan
 from heedful.models import build
+from tolerances import assert_close
 
 SCHEMES = [
     NoPosition(),
@@ -74,7 +75,7 @@ def same(model: nn.Module, together: Tensor, numbers: Tensor, alone: list[list[T
     """The outputs at real tokens, and the gradients of their weighted sum."""
     real = together[numbers > 0]
     apart = torch.cat([out[0] for row in alone for out in row])
-    torch.testing.assert_close(real, apart, atol=1e-10, rtol=0)
+    assert_close(real, apart)
     weight = torch.linspace(-1, 1, real.numel(), dtype=real.dtype).view_as(real)
     parameters = list(model.parameters())
     one, other = (
@@ -84,7 +85,7 @@ def same(model: nn.Module, together: Tensor, numbers: Tensor, alone: list[list[T
     for a, b in zip(one, other, strict=True):
         assert (a is None) == (b is None)
         if a is not None and b is not None:
-            torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+            assert_close(a, b)
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])

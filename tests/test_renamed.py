@@ -58,6 +58,7 @@ def test_an_old_attribute_is_the_new_one(old: str) -> None:
         "import heedful; heedful.verification.verify",
     ],
 )
+@pytest.mark.full(keep=3)
 def test_lines_of_older_documentation_run(line: str) -> None:
     done = fresh(line)
     assert done.returncode == 0, done.stderr

@@ -46,6 +46,7 @@ from heedful.layers import (
 )
 from heedful.models import build
 from heedful.stack import Stack, bidirectional, initialise
+from tolerances import assert_close
 
 SCHEMES = [
     NoPosition(),
@@ -190,7 +191,7 @@ def test_padding_a_source_changes_nothing(position: Position, side: str) -> None
     padded = torch.cat(order, 1)
     mask = torch.cat([torch.full_like(part, part is source, dtype=torch.bool) for part in order], 1)
     expected = model(source, target)
-    torch.testing.assert_close(model(padded, target, mask), expected, atol=1e-6, rtol=0)
+    assert_close(model(padded, target, mask), expected, "layer")
     memory = model.encode(padded, mask)
     unmasked = model.head(model.decode(target, memory))  # what forgetting the cross-attention mask would do
     assert (unmasked - expected).abs().max() > 1e-3
@@ -360,7 +361,7 @@ def test_the_head_reads_the_class_tokens_row_alone() -> None:
 def test_attention_is_equivariant_to_order_not_invariant() -> None:
     stack = loud(Stack(StackConfig(dim=16, depth=2, heads=4)))
     x, order = torch.randn(1, 6, 16), torch.tensor([3, 0, 5, 1, 4, 2])
-    torch.testing.assert_close(stack(x[:, order]), stack(x)[:, order], atol=1e-5, rtol=0)
+    assert_close(stack(x[:, order]), stack(x)[:, order])
     assert (stack(x[:, order]) - stack(x)).abs().max() > 0.1
 
 
@@ -377,8 +378,8 @@ def test_cross_attentions_queries_come_from_the_decoder() -> None:
     x, source, order = torch.randn(1, 3, 16), torch.randn(1, 5, 16), torch.tensor([4, 2, 0, 1, 3])
     y = attention(x, source)
     assert y.shape == x.shape
-    torch.testing.assert_close(attention(x, source[:, order]), y, atol=1e-5, rtol=0)
-    torch.testing.assert_close(attention(x.flip(1), source), y.flip(1), atol=1e-5, rtol=0)
+    assert_close(attention(x, source[:, order]), y)
+    assert_close(attention(x.flip(1), source), y.flip(1))
 
 
 # ----------------------------------------------------------------------------------------------------------- batch norm
@@ -413,7 +414,7 @@ def test_padding_takes_no_part_in_batch_norm() -> None:
     for training in (True, False):
         stack.train(training)
         alone, padded = stack(x), stack(torch.cat((x, junk), 1), mask)[:, :5]
-        torch.testing.assert_close(padded, alone, atol=1e-4, rtol=1e-4)
+        assert_close(padded, alone, "training")
 
 
 # ------------------------------------------------------------------------------------------------------ worked examples

@@ -23,6 +23,7 @@ from heedful.config import EmbeddingConfig, EncoderConfig, SequenceHead, StackCo
 from heedful.errors import HeedfulError
 from heedful.pretrained import save
 from heedful.text import Tokenizer
+from tolerances import approx, assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
 hf.logging.set_verbosity_error()
@@ -227,7 +228,7 @@ def test_an_adapter_of_the_bare_body_stands_under_the_bases_head(room: Path, tmp
     )
     model = heedful.from_pretrained(tmp_path / "body")
     expected = adapted(input_ids=IDS).last_hidden_state
-    torch.testing.assert_close(model.hidden(IDS), expected, rtol=1e-5, atol=1e-5)
+    assert_close(model.hidden(IDS), expected)
 
 
 def test_merged_it_is_a_whole_model_in_the_same_folder(adapter: Path) -> None:
@@ -237,7 +238,7 @@ def test_merged_it_is_a_whole_model_in_the_same_folder(adapter: Path) -> None:
     assert not (adapter / CONFIG).exists()
     again = heedful.from_pretrained(adapter)
     assert again.adapter is None
-    torch.testing.assert_close(again(IDS), expected, rtol=1e-5, atol=1e-5)
+    assert_close(again(IDS), expected)
 
 
 def test_our_own_folder_tells_the_labels_and_opens_in_peft(room: Path, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_our_own_folder_tells_the_labels_and_opens_in_peft(room: Path, tmp_path:
         assert torch.equal(again(IDS), model.eval()(IDS))
     theirs = peft.AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "ours", num_labels=3).eval()
     with torch.no_grad():
-        torch.testing.assert_close(theirs(input_ids=IDS).logits, model(IDS), rtol=1e-5, atol=1e-5)
+        assert_close(theirs(input_ids=IDS).logits, model(IDS))
 
 
 def test_our_own_layout_has_adapters_by_our_names(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_a_bare_folder_of_peft_s_is_used_like_any(adapter: Path, capsys: pytest.
     with torch.no_grad():  # the same model: the base has no pooler, so that each opening draws one
         scores = pipe.model(ids)[0].softmax(-1)
     assert answer["output"] == f"LABEL_{int(scores.argmax())}"
-    assert answer["score"] == pytest.approx(float(scores.max()), abs=1e-6)
+    assert answer["score"] == approx(float(scores.max()), "layer")
     out = adapter.parent / "merged"
     assert main(["export", str(adapter), "--to", "hf", "--out", str(out)]) == 0
     assert heedful.pipeline(None, out, device="cpu")("w1 w2")["output"] in pipe.task.labels

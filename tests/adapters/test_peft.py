@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful.adapters import LoraConfig, add_adapter, low_rank_parts, merge
+from tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
 hf.logging.set_verbosity_error()
@@ -235,4 +236,4 @@ def test_merged_is_theirs_merged(case: str, room: Path, tmp_path: Path) -> None:
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "theirs"))
     assert other.keys() - one.keys() <= {"final_logits_bias"}, "which is zero"
     for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=1e-10, atol=1e-10)
+        assert_close(one[name], other[name])

@@ -91,6 +91,7 @@ def test_what_is_read_is_what_was_packed(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PACK)
+@pytest.mark.full(keep=1)
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(text_files, "BOMB_BYTES", 1 << 20)
     bomb, text = tmp_path / f"bomb.txt{kind}", tmp_path / f"text.txt{kind}"

@@ -19,6 +19,7 @@ from heedful.export import export
 from heedful.models import build
 from heedful.pretrained import load, read_card, save
 from heedful.text import Tokenizer
+from tolerances import assert_close
 
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house"] * 5
 
@@ -77,7 +78,7 @@ def test_an_adapter_is_merged(model: Path, tmp_path: Path) -> None:
     assert merged.adapter is None
     assert set(load_file(tmp_path / "out" / "model.safetensors")) == set(load_file(model / "model.safetensors"))
     with torch.no_grad():
-        assert torch.allclose(merged(ids), adapted.eval()(ids), atol=1e-5)
+        assert_close(merged(ids), adapted.eval()(ids))
         assert not torch.allclose(merged(ids), load(model)(ids), atol=1e-2)
 
 

@@ -147,7 +147,7 @@ def session(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.full(keep=3)
+@pytest.mark.full(keep=2)
 def test_the_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
     config, output = CASES[case]
     model = randomised(config)

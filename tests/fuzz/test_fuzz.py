@@ -25,7 +25,7 @@ def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
 @pytest.mark.parametrize("kind", SEEDS)
-@pytest.mark.full(keep=1)
+@pytest.mark.full
 def test_hostile_inputs_are_accepted_or_refused_in_a_line(kind: str) -> None:
     done = fuzz(kind, "--short", f"--seed={SEEDS[kind]}", "--workers=1")
     assert done.returncode == 0, done.stdout + done.stderr

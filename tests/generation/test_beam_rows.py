@@ -14,6 +14,7 @@ from heedful.config import SpecialTokens
 from heedful.generation import decode
 from heedful.generation.beam import order_by_parent
 from heedful.layers.attention import explicit_attention, fused_attention
+from tolerances import assert_close
 
 
 def pair(seed: int = 0):
@@ -49,7 +50,7 @@ def test_rows_that_share_keys_attend_as_if_each_had_its_own(queries, kv_heads, k
     }[kind]
     own = [None if x is None else x.repeat_interleave(3, 0) for x in (k, v, mask)]
     expected = explicit_attention(q, *own, 0.5)
-    torch.testing.assert_close(fused_attention(q, k, v, mask, 0.5), expected, atol=1e-12, rtol=0)
+    assert_close(fused_attention(q, k, v, mask, 0.5), expected, "layer")
 
 
 def test_rows_that_share_keys_have_no_mask_of_their_own():
@@ -79,7 +80,7 @@ def test_a_source_is_kept_once_for_all_its_beams(capacity, padded):
         made = model.decode(text[:, -1:], memory, None, shared, cache=cache)
         own = sources.repeat_interleave(3)
         whole = model.decode(text, memory[own], None, None if mask is None else mask[own])
-        torch.testing.assert_close(made, whole[:, -1:], atol=1e-12, rtol=0)
+        assert_close(made, whole[:, -1:], "layer")
         assert {len(cross.pair[0]) for _, cross in cache.pairs} == {len(sources)}
 
     every = torch.arange(3)
@@ -124,7 +125,7 @@ def test_reordering_can_be_trained_through():
     loss = loss + model.decode(text[:, :3], again[rows])[:, 2:].square().sum()
     loss = loss + model.decode(last, again[rows])[:, 3:].square().sum()
     (expected,) = torch.autograd.grad(loss, model.target_embedding.token.weight)
-    torch.testing.assert_close(own, expected, atol=1e-10, rtol=1e-10)
+    assert_close(own, expected)
 
 
 @torch.no_grad()
@@ -137,7 +138,7 @@ def test_a_cache_made_in_inference_mode_goes_on_outside():
     cache.reorder(torch.tensor([1, 1]))
     parts = [model.decode(target[:, t : t + 1], memory, cache=cache) for t in range(2, 6)]
     text = torch.cat((target[[1, 1], :2], target[:, 2:]), 1)
-    torch.testing.assert_close(torch.cat(parts, 1), model.decode(text, memory)[:, 2:], atol=1e-12, rtol=0)
+    assert_close(torch.cat(parts, 1), model.decode(text, memory)[:, 2:], "layer")
 
 
 @pytest.mark.parametrize("name", ["pattern", "key", "value", "query", "mixed"])
@@ -160,4 +161,4 @@ def test_recorded_beams_are_those_of_a_search_without_a_record(name):
         expected, got = alone[path][0], seen[path][row]
         got = got[:, :, : source.size(1)] if name == "pattern" else got
         near = got[:, : expected.size(1)]
-        torch.testing.assert_close(near, expected, atol=1e-10, rtol=0)
+        assert_close(near, expected)

@@ -13,6 +13,7 @@ from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, Sinu
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.decoder_state import create_state
+from tolerances import assert_close, is_close
 
 LENGTHS = [9, 2, 13, 1, 13]
 METHODS = {
@@ -65,7 +66,7 @@ def test_logits_after_the_prompt_and_after_more(prompts, scheme, side):
         state.prefill_chunk_size = size
         state.make_cache(2)
         made = [state.prefill(), state.step(torch.full((5,), 4)), state.step(torch.full((5,), 5))]
-        assert torch.allclose(torch.stack(made, 1), torch.stack(expected), atol=1e-10)
+        assert_close(torch.stack(made, 1), torch.stack(expected))
 
 
 def test_no_call_reads_more_than_was_said():
@@ -84,7 +85,7 @@ def test_recording_sees_the_same(pairs, prompts, method):
             decode(model, ids, mask, max_new_tokens=5, prefill_chunk_size=size, **method)
         seen.append(one)
     assert seen[0].keys() == seen[1].keys()
-    assert all(torch.allclose(seen[1][path], tensor, atol=1e-10) for path, tensor in seen[0].items())
+    assert all(is_close(seen[1][path], tensor) for path, tensor in seen[0].items())
 
 
 def test_a_folder_may_say_so_and_a_wrong_size_is_one_line():

@@ -14,6 +14,7 @@ from heedful.config import SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.options import resolve
+from tolerances import approx, assert_close
 
 V, END = 5, 4
 LENGTHS = [7, 2, 5, 1, 7]
@@ -91,7 +92,7 @@ def test_wide_beams_find_what_exhaustive_search_finds(toy, family, forced):
             best = exhaustive(model, row[real[i]][None], 4, penalty, forced)[:3]
             for k, (score, tokens) in enumerate(best):
                 assert tuple(made.ids[3 * i + k, prompt[i] : made.lengths[3 * i + k]].tolist()) == tokens
-                assert made.scores[3 * i + k].item() == pytest.approx(score, abs=1e-12)
+                assert made.scores[3 * i + k].item() == approx(score, "layer", dtype=torch.float64)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
@@ -110,7 +111,7 @@ def test_every_returned_text_has_them_alone_and_in_a_batch(pairs, prompts, plain
                          [0][first[i] :], forced)  # fmt: skip
         alone = decode(model, ids[i][mask[i]][None], **options)
         assert plain(alone.ids, alone.lengths) == [row]
-        assert torch.allclose(made.logprobs[i].sum() / len(new), made.scores[i], atol=1e-10)
+        assert_close(made.logprobs[i].sum() / len(new), made.scores[i])
 
 
 def test_words_that_come_by_themselves_change_nothing(pairs, prompts, plain):
@@ -143,7 +144,7 @@ def test_recording(pairs, prompts):
         with heedful.record(model, name) as whole:
             model(row[None, : n - 1])
         first = LENGTHS[i] - 1
-        assert torch.allclose(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:], atol=1e-10)
+        assert_close(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:])
 
 
 @pytest.mark.parametrize(

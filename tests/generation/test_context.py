@@ -8,6 +8,7 @@ import torch
 import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate, stream
+from tolerances import assert_close
 
 LENGTHS = [9, 2, 12, 1, 13, 20]  # of prompts: shorter than a context of 12, as long, longer
 
@@ -62,7 +63,7 @@ def test_samples_are_the_same_alone_and_in_a_batch(pairs, prompts, plain):
     alone = [decode(model, row[real][None], **options) for row, real in zip(ids, mask, strict=True)]
     made = decode(model, ids, mask, **options)
     assert plain(made.ids, made.lengths) == [row for one in alone for row in plain(one.ids, one.lengths)]
-    assert torch.allclose(made.scores, torch.cat([one.scores for one in alone]), atol=1e-10)
+    assert_close(made.scores, torch.cat([one.scores for one in alone]))
 
 
 def test_the_rest_is_read_token_by_token():

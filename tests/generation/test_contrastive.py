@@ -9,6 +9,7 @@ import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, stream
 from heedful.generation.options import resolve
+from tolerances import assert_close
 
 LENGTHS = [7, 2, 5, 1, 7]
 ENDS = (5, 11, 20)
@@ -64,7 +65,7 @@ def test_it_differs_from_greedy(pairs, prompts):
     assert not torch.equal(decode(model, ids, mask, max_new_tokens=8, penalty_alpha=0.6, top_k=4).ids, greedy.ids)
     nearly = decode(model, ids, mask, max_new_tokens=8, penalty_alpha=1e-9, top_k=4)
     assert torch.equal(nearly.ids, greedy.ids)
-    assert torch.allclose(nearly.scores, greedy.scores, atol=1e-10)
+    assert_close(nearly.scores, greedy.scores)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
@@ -75,13 +76,13 @@ def test_a_row_is_the_same_alone_and_as_it_comes(pairs, prompts, plain, family):
     for i, row in enumerate(plain(made.ids, made.lengths)):
         alone = decode(model, ids[i][mask[i]][None], **options)
         assert plain(alone.ids, alone.lengths) == [row]
-        assert torch.allclose(alone.scores, made.scores[i])
+        assert_close(alone.scores, made.scores[i])
     steps = torch.stack(list(stream(model, ids, mask, **options)), 1).tolist()
     first = [1 if family == "marian" else n for n in LENGTHS]
     assert [[token for token in row if token >= 0] for row in steps] == [
         row[n:] for row, n in zip(plain(made.ids, made.lengths), first, strict=True)
     ]
-    assert torch.allclose(made.logprobs.sum(1) / (made.lengths - torch.tensor(first)), made.scores)
+    assert_close(made.logprobs.sum(1) / (made.lengths - torch.tensor(first)), made.scores)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
@@ -95,8 +96,8 @@ def test_recording(pairs, prompts, family):
         with heedful.record(model, [name, logits]) as whole:
             model(*((ids[i][mask[i]][None], text) if family == "marian" else (text,)))
         first = 0 if family == "marian" else LENGTHS[i] - 1
-        assert torch.allclose(seen[logits][i, : n - 1 - first], whole[logits][0, first:], atol=1e-10)
-        assert torch.allclose(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:], atol=1e-10)
+        assert_close(seen[logits][i, : n - 1 - first], whole[logits][0, first:])
+        assert_close(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:])
 
 
 def test_what_it_goes_with():

@@ -12,6 +12,7 @@ import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, stream
 from heedful.generation.options import resolve
+from tolerances import approx, assert_close
 
 LENGTHS = [7, 2, 5, 1, 7]
 ENDS = (5, 11, 20)
@@ -75,7 +76,9 @@ def test_as_written_out(pairs, prompts, plain, family, beams, groups, strength, 
         for i, (row, real) in enumerate(zip(ids, mask, strict=True)):
             best = by_hand(model, row[real].tolist(), 6, beams, groups, strength, penalty, early)
             assert [tuple(one[first[i] :]) for one in rows[i * beams : (i + 1) * beams]] == [t for _, t in best]
-            assert made.scores[i * beams : (i + 1) * beams].tolist() == pytest.approx([s for s, _ in best], abs=1e-10)
+            assert made.scores[i * beams : (i + 1) * beams].tolist() == approx(
+                [s for s, _ in best], dtype=torch.float64
+            )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "marian"])
@@ -85,7 +88,7 @@ def test_a_row_is_the_same_alone_under_rules_and_on_either_side(pairs, prompts, 
     options |= {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "max_new_tokens": 9}
     left, right = (decode(model, *prompts(LENGTHS, side), logprobs=True, **options) for side in ("left", "right"))
     assert torch.equal(left.ids, right.ids)
-    assert torch.allclose(left.logprobs, right.logprobs, atol=1e-10)
+    assert_close(left.logprobs, right.logprobs)
     ids, mask = prompts(LENGTHS)
     for i in range(len(ids)):
         alone = decode(model, ids[i][mask[i]][None], **options)
@@ -100,7 +103,7 @@ def test_the_log_probabilities_are_the_model_s(pairs, prompts):
         with torch.no_grad():
             log_p = model(row[None, : n - 1])[0].log_softmax(1).gather(1, row[1:n, None])[:, 0]
         first = LENGTHS[i // 4]
-        assert torch.allclose(made.logprobs[i, first:n], log_p[first - 1 :], atol=1e-10)
+        assert_close(made.logprobs[i, first:n], log_p[first - 1 :])
 
 
 def test_groups_differ_more_than_beams(pairs, prompts):
@@ -127,7 +130,7 @@ def test_recording(pairs, prompts, family):
         with heedful.record(model, name) as whole:
             model(*((ids[k][mask[k]][None], text) if family == "marian" else (text,)))
         first = 0 if family == "marian" else LENGTHS[k] - 1
-        assert torch.allclose(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:], atol=1e-10)
+        assert_close(seen[name][i, :, : n - 1 - first, : n - 1], whole[name][0, :, first:])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import heedful
 from heedful import presets
 from heedful.config import SpecialTokens
 from heedful.generation import decode
+from tolerances import approx
 
 V, END, MOST, BEST = 5, 4, 4, 8
 LETTERS = "ab.c"  # of the tokens 0 to 3; the end token has no text
@@ -123,7 +124,7 @@ def test_wide_beams_find_the_best_there_is(family: str, penalty: float, rules: d
         for rank, (score, tokens) in enumerate(best):
             at = BEST * place + rank
             assert tuple(made.ids[at, width : made.lengths[at]].tolist()) == tokens
-            assert made.scores[at].item() == pytest.approx(score, abs=1e-12)
+            assert made.scores[at].item() == approx(score, "layer", dtype=torch.float64)
         assert made.scores[BEST * place + len(best) : BEST * (place + 1)].isneginf().all()
 
 

@@ -8,6 +8,7 @@ import torch
 import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import decode, stream
+from tolerances import assert_close
 
 LENGTHS = [6, 3, 8, 6]
 METHODS = {
@@ -66,7 +67,7 @@ def test_a_row_is_the_same_alone_and_beside_others(pairs, prompts, plain, side, 
         assert len(row) - len(first) <= 10
         alone = decode(model, ids[one], mask[one], max_new_tokens=10, decoder_input_ids=torch.tensor([own]), **options)
         assert plain(alone.ids, alone.lengths)[i % copies] == row
-        assert torch.allclose(alone.scores[i % copies], made.scores[i], atol=1e-10)
+        assert_close(alone.scores[i % copies], made.scores[i])
 
 
 def test_the_tokens_are_those_of_the_model_over_the_whole_target(pairs, prompts):
@@ -82,7 +83,7 @@ def test_the_tokens_are_those_of_the_model_over_the_whole_target(pairs, prompts)
         first = 1 + int(real[i].sum())
         assert row[first:n].tolist() == log_p[first - 1 :].argmax(1).tolist()
         expected = log_p.gather(1, row[1:n, None])[first - 1 :, 0]
-        assert torch.allclose(made.logprobs[i, first:n], expected, atol=1e-10)
+        assert_close(made.logprobs[i, first:n], expected)
         assert not made.logprobs[i, :first].any()
 
 
@@ -121,7 +122,7 @@ def test_recording(pairs, prompts, method):
         first = int(real[k].sum())
         for path, tensor in whole.items():
             expected = tensor[0, :, first:]
-            assert torch.allclose(seen[path][i, :, : n - 1 - first, : expected.size(2)], expected, atol=1e-10)
+            assert_close(seen[path][i, :, : n - 1 - first, : expected.size(2)], expected)
 
 
 def test_errors_are_one_line(pairs, prompts):

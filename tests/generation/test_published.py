@@ -16,6 +16,7 @@ import heedful
 from heedful.cli import main
 from heedful.generation import decode
 from heedful.inference.pipeline import Pipeline
+from tolerances import approx
 
 WEIGHTS = Path(__file__).parents[2].parent / "shared" / "data" / "weights"
 TITLER = Path(os.environ.get("HEEDFUL_TITLER", WEIGHTS / "flan-t5-small-titler"))  # 308 MB, made by a script beside
@@ -57,7 +58,7 @@ def test_beams_are_those_expected(name):
         made = decode(pipe.model, torch.tensor([case["ids"]]), defaults=pipe.model.generation, **case["settings"])
         assert new_ids(made, case, pipe.model) == [one["new_ids"] for one in case["returned"]]
         for score, one in zip(made.scores.tolist(), case["returned"], strict=True):
-            assert score == pytest.approx(one["score"], abs=3e-5)
+            assert score == approx(one["score"])
 
 
 @pytest.mark.parametrize("name", FOLDERS)

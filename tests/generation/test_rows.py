@@ -12,6 +12,7 @@ from heedful.cache import NoCache
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate
 from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, align
+from tolerances import assert_close
 
 LENGTHS = [9, 2, 6, 1, 9, 4]
 METHODS = {
@@ -48,7 +49,7 @@ def test_alone_left_right_and_mixed(pairs, prompts, plain, name, method):
     for batch in ((ids, mask), prompts(LENGTHS, "right"), wide):
         made = decode(model, *batch, max_new_tokens=8, **method)
         assert plain(made.ids, made.lengths) == expected
-        assert torch.allclose(made.scores, scores, atol=1e-10)
+        assert_close(made.scores, scores)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
@@ -120,7 +121,7 @@ def test_cached_equals_uncached(pairs, prompts, monkeypatch, name, method):
     monkeypatch.setattr("heedful.generation.decoder_state.EncoderDecoderState", UncachedCross)
     uncached = decode(model, ids, mask, max_new_tokens=8, **method)
     assert torch.equal(cached.ids, uncached.ids)
-    assert torch.allclose(cached.scores, uncached.scores, atol=1e-10)
+    assert_close(cached.scores, uncached.scores)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])

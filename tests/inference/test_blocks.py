@@ -20,6 +20,7 @@ from heedful.inference import input_blocks as blocks
 from heedful.inference.input_blocks import BlockOptions, BlockWarnings, size_of
 from heedful.inference.pipeline import Pipeline
 from heedful.util.input_warnings import CountWarning
+from tolerances import approx
 
 TEXTS = [f"the {WORDS[n % 8]}{' and more' * (n % 5)}" for n in range(50)]
 DRAWN: dict[str, Any] = {"max_new_tokens": 5, "temperature": 3.0}
@@ -68,7 +69,7 @@ def test_an_iterator_is_read_as_it_is_answered(monkeypatch: pytest.MonkeyPatch) 
     every = [first, *answers]
     assert taken == TEXTS * 3
     for mine, whole in zip(every, pipe(TEXTS * 3), strict=True):
-        assert mine == whole | {"score": pytest.approx(whole["score"], abs=1e-6)}
+        assert mine == whole | {"score": approx(whole["score"], "layer")}
 
 
 def test_what_is_one_input_and_what_are_several() -> None:

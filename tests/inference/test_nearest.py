@@ -19,6 +19,7 @@ from heedful.inference.pipeline import Pipeline
 from heedful.pretrained import save
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.feature_extraction import FeatureExtraction
+from tolerances import approx
 
 ANIMALS, DOINGS = ("dog", "hen", "owl"), ("eats", "sleeps")
 TEXTS = [f"the {size} {one} {does}" for size in ("small", "old") for one in ANIMALS for does in DOINGS]
@@ -63,10 +64,10 @@ def test_the_nearest_are_those_of_a_search_by_hand(
         assert [one.text for one in near] == by_hand(pipe, query, TEXTS, k)
         assert [one.text for one in index.nearest(query, k)] == [one.text for one in near]
         cosines = similarity(pipe, [query], [one.text for one in near])[0]
-        assert [one.score for one in near] == pytest.approx(cosines.tolist(), abs=1e-6)
+        assert [one.score for one in near] == approx(cosines.tolist(), "layer")
         assert [one.score for one in near] == sorted((one.score for one in near), reverse=True)
     assert found[1][0].text == "the old owl sleeps"
-    assert found[1][0].score == pytest.approx(1, abs=1e-5)
+    assert found[1][0].score == approx(1)
 
 
 @pytest.mark.parametrize("block", [1, 3, 40])
@@ -174,7 +175,7 @@ def test_faiss_finds_the_same(pipe: Pipeline) -> None:
     for query in ("a dog eats", "the hen"):
         found, wanted = theirs.nearest(query, 4), ours.nearest(query, 4)
         assert [one.text for one in found] == [one.text for one in wanted]
-        assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-5)
+        assert [one.score for one in found] == approx([one.score for one in wanted])
 
 
 def test_another_task_has_no_vectors() -> None:

@@ -18,6 +18,7 @@ from heedful.inspection.ablation import ablate
 from heedful.inspection.importance import head_importance, least_important_heads
 from heedful.inspection.pruning import prune
 from heedful.models import Model, build
+from tolerances import approx, assert_close
 
 IDS = torch.tensor([[5, 7, 9, 11, 3], [6, 8, 10, 2, 4], [1, 1, 2, 3, 5]])
 SIZE = 4  # of a head
@@ -76,7 +77,7 @@ def test_heads_and_units_against_hooks(by: str) -> None:
     units = ablate(model, lambda: losses(model).sum(), "units", by=by, groups=[[0], [3, 7, 9]])
     assert model.training  # left as it was
     base = losses(model.eval()).sum().item()
-    assert heads.base == units.base == pytest.approx(base, rel=1e-12)
+    assert heads.base == units.base == approx(base, "layer", dtype=torch.float64)
     for layer in range(2):
         block = model.decoder.block[layer]
         for part, found, members in (
@@ -87,7 +88,7 @@ def test_heads_and_units_against_hooks(by: str) -> None:
             expected = [loss_with(model, part, columns, means[columns]) - base for columns in members]
             kind = "attention" if part is block.attention.out else "feed_forward"
             change = found.change[f"decoder.block.{layer}.{kind}"]
-            torch.testing.assert_close(change, torch.tensor(expected, dtype=torch.float64), atol=1e-10, rtol=0)
+            assert_close(change, torch.tensor(expected, dtype=torch.float64))
             assert change.abs().min() > 1e-4
     assert heads.parts["decoder.block.1.attention"] == [[0], [1], [2], [3]]
 
@@ -106,10 +107,10 @@ def test_layers_against_a_stack_without_them(by: str) -> None:
         hook = model.decoder.block[layer].register_forward_hook(lambda _, x, y, more=added: x[0] + more)
         expected = losses(model).sum().item() - base
         hook.remove()
-        assert found.change["decoder"][layer] == pytest.approx(expected, abs=1e-10)
+        assert found.change["decoder"][layer] == approx(expected, dtype=torch.float64)
     if by == "zero":
         pruned = prune(model, layers=[1])
-        assert found.change["decoder"][1] == pytest.approx(losses(pruned).sum().item() - base, abs=1e-10)
+        assert found.change["decoder"][1] == approx(losses(pruned).sum().item() - base, dtype=torch.float64)
 
 
 def test_means_are_over_all_calls_of_the_loss() -> None:
@@ -124,7 +125,7 @@ def test_means_are_over_all_calls_of_the_loss() -> None:
     once = ablate(model, lambda: losses(model).sum(), by="mean")
     twice = ablate(model, loss, by="mean")
     for path, change in once.change.items():
-        torch.testing.assert_close(twice.change[path], change, atol=1e-10, rtol=0)
+        assert_close(twice.change[path], change)
 
 
 def test_chosen_layers_and_even_groups() -> None:
@@ -165,7 +166,9 @@ def test_every_attention_of_a_pair() -> None:
     cross = model.decoder.block[2].cross_attention.out
     with torch.no_grad(), hooked(cross, lambda x: torch.cat((x[..., :32] * 0, x[..., 32:]), -1)):
         expected = float(loss())
-    assert found.change["decoder.block.2.cross_attention"][0] == pytest.approx(expected - found.base, abs=1e-12)
+    assert found.change["decoder.block.2.cross_attention"][0] == approx(
+        expected - found.base, "layer", dtype=torch.float64
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- importance
@@ -195,7 +198,7 @@ def test_importance_is_the_first_order_change(kind: dict[str, Any]) -> None:
             [(gated(model, layer, h, 1 + step) - gated(model, layer, h, 1 - step)) / (2 * step) for h in range(4)]
         )  # (H, sequences)
         path = f"decoder.block.{layer}.attention"
-        torch.testing.assert_close(absolute[path], slopes.abs().mean(1), atol=1e-7, rtol=1e-6)
+        torch.testing.assert_close(absolute[path], slopes.abs().mean(1), atol=1e-7, rtol=1e-6)  # of step²
         torch.testing.assert_close(signed[path], -slopes.sum(1), atol=1e-7, rtol=1e-6)
         cancelled.append(absolute[path] * 3 - signed[path].abs())
     assert torch.stack(cancelled).max() > 0.01  # gradients of sequences do
@@ -215,7 +218,7 @@ def test_importance_is_the_papers_product() -> None:
     with hooked(model.decoder.block[1].attention.out, keep):
         losses(model.eval()).sum().backward()
     product = (seen[0] * seen[0].grad).unflatten(-1, (4, SIZE)).sum((1, 3)).abs().mean(0)
-    torch.testing.assert_close(found["decoder.block.1.attention"], product / product.norm())
+    assert_close(found["decoder.block.1.attention"], product / product.norm())
 
 
 def test_sequences_in_several_calls_count_alike() -> None:
@@ -229,7 +232,7 @@ def test_sequences_in_several_calls_count_alike() -> None:
         return torch.stack(parts).sum()
 
     for path, value in head_importance(model, loss).items():
-        torch.testing.assert_close(value, whole[path])
+        assert_close(value, whole[path])
 
 
 def test_what_never_ran_is_worth_nothing() -> None:

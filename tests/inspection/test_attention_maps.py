@@ -14,6 +14,7 @@ from torch import Tensor
 import heedful
 from heedful.errors import HeedfulError
 from heedful.inspection.attention_maps import class_token_overlay, distance, entropy, head_similarity, rollout
+from tolerances import approx, assert_close
 
 
 def random_patterns(*shape: int, layers: int = 3, causal: bool = False) -> list[Tensor]:
@@ -33,8 +34,8 @@ def test_rollout_is_the_sum_over_all_paths(residual: float, causal: bool) -> Non
     for b, t, first, second, s in itertools.product(range(2), *[range(4)] * 4):
         expected[b, t, s] += steps[2][b, t, second] * steps[1][b, second, first] * steps[0][b, first, s]
     made = rollout(iter(patterns), residual=residual)
-    np.testing.assert_allclose(made, expected, atol=1e-12)
-    np.testing.assert_allclose(made.sum(-1), 1, atol=1e-12)
+    assert_close(made, expected, "gradient")
+    assert_close(made.sum(-1), 1, "gradient")
 
 
 def test_rollout_of_a_padded_model() -> None:
@@ -46,10 +47,10 @@ def test_rollout_of_a_padded_model() -> None:
     with heedful.record(model) as padded:
         model(torch.tensor([[0, 0, 5, 6, 7]]), torch.tensor([[0, 0, 1, 1, 1]]).bool())
     made = rollout(padded.values())
-    torch.testing.assert_close(made[:, 2:, 2:], rollout(alone.values()))
-    torch.testing.assert_close(made[:, :2], torch.eye(5, dtype=torch.float64)[None, :2])
+    assert_close(made[:, 2:, 2:], rollout(alone.values()))
+    assert_close(made[:, :2], torch.eye(5, dtype=torch.float64)[None, :2])
     alone_without, padded_without = (rollout(seen.values(), residual=0) for seen in (alone, padded))
-    torch.testing.assert_close(padded_without[:, 2:, 2:], alone_without)
+    assert_close(padded_without[:, 2:, 2:], alone_without)
 
 
 def test_rollout_of_ablated_heads() -> None:
@@ -57,7 +58,7 @@ def test_rollout_of_ablated_heads() -> None:
     (pattern,) = random_patterns(1, 2, 3, 3, layers=1)
     pattern[:, 1] = 0
     expected = pattern[:, 0] / 3 + torch.eye(3, dtype=torch.float64) * 2 / 3
-    torch.testing.assert_close(rollout([pattern]), expected)
+    assert_close(rollout([pattern]), expected)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_rollout_refuses(patterns: list[Tensor], residual: float, said: str) -> 
 def test_entropy() -> None:
     (pattern,) = random_patterns(2, 3, 4, 5, layers=1)
     expected = [-sum(p * math.log(p) for p in row) for row in pattern.view(-1, 5).tolist()]
-    torch.testing.assert_close(entropy(pattern).flatten(), torch.tensor(expected, dtype=torch.float64))
+    assert_close(entropy(pattern).flatten(), torch.tensor(expected, dtype=torch.float64))
     assert float(entropy(torch.full((1000,), 1e-3, dtype=torch.bfloat16))) == pytest.approx(math.log(1000), rel=0.01)
     assert entropy(torch.zeros(2, 4)).tolist() == [0, 0]
 
@@ -96,7 +97,7 @@ def test_distance(prefix: int) -> None:
         for t, here in enumerate(centres):
             weights = [float(pattern[b, h, prefix + t, prefix + s]) for s in range(6)]
             each.append(sum(w * math.dist(here, c) for w, c in zip(weights, centres, strict=True)) / sum(weights))
-        assert float(made[b, h]) == pytest.approx(sum(each) / 6, abs=1e-12)
+        assert float(made[b, h]) == approx(sum(each) / 6, "layer", dtype=torch.float64)
 
 
 def test_distance_of_queries_that_look_at_the_class_token_alone() -> None:
@@ -128,13 +129,13 @@ def test_head_similarity_is_scipys_jensen_shannon() -> None:
     assert made.shape == (4, 4)
     for one, other in itertools.product(range(4), range(4)):
         apart = [jensenshannon(p, q, base=2) ** 2 for p, q in zip(heads[one], heads[other], strict=True)]
-        assert float(made[one, other]) == pytest.approx(1 - np.mean(apart), abs=1e-9)
+        assert float(made[one, other]) == approx(1 - np.mean(apart), dtype=torch.float64)
 
 
 def test_head_similarity_leaves_empty_rows_out() -> None:
     patterns = random_patterns(1, 3, 4, 4, layers=2, causal=True)
     padded = [torch.nn.functional.pad(pattern, (2, 0, 2, 0)) for pattern in patterns]
-    torch.testing.assert_close(head_similarity(padded), head_similarity(patterns))
+    assert_close(head_similarity(padded), head_similarity(patterns))
 
 
 @pytest.mark.parametrize(

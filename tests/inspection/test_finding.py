@@ -21,6 +21,7 @@ from heedful.inspection.head_scores import (
 )
 from heedful.inspection.intervene import intervene
 from heedful.models import Model, build
+from tolerances import approx
 
 TOKENS, PLACES = 12, 24
 SOURCE = torch.tensor([[4, 3, 4, 6, 2], [5, 4, 2, 0, 0]])
@@ -90,7 +91,7 @@ def test_planted_heads_are_found_and_ablated() -> None:
 
     with intervene(model, "mixed", 0.0, layers=[0], heads=[1]):
         lost = {(one.layer, one.head): one for one in find_heads(model, by="induction")}
-    assert lost[1, 0].score == pytest.approx(first.uniform, rel=1e-4)  # nothing is left to tell keys apart
+    assert lost[1, 0].score == approx(first.uniform, "gradient")  # nothing is left to tell keys apart
     assert [one.layer for one in find_heads(model, by="induction", layers=[0])] == [0, 0]
 
 
@@ -99,7 +100,7 @@ def check(found: list[HeadMatch], expected: dict[str, torch.Tensor]) -> None:
     assert len(made) == len(found) == sum(map(len, expected.values()))
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     for path, scores in expected.items():
-        assert [made[path, head] for head in range(len(scores))] == pytest.approx(scores.tolist(), rel=1e-4, abs=1e-7)
+        assert [made[path, head] for head in range(len(scores))] == approx(scores.tolist(), "gradient")
 
 
 @pytest.mark.parametrize("by", ["previous-token", "first-token", "duplicate-token", "induction"])

@@ -14,6 +14,7 @@ from heedful.config import DecoderConfig, EmbeddingConfig, EncoderDecoderConfig,
 from heedful.errors import HeedfulError
 from heedful.inspection.gradients import gradient_x_input
 from heedful.models import Model, build
+from tolerances import assert_close
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 5, 11]])
 SOURCE = torch.tensor([[4, 3, 5, 6, 2], [5, 4, 2, 0, 0]])
@@ -148,9 +149,9 @@ def test_central_differences(name: str) -> None:
     def explain() -> Tensor:
         return by_hand(model(*inputs, **masks))
 
-    torch.testing.assert_close(seen.output, explain().detach())
+    assert_close(seen.output, explain().detach())
     expected = differences(model, explain, 0, seen.input.size(1))
-    torch.testing.assert_close(seen.input, expected, atol=1e-8, rtol=1e-5)
+    torch.testing.assert_close(seen.input, expected, atol=1e-8, rtol=1e-5)  # central differences
     assert seen.input.abs().amax(1).gt(1e-6).all()
     if seen.target is not None:
         expected = differences(model, explain, 1, seen.target.size(1))
@@ -180,7 +181,7 @@ def test_a_linear_model_is_explained_whole() -> None:
         torch.nn.init.zeros_(out.weight)
         torch.nn.init.zeros_(out.bias)
     seen = gradient_x_input(model, IDS, label=3)
-    torch.testing.assert_close(seen.input[:, -1], seen.output)
+    assert_close(seen.input[:, -1], seen.output)
     assert seen.input[:, :-1].eq(0).all()
 
 

@@ -8,6 +8,7 @@ import torch
 import heedful
 from heedful.errors import HeedfulError
 from heedful.inspection import intervene, paths, record
+from tolerances import assert_close, is_close
 
 IDS = torch.tensor([[3, 5, 8, 13, 21], [2, 9, 4, 4, 7]])
 
@@ -27,7 +28,7 @@ def test_a_masked_head_is_a_head_without_output_weights() -> None:
     size = model.decoder.block[2].attention.head_dim
     for head in (1, 3):
         model.decoder.block[2].attention.out.weight[:, head * size : (head + 1) * size] = 0.0
-    torch.testing.assert_close(masked, model(IDS), atol=1e-12, rtol=1e-12)
+    assert_close(masked, model(IDS), "layer")
 
 
 @torch.no_grad()
@@ -50,8 +51,8 @@ def test_what_is_recorded_is_what_the_model_went_on_with() -> None:
     with record(model, "stream") as plain:
         model(IDS)
     assert torch.equal(changed["decoder.block.0.stream"], plain["decoder.block.0.stream"])
-    torch.testing.assert_close(changed["decoder.block.1.stream"], 2 * (plain["decoder.block.1.stream"] + 1))
-    assert not torch.allclose(changed["decoder.block.2.stream"], plain["decoder.block.2.stream"])
+    assert_close(changed["decoder.block.1.stream"], 2 * (plain["decoder.block.1.stream"] + 1))
+    assert not is_close(changed["decoder.block.2.stream"], plain["decoder.block.2.stream"])
 
 
 @pytest.mark.parametrize("name", ["gpt-micro", "stories260k"])
@@ -64,12 +65,12 @@ def test_a_tensor_put_back_where_it_was_changes_nothing(name: str) -> None:
     assert seen.keys() == set(paths(model))
     for path, tensor in seen.items():
         with intervene(model, path, tensor):
-            torch.testing.assert_close(model(IDS), plain, atol=1e-12, rtol=1e-10, msg=path)
+            assert_close(model(IDS), plain, msg=path)
         if path.endswith(("hidden", "embedded", "logits")):
             continue
         weights = path.endswith(("scores", "pattern"))
         with intervene(model, path, (lambda x: x.roll(1, 1)) if weights else (lambda x: x.flip(0))):
-            assert not torch.allclose(model(IDS), plain), path
+            assert not is_close(model(IDS), plain), path
 
 
 @torch.no_grad()
@@ -80,12 +81,12 @@ def test_patching_between_two_inputs() -> None:
         theirs = model(other)
     plain = model(IDS)
     with intervene(model, "block.1.stream", seen["decoder.block.1.stream"]):
-        torch.testing.assert_close(model(IDS), theirs, atol=1e-12, rtol=1e-12)
+        assert_close(model(IDS), theirs, "layer")
     with intervene(model, "block.1.stream", seen["decoder.block.1.stream"][:, [3]], queries=[-2]):
         patched = model(IDS)
     assert torch.equal(patched[:, :3], plain[:, :3])
-    assert not torch.allclose(patched[:, 3], plain[:, 3])
-    assert not torch.allclose(patched[:, 4], plain[:, 4])
+    assert not is_close(patched[:, 3], plain[:, 3])
+    assert not is_close(patched[:, 4], plain[:, 4])
 
 
 def test_gradients_flow_through_a_change() -> None:
@@ -96,7 +97,7 @@ def test_gradients_flow_through_a_change() -> None:
         model(IDS).square().mean().backward()
     weight = model.decoder.block[1].attention.out.weight
     expected = (weight.grad * weight).unflatten(1, (4, -1)).sum((0, 2))  # scaling a head is scaling its columns
-    torch.testing.assert_close(gate.grad, expected)
+    assert_close(gate.grad, expected)
 
 
 @torch.no_grad()
@@ -111,8 +112,8 @@ def test_a_changed_pattern_makes_the_output() -> None:
         model(IDS)
     value = seen["decoder.block.0.attention.value"]
     mean = value.cumsum(2) / torch.arange(1, 6)[:, None]
-    torch.testing.assert_close(seen["decoder.block.0.attention.mixed"], mean)
-    torch.testing.assert_close(seen["decoder.block.0.attention.pattern"][0, 2], allowed / allowed.sum(1, keepdim=True))
+    assert_close(seen["decoder.block.0.attention.mixed"], mean)
+    assert_close(seen["decoder.block.0.attention.pattern"][0, 2], allowed / allowed.sum(1, keepdim=True))
     with (
         intervene(model, "scores", lambda x: x * 0.0, layers=[0]),
         record(model, "pattern", layers=[0], heads=[1]) as seen,
@@ -150,7 +151,7 @@ def test_a_compiled_model_is_seen_and_changed() -> None:
     assert "decoder.block.3.attention.pattern" in seen
     assert "decoder.block.3.stream" in seen
     with intervene(compiled, "mixed", 0.0):
-        assert not torch.allclose(compiled(IDS), plain)
+        assert not is_close(compiled(IDS), plain)
     assert torch.equal(compiled(IDS), plain)
     model.decoder.block[0].compile(backend="eager")
     plain = model(IDS)

@@ -34,6 +34,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.inspection.logit_lens import head_stack, lens_logits, logit_lens
 from heedful.models import Model, build
+from tolerances import assert_close
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 5, 11]])
 LEFT = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]).bool()
@@ -131,7 +132,7 @@ def test_each_layer_is_what_a_model_cut_off_there_says(name: str) -> None:
         shorter.load_state_dict(model.state_dict(), strict=False)
         with torch.no_grad():
             best = shorter(*inputs, **named).softmax(-1).topk(2)
-        torch.testing.assert_close(seen.probabilities[depth], best.values, rtol=1e-10, atol=1e-12)
+        assert_close(seen.probabilities[depth], best.values)
         assert torch.equal(seen.ids[depth], best.indices)
 
 
@@ -146,7 +147,7 @@ def test_the_embedding_by_hand() -> None:
         x = x * state[f"decoder.{norm}.weight"] + state[f"decoder.{norm}.bias"]
         expected = (x @ table.T).softmax(-1)
         seen = logit_lens(model, IDS, top=20)
-        torch.testing.assert_close(torch.zeros_like(expected).scatter(-1, seen.ids[0], seen.probabilities[0]), expected)
+        assert_close(torch.zeros_like(expected).scatter(-1, seen.ids[0], seen.probabilities[0]), expected)
 
 
 def gpt2() -> tuple[Any, Callable[[Any, Tensor], Tensor]]:
@@ -206,14 +207,14 @@ def test_transformers_own_hidden_states(made: Callable[[], Any], tmp_path: Path)
     assert len(expected) == 4
     for ids, probabilities, logits in zip(seen.ids, seen.probabilities, expected, strict=True):
         made_full = torch.zeros_like(logits).scatter(-1, ids, probabilities)
-        torch.testing.assert_close(made_full, logits.softmax(-1), atol=1e-5, rtol=1e-4)
+        assert_close(made_full, logits.softmax(-1), "gradient")
 
 
 def test_left_padding_changes_nothing() -> None:
     model = noisy(decoder())
     alone = logit_lens(model, torch.tensor([[7, 8]]))
     padded = logit_lens(model, IDS[:1], mask=LEFT[:1])
-    torch.testing.assert_close(padded.probabilities[:, :, 2:], alone.probabilities)
+    assert_close(padded.probabilities[:, :, 2:], alone.probabilities)
     assert torch.equal(padded.ids[:, :, 2:], alone.ids)
 
 
@@ -227,7 +228,7 @@ def test_targets_and_divergence() -> None:
         full = torch.zeros(2, 4, 20).scatter(-1, seen.ids[layer], seen.probabilities[layer])
         final = torch.zeros(2, 4, 20).scatter(-1, seen.ids[-1], seen.probabilities[-1])
         apart = F.kl_div(full.log(), final.log(), log_target=True, reduction="none").sum(-1)
-        torch.testing.assert_close(seen.divergence[layer], apart, atol=1e-5, rtol=1e-4)
+        assert_close(seen.divergence[layer], apart, "gradient")
         for b in range(2):
             for t in range(4):
                 if target[b, t] < 0:
@@ -247,8 +248,8 @@ def test_chosen_positions_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["heedful.inspection.logit_lens"], "MAX_LOGITS", 3 * 2 * 5)
     parts = logit_lens(model, IDS, mask=LEFT, target=target)
     for name in ("probabilities", "divergence", "target_probability", "target_rank"):
-        torch.testing.assert_close(getattr(some, name), getattr(whole, name)[:, :, [3, 2]])
-        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+        assert_close(getattr(some, name), getattr(whole, name)[:, :, [3, 2]])
+        assert_close(getattr(parts, name), getattr(whole, name))
 
 
 def test_heads_that_speak_once() -> None:

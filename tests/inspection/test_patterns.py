@@ -31,6 +31,7 @@ from heedful.config import (
 from heedful.inspection import intervene, observe, record
 from heedful.models import build
 from heedful.pretrained import load
+from tolerances import assert_close
 
 sys.path.append(str(Path(__file__).parents[1] / "pretrained"))
 from tiny_models import CASES, masks, our_output, reference, their_output
@@ -143,7 +144,7 @@ def test_cross_attention_against_the_fused_kernel() -> None:
         model(source, target, LEFT)
     for path in [path for path in seen if path.endswith("pattern")]:
         size = seen[path].size(-1)
-        torch.testing.assert_close(seen[path], seen[path.replace("pattern", "mixed")][..., :size], atol=1e-10, rtol=0)
+        assert_close(seen[path], seen[path.replace("pattern", "mixed")][..., :size])
     assert seen["decoder.block.0.cross_attention.pattern"][0, :, :, :2].eq(0).all()
 
 
@@ -166,7 +167,7 @@ def test_blocks_of_queries_are_parts_of_the_whole(rows: int) -> None:
     assert found.keys() == whole.keys()
     for path, parts in found.items():
         assert [first for first, _ in parts] == list(range(0, 7, rows))
-        torch.testing.assert_close(torch.cat([part for _, part in parts], 2), whole[path])
+        assert_close(torch.cat([part for _, part in parts], 2), whole[path])
 
 
 @torch.no_grad()
@@ -179,8 +180,8 @@ def test_chosen_queries_are_rows_of_the_whole() -> None:
     with record(model, names, heads=[3, 1], queries=[-1, 0, 4]) as some:
         model(ids)
     for path, tensor in some.items():
-        torch.testing.assert_close(tensor, whole[path][:, [3, 1]][:, :, [-1, 0, 4]])
+        assert_close(tensor, whole[path][:, [3, 1]][:, :, [-1, 0, 4]])
     with record(model, ["stream", "logits", "activation"], queries=[-1, 0, 4]) as some:
         model(ids)
     for path, tensor in some.items():
-        torch.testing.assert_close(tensor, whole[path][:, [-1, 0, 4]])
+        assert_close(tensor, whole[path][:, [-1, 0, 4]])

@@ -15,6 +15,7 @@ from heedful.config import AlibiPosition, NoPosition, Position, RelativePosition
 from heedful.errors import HeedfulError
 from heedful.inspection.position_tables import position_bias, position_similarity, position_table
 from heedful.models import Model, build
+from tolerances import assert_close
 
 
 def made(position: Position, **changes: Any) -> Model:
@@ -28,7 +29,7 @@ def test_learned_rows_begin_after_the_offset() -> None:
     assert own.shape == (22, 16)
     assert torch.equal(position_table(model, stack="decoder"), own[2:])
     expected = torch.from_numpy(cosine_similarity(own[2:7].double().numpy())).float()
-    torch.testing.assert_close(position_similarity(model, 5, "decoder"), expected)
+    assert_close(position_similarity(model, 5, "decoder"), expected)
 
 
 def test_sinusoids() -> None:
@@ -38,7 +39,7 @@ def test_sinusoids() -> None:
     steps = torch.arange(70).double()
     rates = 10000.0 ** (-torch.arange(0, 128, 2).double() / 128)
     expected = ((steps[:, None] - steps)[..., None] * rates).cos().mean(-1)
-    torch.testing.assert_close(position_similarity(model, 70), expected.float(), atol=1e-5, rtol=0)
+    assert_close(position_similarity(model, 70), expected.float())
     assert position_similarity(model).shape == (64, 64)
 
 
@@ -50,19 +51,19 @@ def test_rotary_positions_are_alike_as_a_turned_vector_is() -> None:
     vector = torch.cat((angle.cos(), angle.sin())).expand(1, 1, 9, 32)
     turned = model.decoder.position.prepare(places, places).rotate(vector)[0, 0]
     expected = torch.from_numpy(cosine_similarity(turned.double().numpy())).float()
-    torch.testing.assert_close(position_similarity(model, 9), expected, atol=1e-5, rtol=0)
+    assert_close(position_similarity(model, 9), expected)
 
 
 def test_biases() -> None:
     slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
     steps = torch.arange(6)
     expected = -slopes[:, None, None] * (steps[:, None] - steps).abs()
-    torch.testing.assert_close(position_bias(made(AlibiPosition()), 6), expected)
+    assert_close(position_bias(made(AlibiPosition()), 6), expected)
     model = made(RelativePosition(buckets=8, max_distance=6))
     table, found = model.decoder.position.table.weight.detach(), position_bias(model, 4)
     for query in range(4):  # a causal stack's buckets: one for each of the first four distances back
         for key in range(query + 1):
-            torch.testing.assert_close(found[:, query, key], table[query - key])
+            assert_close(found[:, query, key], table[query - key])
 
 
 @pytest.mark.parametrize(

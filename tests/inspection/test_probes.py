@@ -27,6 +27,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection import head_importance, intervene, observe, paths, record
 from heedful.layers.attention import explicit_attention
 from heedful.models import build
+from tolerances import assert_close, is_close
 
 IDS = torch.tensor([[3, 5, 8, 13, 21], [2, 9, 4, 4, 7]])
 FIRST = "decoder.block.0.attention."
@@ -135,7 +136,7 @@ def test_compiled_code_around_a_model_is_seen_and_changed() -> None:
         assert torch.equal(around(IDS), plain)
     assert len(seen) == 5
     with intervene(model, "block.3.stream", 0.0):
-        assert not torch.allclose(around(IDS), plain)
+        assert not is_close(around(IDS), plain)
 
 
 @torch.no_grad()
@@ -165,8 +166,8 @@ def test_autocast_does_not_round_weights(changed: bool) -> None:
     q, k = seen[f"{FIRST}query"].double(), seen[f"{FIRST}key"].double()
     scores = (q @ k.mT / q.size(-1) ** 0.5).masked_fill(~torch.ones(5, 5).tril().bool(), float("-inf"))
     assert seen[f"{FIRST}pattern"].dtype == seen[f"{FIRST}scores"].dtype == torch.float32
-    torch.testing.assert_close(seen[f"{FIRST}scores"].double(), scores, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(seen[f"{FIRST}pattern"].double(), scores.softmax(-1), atol=1e-5, rtol=0)
+    assert_close(seen[f"{FIRST}scores"].double(), scores, dtype=torch.float32)
+    assert_close(seen[f"{FIRST}pattern"].double(), scores.softmax(-1), dtype=torch.float32)
 
 
 @torch.no_grad()
@@ -200,7 +201,7 @@ def test_importance_where_parts_are_run_again_for_the_backward_pass() -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     with torch.inference_mode():
         found = head_importance(model, lambda: model(IDS).square().sum())
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
 
 
 @torch.no_grad()
@@ -213,7 +214,7 @@ def test_an_adapter_is_put_on_and_merged_while_one_looks() -> None:
         merge(model)
         model(IDS)
     for path, tensor in before.items():
-        torch.testing.assert_close(seen[path], tensor)
+        assert_close(seen[path], tensor)
     assert is_left_alone(model)
 
 

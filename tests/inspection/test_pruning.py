@@ -36,6 +36,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection import intervene
 from heedful.inspection.pruning import prune, remaining_heads
 from heedful.models import Model, build
+from tolerances import assert_close
 
 STACK = StackConfig(dim=24, depth=3, heads=4, ff_dim=10)
 TEXT = EmbeddingConfig(vocab_size=23)
@@ -143,13 +144,13 @@ def check(model: Model, tmp_path: Path | None = None, **parts: Any) -> Model:
     assert (expected - whole).abs().max() > 1e-3  # something was silenced
     small = prune(model, **parts)
     assert type(small) is type(model)
-    torch.testing.assert_close(outputs(small), expected, atol=1e-10, rtol=1e-10)
+    assert_close(outputs(small), expected)
     if tmp_path is not None:
         small.save_pretrained(tmp_path / "small")
         again = heedful.from_pretrained(tmp_path / "small")
         assert again.state_dict().keys() == small.state_dict().keys()
         assert again.count() == small.count() < model.count()
-        torch.testing.assert_close(outputs(again), expected, atol=1e-10, rtol=1e-10)
+        assert_close(outputs(again), expected)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     return small
 
@@ -221,7 +222,7 @@ def test_it_equals_an_intervention() -> None:
         expected = outputs(model)
     heads, units = {"attention": [1], "cross_attention": [1]}, {"encoder.block.2.feed_forward": range(5)}
     small = prune(model, heads=heads, units=units, pad=True)
-    torch.testing.assert_close(outputs(small), expected, atol=1e-10, rtol=1e-10)
+    assert_close(outputs(small), expected)
 
 
 def _half(activation: Tensor) -> Tensor:
@@ -244,7 +245,7 @@ def test_numbers_name_blocks_of_every_stack() -> None:
         {},
         ["encoder.block.0", "decoder.block.0"],
     ):
-        torch.testing.assert_close(outputs(small), outputs(model), atol=1e-10, rtol=1e-10)
+        assert_close(outputs(small), outputs(model))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.generation import decode, stream
 from heedful.models import build
+from tolerances import assert_close
 
 VOCAB, ENDS = 12, (5, 7)
 NAMES = ("pattern", "scores", "query", "mixed", "attention.output", "activation", "stream", "logits", "embedded")
@@ -92,18 +93,18 @@ def check(seen: dict[str, Tensor], row: int, path: str, single: Tensor, before: 
         keys = expected.size(-1)
         for step in range(new):  # under a causal mask a query has seen no key after its own
             seen_by = keys if "cross" in path else before + step
-            torch.testing.assert_close(kept[:, step, :seen_by], expected[:, step, :seen_by], atol=1e-10, rtol=1e-10)
+            assert_close(kept[:, step, :seen_by], expected[:, step, :seen_by])
             assert kept[:, step, seen_by:].eq(empty).all()
         assert kept[:, new:].eq(empty).all()
     elif name in ("key", "value"):
         size = before + new - 1
-        torch.testing.assert_close(kept[:, :size], single[0][:, :size], atol=1e-10, rtol=1e-10)
+        assert_close(kept[:, :size], single[0][:, :size])
         assert kept[:, size:].eq(0).all()
     elif name in ("query", "mixed"):
-        torch.testing.assert_close(kept[:, :new], single[0][:, queries], atol=1e-10, rtol=1e-10)
+        assert_close(kept[:, :new], single[0][:, queries])
         assert kept[:, new:].eq(0).all()
     else:
-        torch.testing.assert_close(kept[:new], single[0][queries], atol=1e-10, rtol=1e-10)
+        assert_close(kept[:new], single[0][queries])
         assert kept[new:].eq(0).all()
 
 
@@ -157,7 +158,7 @@ def test_the_rows_of_an_encoder_decoder(way: str) -> None:
                 one = seen[path][row][..., :count, :count] if "pattern" in path else seen[path][row]
                 if path.endswith(("pattern", "stream", "activation", "attention.output", "embedded")):
                     one = one if "pattern" in path else one[:count]
-                    torch.testing.assert_close(one, single[0], atol=1e-10, rtol=1e-10)
+                    assert_close(one, single[0])
             else:
                 check(seen, row, path, single, 1, new)
         width = seen["decoder.block.0.cross_attention.pattern"].size(-1)
@@ -219,7 +220,7 @@ def test_an_intervention_lasts_through_a_generation() -> None:
         model.decoder.block[1].attention.out.weight[:, 8:12] = 0.0
     cut = decode(model, PROMPTS, MASK, max_new_tokens=9, num_beams=3)
     assert torch.equal(silent.ids, cut.ids)
-    torch.testing.assert_close(silent.scores, cut.scores)
+    assert_close(silent.scores, cut.scores)
     with (
         pytest.raises(HeedfulError, match="numbered anew"),
         heedful.inspection.intervene(model, "mixed", 0.0, queries=[0]),

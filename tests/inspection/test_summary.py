@@ -79,6 +79,7 @@ def products(config: ModelConfig, tokens: int) -> int:
 
 
 @pytest.mark.parametrize("name", presets.names())
+@pytest.mark.full(keep=12)
 def test_multiply_adds_of_every_preset_by_hand(name: str) -> None:
     config = presets.get(name)
     # the shape of every block is the same: two of them stand for all

@@ -16,6 +16,7 @@ from heedful.config import LearnedPosition, PatchConfig, RotaryPosition, StackCo
 from heedful.errors import HeedfulError
 from heedful.inspection.image_patches import feature_maps, filters, grid, patch_filters, patch_position_similarity
 from heedful.models import Model, build
+from tolerances import approx, assert_close
 
 
 def made(prefix: Any = "class", **changes: Any) -> Model:
@@ -36,8 +37,8 @@ def test_filters_and_their_components_are_sklearns() -> None:
     assert found.images.shape == (6, 4, 4, 2)
     expected = torch.from_numpy(theirs.components_).unflatten(1, (2, 4, 4)).permute(0, 2, 3, 1)
     # theirs orders the 32 numbers by channel, row, column and ours by row, column, channel: the axes are the same
-    torch.testing.assert_close(found.images, expected, check_stride=False)
-    torch.testing.assert_close(found.explained, torch.from_numpy(theirs.explained_variance_ratio_))
+    assert_close(found.images, expected, check_stride=False)
+    assert_close(found.explained, torch.from_numpy(theirs.explained_variance_ratio_))
     assert torch.equal(filters(model)[7, 1, 2], weight[7, :, 1, 2])
     assert patch_filters(model, 32).explained.sum() == pytest.approx(1.0)
 
@@ -51,7 +52,7 @@ def test_maps_of_the_projection_by_hand() -> None:
         for column in range(3):
             patch = pixels[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
             expected = torch.einsum("bcij,dcij->bd", patch, weight) + bias
-            torch.testing.assert_close(found[:, :, row, column], expected.detach())
+            assert_close(found[:, :, row, column], expected.detach())
 
 
 @pytest.mark.parametrize("prefix", ["class", "class+distillation"])
@@ -78,7 +79,7 @@ def test_positions_on_the_grid() -> None:
         for other in range(6):
             a, b = table[2 + one], table[2 + other]
             value = found[one // 3, one % 3, other // 3, other % 3]
-            assert float(value) == pytest.approx(float(a @ b / (a.norm() * b.norm())), abs=1e-12)
+            assert float(value) == approx(float(a @ b / (a.norm() * b.norm())), "layer", dtype=torch.float64)
     assert grid(model) == (2, 3)
 
 

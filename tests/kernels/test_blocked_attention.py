@@ -16,6 +16,7 @@ from heedful.kernels.cpu_dropout import DropoutMasks
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.unpadded import blocked_row_attention
 from heedful.layers.attention import attention_weights, explicit_attention, fused_attention
+from tolerances import assert_close
 
 RATE = 0.4
 SOME = torch.rand(4, 1, 9, 12, generator=torch.Generator().manual_seed(3)) > 0.5
@@ -77,12 +78,12 @@ def test_attention_is_the_written_out_one(
         assert (count < keep.numel()) == (causal and blocks[0] < queries)  # what cannot be seen is not drawn
         weights = weights * keep * DropoutMasks(rate).scale
     expected = weights @ v.repeat_interleave(2 // heads, 1)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
     dy = torch.randn_like(expected)
     for one, other in zip(
         torch.autograd.grad(found, (q, k, v), dy), torch.autograd.grad(expected, (q, k, v), dy), strict=True
     ):
-        torch.testing.assert_close(one, other)
+        assert_close(one, other)
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE], ids=["kept", "dropped"])
@@ -182,7 +183,7 @@ def test_of_nothing_comes_nothing(sizes: tuple[int, int, int], rate: float, alwa
 
 def test_rows_that_share_keys_are_left_to_the_fused_kernel() -> None:
     q, k, v = made(6, 2, 1, 8, seed=0), made(2, 2, 7, 8, seed=1), made(2, 2, 7, 8, seed=2)
-    torch.testing.assert_close(blocked_attention(q, k, v, None, 0.3), fused_attention(q, k, v, None, 0.3))
+    assert_close(blocked_attention(q, k, v, None, 0.3), fused_attention(q, k, v, None, 0.3))
 
 
 def test_what_was_exchanged_stays() -> None:

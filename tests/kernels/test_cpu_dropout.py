@@ -12,6 +12,7 @@ from heedful import presets
 from heedful.kernels.cpu_dropout import DropoutMasks, cpu_dropout
 from heedful.kernels.plan import apply_plan, apply_training_plan
 from heedful.layers.dropout import Dropout
+from tolerances import assert_close
 
 RATE = 0.4
 
@@ -28,9 +29,9 @@ def test_a_row_is_dropped_and_scaled(drawn: list[Tensor]) -> None:
     apply_plan(dropout, "cpu-training")
     y = dropout(x)
     expected = x * drawn[0] * DropoutMasks(RATE).scale
-    torch.testing.assert_close(y, expected)
+    assert_close(y, expected)
     dy = torch.randn_like(y)
-    torch.testing.assert_close(torch.autograd.grad(y, x, dy), torch.autograd.grad(expected, x, dy))
+    assert_close(torch.autograd.grad(y, x, dy), torch.autograd.grad(expected, x, dy))
 
 
 # ----------------------------------------------------------------------------------------------- how numbers are drawn
@@ -74,7 +75,7 @@ def test_what_is_forgotten_is_dropped_alike_again() -> None:
     plain = gradients()
     apply_training_plan(model, recompute=True)
     for name, gradient in gradients().items():
-        torch.testing.assert_close(gradient, plain[name], msg=name)
+        assert_close(gradient, plain[name], msg=name)
 
 
 # ------------------------------------------------------------------------------------------------ where it is not done

@@ -35,6 +35,7 @@ from heedful.config import (
 from heedful.kernels import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.models import Model, build
+from tolerances import assert_close
 
 STACK = StackConfig(dim=16, depth=2, heads=4, position=LearnedPosition(length=16))
 WORDS = EmbeddingConfig(vocab_size=20, segments=2)
@@ -54,7 +55,7 @@ def reading(model: Model) -> Model:
 
 
 def exact(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+    assert_close(a, b, "layer")
 
 
 def encoder(head: Head, **stack: Any) -> Model:

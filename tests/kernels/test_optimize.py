@@ -26,6 +26,7 @@ from heedful.kernels.prepacked_linear import Int4Linear, Int8Linear, PackedLinea
 from heedful.layers.attention import Attention
 from heedful.layers.linear import Linear
 from heedful.models import Model
+from tolerances import assert_close
 
 SMALL = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64}
 
@@ -149,7 +150,7 @@ def test_a_row_gives_the_same_alone_and_beside_others(dtype: str, count: int) ->
     together = packed(x)
     assert together.shape == (count, 64)
     for i in range(count):
-        torch.testing.assert_close(packed(x[i]), together[i], rtol=1e-5, atol=1e-5)
+        assert_close(packed(x[i]), together[i])
 
 
 def test_nothing_is_packed_of_no_rows() -> None:
@@ -196,7 +197,7 @@ def test_what_is_recorded_stays() -> None:
         plain(ids), fast(ids)
     assert wanted.keys() == given.keys()
     for path, tensor in wanted.items():
-        torch.testing.assert_close(given[path], tensor, rtol=1e-10, atol=1e-10, msg=path)
+        assert_close(given[path], tensor, msg=path)
 
 
 def test_an_adapter_is_merged() -> None:
@@ -209,7 +210,7 @@ def test_an_adapter_is_merged() -> None:
     fast = optimize(model, "float32")
     assert fast.adapter is None
     with torch.inference_mode():
-        torch.testing.assert_close(asked(fast)(), asked(merged)(), rtol=1e-5, atol=1e-5)
+        assert_close(asked(fast)(), asked(merged)())
 
 
 # -------------------------------------------------------------------------------------------------------------- refused
@@ -289,7 +290,7 @@ def test_direct_maps_for_a_while() -> None:
         assert outside.requires_grad  # whoever trains between two steps of a stream has gradients
     assert up.linear is F.linear
     assert torch.equal(outside, wanted)
-    torch.testing.assert_close(inside, wanted, rtol=1e-5, atol=1e-5)
+    assert_close(inside, wanted)
     own = Linear(3, 3)
     vars(own)["forward"] = lambda x: x + 1
     with torch.inference_mode(), decoding(own):
@@ -302,7 +303,7 @@ def test_fused_attention_has_the_heads_of_the_old() -> None:
     fused = FusedAttention(own, lambda weight, bias: WholeLinear(weight, bias)).eval()
     x = torch.randn(2, 5, 24)
     with torch.inference_mode():
-        torch.testing.assert_close(fused(x, mask="causal"), own(x, mask="causal"), rtol=1e-5, atol=1e-6)
+        assert_close(fused(x, mask="causal"), own(x, mask="causal"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "int4"])
@@ -325,7 +326,7 @@ def test_turned_weights_are_laid_row_after_row_by_direct() -> None:
     wanted, values = linear(x), linear.weight.detach().clone()
     with torch.inference_mode(), decoding(linear):
         for given in (x, x[:1]):
-            torch.testing.assert_close(linear(given), wanted[: len(given)], rtol=1e-5, atol=1e-5)
+            assert_close(linear(given), wanted[: len(given)])
     assert linear.weight.is_contiguous()
     assert torch.equal(linear.weight, values)
     linear(x).sum().backward()  # and it learns on
@@ -336,7 +337,7 @@ def test_a_copy_is_prepared_like_its_original() -> None:
     """A copied model's activation may be another object, of the same function."""
     model = small("gpt2")
     with torch.inference_mode():
-        torch.testing.assert_close(asked(optimize(deepcopy(model)))(), asked(model)(), rtol=1e-5, atol=1e-5)
+        assert_close(asked(optimize(deepcopy(model)))(), asked(model)())
 
 
 @pytest.fixture(params=[False, True], ids=["another's", "Intel's"])
@@ -354,10 +355,10 @@ def test_an_odd_number_of_outputs(count: int) -> None:
     x = torch.randn(count, 32)
     wanted = linear(x).detach()
     with torch.inference_mode(), decoding(linear):
-        torch.testing.assert_close(linear(x[None])[0], wanted, rtol=1e-5, atol=1e-6)
+        assert_close(linear(x[None])[0], wanted)
     with torch.inference_mode():
-        torch.testing.assert_close(WholeLinear(linear.weight, linear.bias)(x), linear(x), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(WholeLinear(linear.weight[:1])(x), linear(x)[:, :1] - linear.bias[:1])
+        assert_close(WholeLinear(linear.weight, linear.bias)(x), linear(x))
+        assert_close(WholeLinear(linear.weight[:1])(x), linear(x)[:, :1] - linear.bias[:1])
 
 
 def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +375,7 @@ def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch
     packed = WholeLinear(linear.weight, linear.bias)
     with torch.inference_mode(), decoding(linear):
         for count in range(1, 6):
-            torch.testing.assert_close(linear(torch.ones(count, 8)), packed(torch.ones(count, 8)))
+            assert_close(linear(torch.ones(count, 8)), packed(torch.ones(count, 8)))
     few = [1, 2, 3] if intel else [1]
     assert taken == (sorted(2 * few) if torch.backends.mkl.is_available() else [])
 

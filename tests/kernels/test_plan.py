@@ -35,6 +35,7 @@ from heedful.layers.norm import Identity, LayerNorm
 from heedful.models import Model
 from heedful.pretrained.scaled_output import scale_output
 from heedful.stack import Block, Residual, Stack, padded, set_drop_path
+from tolerances import approx, assert_close
 
 IDS = torch.tensor([[5, 7, 9, 4], [6, 3, 0, 0]])
 NAMES = [*PLANS]
@@ -108,11 +109,11 @@ def test_after_removal_outputs_are_those_of_a_fresh_model_bit_for_bit(name: str)
 def test_outputs_and_gradients_are_those_of_the_plain_plan(name: str) -> None:
     plain, model = encoder().double().eval(), apply_plan(encoder().double().eval(), name)
     real = IDS > 0
-    torch.testing.assert_close(model(IDS, real)[real], plain(IDS, real)[real], atol=1e-10, rtol=1e-8)
+    assert_close(model(IDS, real)[real], plain(IDS, real)[real], "gradient")
     (loss, gradients), (expected, others) = losses(model), losses(plain)
-    torch.testing.assert_close(loss, expected, atol=1e-10, rtol=1e-10)
+    assert_close(loss, expected)
     for ours, theirs in zip(gradients, others, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-8)
+        assert_close(ours, theirs, "gradient")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -186,7 +187,7 @@ def test_a_part_of_ones_own_keeps_what_it_has() -> None:
         assert block.feed_forward.down.linear is own
         assert block.feed_forward.dropout.forward is forward
         assert block.feed_forward.dropout.dropout is F.dropout
-        torch.testing.assert_close(model(IDS, IDS > 0), expected, atol=1e-5, rtol=1e-5)
+        assert_close(model(IDS, IDS > 0), expected)
         model.train()
         model(IDS, IDS > 0).sum().backward()
         model.eval()
@@ -243,7 +244,7 @@ def test_a_block_that_is_computed_again_gives_the_same_losses_and_gradients() ->
         model.encoder.block[0].feed_forward.up.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         (loss, gradients), (expected, others) = losses(model), losses(apply_training_plan(encoder(), name))
         assert len(calls) == 2
-        torch.testing.assert_close((loss, *gradients), (expected, *others), atol=1e-5, rtol=1e-5)
+        assert_close((loss, *gradients), (expected, *others))
         model.eval()(IDS)
         assert len(calls) == 3
 
@@ -257,7 +258,7 @@ def test_what_is_recorded_is_the_same_under_a_plan_that_comes_meanwhile() -> Non
         model(IDS, IDS > 0)
     assert seen.keys() == expected.keys()
     for path, pattern in expected.items():
-        torch.testing.assert_close(seen[path][0], pattern[0])
+        assert_close(seen[path][0], pattern[0])
     assert kernels(model) == kernels(apply_plan(encoder(), "cpu-inference"))
 
 
@@ -276,7 +277,7 @@ def test_a_run_with_plain_kernels_has_the_same_losses(tmp_path: Path) -> None:
         found[name] = [row["loss"] for row in rows if "loss" in row]
         assert f'kernels = "{name}"' in (out / "run.toml").read_text(encoding="utf-8")
     assert len(found["auto"]) >= 6
-    assert found["auto"] == pytest.approx(found["plain"], rel=1e-5)
+    assert found["auto"] == approx(found["plain"], "gradient")
 
 
 @torch.no_grad()

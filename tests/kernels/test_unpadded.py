@@ -32,6 +32,7 @@ from heedful.kernels.plan import apply_plan
 from heedful.kernels.unpadded import is_observed, unpadded_inference
 from heedful.models import build
 from heedful.stack import Stack
+from tolerances import assert_close, is_close
 
 SCHEMES = [
     NoPosition(),
@@ -68,14 +69,10 @@ def without_padding(stack: Stack) -> Stack:
     return apply_plan(copy.deepcopy(stack), "cpu-inference")
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
-
-
 def check(stack: Stack, real: Tensor = REAL) -> None:
     x = torch.randn(*real.shape, stack.config.dim, dtype=torch.float64)
     y = without_padding(stack)(x, real)
-    close(y[real.bool()], stack(x, real)[real.bool()])
+    assert_close(y[real.bool()], stack(x, real)[real.bool()])
     assert not y[~real.bool()].any()
 
 
@@ -119,7 +116,7 @@ def test_of_a_prepared_model(position: Position) -> None:
     expected = model(ids, REAL)
     made = optimize(model, "float64")
     apply_plan(made.encoder, "cpu-inference")
-    close(made(ids, REAL)[REAL], expected[REAL])
+    assert_close(made(ids, REAL)[REAL], expected[REAL])
 
 
 @torch.no_grad()
@@ -128,7 +125,7 @@ def test_unpadding_comes_before_preparing_too() -> None:
     ids = torch.randint(100, REAL.shape)
     expected = model(ids, REAL)
     apply_plan(model.encoder, "cpu-inference")
-    torch.testing.assert_close(optimize(model)(ids, REAL)[REAL], expected[REAL], atol=1e-4, rtol=0)
+    assert_close(optimize(model)(ids, REAL)[REAL], expected[REAL], "training")
 
 
 @torch.no_grad()
@@ -138,7 +135,7 @@ def test_an_encoder_of_a_pair() -> None:
     some = REAL.any(1)
     expected = model(source, target, REAL)
     apply_plan(model.encoder, "cpu-inference")
-    close(model(source, target, REAL)[some], expected[some])
+    assert_close(model(source, target, REAL)[some], expected[some])
     assert torch.isfinite(model(source, target, REAL)).all()
 
 
@@ -173,7 +170,7 @@ def test_a_cache_is_filled_as_ever() -> None:
     made(x, real, cache=cache)
     stepped = made(new, cache=cache)
     whole = stack(torch.cat((x, new), 1), torch.cat((real, torch.ones(2, 1, dtype=torch.bool)), 1))
-    close(stepped, whole[:, -1:])
+    assert_close(stepped, whole[:, -1:])
 
 
 @torch.no_grad()
@@ -204,7 +201,7 @@ def test_what_is_changed_is_changed() -> None:
         with intervene(each, "attention.mixed", 0.0, layers=[0]):
             outputs.append(each(ids, REAL))
     assert torch.equal(*outputs)
-    assert not torch.allclose(outputs[0][REAL], model(ids, REAL)[REAL])
+    assert not is_close(outputs[0][REAL], model(ids, REAL)[REAL])
 
 
 @torch.no_grad()
@@ -247,4 +244,4 @@ def test_gradients_are_the_same() -> None:
         (each(x, REAL) * goal)[REAL].sum().backward()
         grads.append([parameter.grad for parameter in each.parameters()])
     for ours, theirs in zip(*grads, strict=True):
-        close(ours, theirs)
+        assert_close(ours, theirs)

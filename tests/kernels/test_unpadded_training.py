@@ -30,6 +30,7 @@ from heedful.kernels.plan import apply_training_plan, decoding
 from heedful.kernels.unpadded import TokenRow
 from heedful.layers.linear import Linear
 from heedful.training.optimisation import adamw
+from tolerances import approx, assert_close
 
 REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()
 IDS = torch.randint(3, 50, REAL.shape, generator=torch.Generator().manual_seed(0)).masked_fill(~REAL, 0)
@@ -53,10 +54,10 @@ def check_equal(model: nn.Module, loss: Callable[[nn.Module], Tensor], quick: Ca
     plain, gradients = learned(model, loss)
     quick(model)
     again, others = learned(model, loss)
-    torch.testing.assert_close(again, plain)
+    assert_close(again, plain)
     assert gradients.keys() == others.keys()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(others[name], gradient, atol=1e-10, rtol=1e-8, msg=name)
+        assert_close(others[name], gradient, "gradient", msg=name)
 
 
 def encoder(**stack: object) -> nn.Module:
@@ -183,7 +184,7 @@ def test_products_by_onednn_are_the_same_to_rounding() -> None:
         wanted = torch.autograd.grad((linear(x) * weights).sum(), inputs)
         apply_training_plan(linear)
         assert linear.linear is onednn_training_linear
-        torch.testing.assert_close(torch.autograd.grad((linear(x) * weights).sum(), inputs), wanted)
+        assert_close(torch.autograd.grad((linear(x) * weights).sum(), inputs), wanted)
         expanded = torch.autograd.grad(linear(x).sum(), inputs)  # a gradient that is one number, expanded
         assert all(part.isfinite().all() for part in expanded)
 
@@ -210,7 +211,7 @@ def test_what_is_frozen_gets_no_gradient() -> None:
     apply_training_plan(linear)
     linear(torch.randn(5, 7)).sum().backward()
     assert linear.weight.grad is None
-    torch.testing.assert_close(linear.bias.grad, torch.full((9,), 5.0))
+    assert_close(linear.bias.grad, torch.full((9,), 5.0))
 
 
 @pytest.mark.usefixtures("foreign", "small")
@@ -244,5 +245,5 @@ def test_a_model_under_the_training_plan_learns_what_a_plain_one_does_and_is_sav
             optimiser.zero_grad()
             losses.append(loss.item())
         ends.append(losses)
-    assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+    assert ends[0] == approx(ends[1], "gradient")
     assert ends[0][-1] < ends[0][0]

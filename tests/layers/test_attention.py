@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
 from heedful.layers.attention import AttentionCache
+from tolerances import assert_close
 
 BODIES = [fused_attention, explicit_attention]
 
@@ -51,9 +52,7 @@ def test_bodies_by_hand(body: fused_attention, kv_heads: int, kind: str) -> None
     allowed[1, :, 2] = False  # nothing at all
     bias = torch.randn(2, 4, 3, 5, dtype=torch.float64) * (kind == "bias")
     mask = allowed if kind == "boolean" else torch.where(allowed, bias, -math.inf)
-    torch.testing.assert_close(
-        body(q, k, v, mask, 0.4, 0.0), by_hand(q, k, v, allowed, bias, 0.4), atol=1e-12, rtol=1e-12
-    )
+    assert_close(body(q, k, v, mask, 0.4, 0.0), by_hand(q, k, v, allowed, bias, 0.4), "layer")
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -63,7 +62,7 @@ def test_causal_is_aligned_bottom_right(body: fused_attention, queries: int, key
     k, v = torch.randn(2, 2, 4, keys, 8, dtype=torch.float64)
     allowed = torch.tensor([[j <= keys - queries + i for j in range(keys)] for i in range(queries)])
     expected = by_hand(q, k, v, allowed.expand(2, 4, -1, -1), torch.zeros(2, 4, queries, keys), 1.0)
-    torch.testing.assert_close(body(q, k, v, "causal", 1.0, 0.0), expected, atol=1e-12, rtol=1e-12)
+    assert_close(body(q, k, v, "causal", 1.0, 0.0), expected, "layer")
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -135,7 +134,7 @@ def test_torch_multihead_attention(bias: bool, cross: bool, mask: str) -> None:
         attn_mask=torch.ones(5, 5).triu(1).bool() if mask == "causal" else None,
         key_padding_mask=~real if mask == "padding" else None,
     )
-    torch.testing.assert_close(ours(x, source if cross else None, mask=given), expected, atol=1e-12, rtol=0)
+    assert_close(ours(x, source if cross else None, mask=given), expected, "layer")
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -147,7 +146,7 @@ def test_grouped_queries_are_repeated_heads(kv_heads: int) -> None:
         state[name] = heads.repeat_interleave(4 // kv_heads, dim=0).flatten(0, 1)
     full.load_state_dict(state)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    torch.testing.assert_close(grouped(x, mask="causal"), full(x, mask="causal"), atol=1e-12, rtol=0)
+    assert_close(grouped(x, mask="causal"), full(x, mask="causal"), "layer")
 
 
 def test_head_size_of_its_own() -> None:
@@ -163,7 +162,7 @@ def test_unscaled() -> None:
         plain.query.weight.mul_(0.5)
         plain.query.bias.mul_(0.5)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    torch.testing.assert_close(plain(x), scaled(x), atol=1e-12, rtol=0)
+    assert_close(plain(x), scaled(x), "layer")
 
 
 def test_the_attending_callable_can_be_exchanged() -> None:
@@ -171,7 +170,7 @@ def test_the_attending_callable_can_be_exchanged() -> None:
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     fused = attention(x, mask="causal")
     attention.attend = explicit_attention
-    torch.testing.assert_close(attention(x, mask="causal"), fused, atol=1e-12, rtol=0)
+    assert_close(attention(x, mask="causal"), fused, "layer")
 
 
 def test_dropout_is_for_training_alone() -> None:
@@ -186,7 +185,7 @@ def test_explicit_dropout_keeps_the_mean() -> None:
     q, k, v = torch.randn(3, 1, 1, 1, 4)
     drawn = torch.stack([explicit_attention(q, k, v, None, 1.0, 0.25) for _ in range(400)])
     kept = drawn[..., 0].ne(0)
-    torch.testing.assert_close(drawn[kept], v.expand_as(drawn)[kept] / 0.75)
+    assert_close(drawn[kept], v.expand_as(drawn)[kept] / 0.75)
     assert 0.65 < kept.float().mean() < 0.85
     assert F.mse_loss(drawn.mean(0), v) < 0.02 * v.square().mean()
 
@@ -194,7 +193,7 @@ def test_explicit_dropout_keeps_the_mean() -> None:
 def test_weights_are_a_distribution_over_what_the_mask_allows() -> None:
     q, k = torch.randn(2, 2, 4, 3, 8)
     weights = attention_weights(q, k, "causal", 0.3)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 3))
+    assert_close(weights.sum(-1), torch.ones(2, 4, 3))
     assert weights.triu(1).eq(0).all()
 
 
@@ -219,7 +218,7 @@ def test_schemes_are_usable_with_attention_alone(scheme: str) -> None:
         place = module.prepare(positions, positions)
         return attention(x, position=place, mask=place.join(None))
 
-    torch.testing.assert_close(run(p + 7), run(p), atol=1e-5, rtol=0)  # rotary tables are float32
+    assert_close(run(p + 7), run(p), dtype=torch.float32)  # rotary tables are float32
     assert (run(p * 2) - run(p)).abs().max() > 1e-3
 
 
@@ -236,7 +235,7 @@ def test_a_bias_of_another_precision_is_not_misread(body: Callable[..., Tensor])
     q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
     bias = torch.randn(1, 4, 5, 5)
     expected = ((q @ k.mT + bias).softmax(-1)) @ v
-    torch.testing.assert_close(body(q, k, v, bias, 1.0), expected, atol=1e-10, rtol=0)
+    assert_close(body(q, k, v, bias, 1.0), expected)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,15 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.layers import PatchEmbedding, TokenEmbedding
+from tolerances import assert_close
 
 
 def test_tokens_scaled_and_segments_not() -> None:
     layer = TokenEmbedding(20, 9, scale="sqrt", segments=2)
     ids, segments = torch.tensor([[3, 4]]), torch.tensor([[0, 1]])
     expected = layer.token.weight[[3, 4]] * 3 + layer.segment.weight
-    torch.testing.assert_close(layer(ids, segments)[0], expected)
-    torch.testing.assert_close(layer(ids)[0], layer.token.weight[[3, 4]] * 3 + layer.segment.weight[0])
+    assert_close(layer(ids, segments)[0], expected)
+    assert_close(layer(ids)[0], layer.token.weight[[3, 4]] * 3 + layer.segment.weight[0])
 
 
 def test_segments_without_a_table() -> None:
@@ -37,7 +38,7 @@ def test_patches_are_a_linear_map_of_each(prefix: str) -> None:
         for left in range(0, 8, 2):
             patch = pixels[:, :, top : top + 2, left : left + 2].flatten(1)
             rows.append(patch @ layer.projection.weight.flatten(1).T + layer.projection.bias)
-    torch.testing.assert_close(layer(pixels), torch.stack(rows, 1), atol=1e-12, rtol=0)
+    assert_close(layer(pixels), torch.stack(rows, 1), "layer")
     assert layer(pixels).is_contiguous()
 
 

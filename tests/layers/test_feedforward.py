@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.layers import FeedForward
+from tolerances import assert_close
 
 ACTS = {
     "relu": lambda x: x.clamp(min=0),
@@ -32,7 +33,7 @@ def test_formula(activation: str, gated: bool, bias: bool) -> None:
         return x @ part.weight.T + (part.bias if bias else 0)
 
     inner = ACTS[activation](linear("gate", x)) * linear("up", x) if gated else ACTS[activation](linear("up", x))
-    torch.testing.assert_close(layer(x), linear("down", inner), atol=1e-13, rtol=1e-12)
+    assert_close(layer(x), linear("down", inner), "layer")
 
 
 def test_four_times_as_wide_by_default() -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from heedful.layers import BatchNorm, LayerNorm, RMSNorm
 from heedful.layers.norm import Identity
+from tolerances import assert_close
 
 
 def test_layer_and_rms_by_formula() -> None:
@@ -18,8 +19,8 @@ def test_layer_and_rms_by_formula() -> None:
         layer.bias.copy_(bias)
         rms.weight.copy_(weight)
     variance = x.var(-1, unbiased=False, keepdim=True)
-    torch.testing.assert_close(layer(x), (x - x.mean(-1, keepdim=True)) / (variance + 1e-3).sqrt() * weight + bias)
-    torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight)
+    assert_close(layer(x), (x - x.mean(-1, keepdim=True)) / (variance + 1e-3).sqrt() * weight + bias)
+    assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight)
 
 
 @pytest.mark.parametrize("kind", [LayerNorm, RMSNorm, Identity])
@@ -34,14 +35,14 @@ def test_batch_norm_is_torchs_over_the_real_tokens() -> None:
     for _ in range(3):
         x = torch.randn(3, 5, 8, dtype=torch.float64) * 3 + 1
         y = ours(x, real)
-        torch.testing.assert_close(y[real], theirs(x[real]))
+        assert_close(y[real], theirs(x[real]))
         assert y[~real].eq(0).all()
-        torch.testing.assert_close(ours.running_mean, theirs.running_mean)
-        torch.testing.assert_close(ours.running_var, theirs.running_var)
+        assert_close(ours.running_mean, theirs.running_mean)
+        assert_close(ours.running_var, theirs.running_var)
     ours.eval()
     theirs.eval()
-    torch.testing.assert_close(ours(x, real)[real], theirs(x[real]))
-    torch.testing.assert_close(ours(x), theirs(x.flatten(0, 1)).view_as(x))
+    assert_close(ours(x, real)[real], theirs(x[real]))
+    assert_close(ours(x), theirs(x.flatten(0, 1)).view_as(x))
 
 
 def test_batch_norm_of_padding_alone() -> None:

@@ -11,6 +11,7 @@ from heedful.config import RotaryPosition
 from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Learned, Relative, Rotary, Sinusoidal
 from heedful.layers.position import sinusoid
+from tolerances import approx, assert_close
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 8])
@@ -21,13 +22,13 @@ def test_sinusoid_element_by_element(dim: int, order: str) -> None:
         for element, value in enumerate(row):
             pair, cosine = divmod(element, 2) if order == "interleaved" else (element % half, element >= half)
             angle = position / 10000 ** (2 * pair / dim)
-            assert value == pytest.approx(math.cos(angle) if cosine else math.sin(angle), abs=1e-7)
+            assert value == approx(math.cos(angle) if cosine else math.sin(angle), "layer")
 
 
 def test_sinusoid_of_any_length() -> None:
     layer = Sinusoidal(8, offset=2)
     far = layer.embed(torch.zeros(1, 3, 8), torch.tensor([[0, 700, 5000]]))
-    torch.testing.assert_close(far[0], sinusoid(6000, 8)[[2, 702, 5002]])
+    assert_close(far[0], sinusoid(6000, 8)[[2, 702, 5002]])
 
 
 def test_sinusoid_grown_while_predicting_still_trains() -> None:
@@ -58,13 +59,13 @@ def test_rotary_turns_pairs(order: str) -> None:
         return rotary.prepare(at, at).rotate(x.view(1, 1, 1, 8)).flatten()
 
     if order == "length":
-        torch.testing.assert_close(turned(q, 11).norm(), q.norm())
+        assert_close(turned(q, 11).norm(), q.norm())
         return
     theta = 100.0 ** (-torch.arange(4.0) / 4)
     for p, s in [(0, 0), (3, 1), (13, 11), (1, 9)]:
         complex_q, complex_k = torch.complex(q[:4], q[4:]), torch.complex(k[:4], k[4:])
         expected = (complex_q * complex_k.conj() * torch.exp(1j * (p - s) * theta)).real.sum()
-        torch.testing.assert_close(turned(q, p) @ turned(k, s), expected, atol=1e-5, rtol=0)
+        assert_close(turned(q, p) @ turned(k, s), expected)
 
 
 def test_rotary_of_an_odd_head() -> None:
@@ -110,4 +111,4 @@ def test_relative_distance_is_key_minus_query() -> None:
     layer = Relative(2)
     bias = layer.prepare(torch.tensor([[4]]), torch.tensor([[2, 4, 7]])).join(None)
     assert bias.shape == (1, 2, 1, 3)
-    torch.testing.assert_close(bias[0, :, 0].T, layer.table.weight[[2, 0, 16 + 3]])
+    assert_close(bias[0, :, 0].T, layer.table.weight[[2, 0, 16 + 3]])

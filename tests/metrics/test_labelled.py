@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import overall
+from tolerances import approx
 
 scores = pytest.importorskip("sklearn.metrics")
 LABELS = [f"class {i}" for i in range(7)]
@@ -45,7 +47,7 @@ def single(truth: np.ndarray, said: np.ndarray) -> dict[str, Any]:
     return {
         "accuracy": pytest.approx(100 * scores.accuracy_score(truth, said)),
         "macro_f1": pytest.approx(100 * scores.f1_score(truth, said, average="macro", zero_division=0)),
-        "matthews": pytest.approx(100 * matthews, abs=1e-9),
+        "matthews": approx(100 * matthews, dtype=torch.float64),
     }
 
 

@@ -9,6 +9,7 @@ import string
 
 import numpy as np
 import pytest
+import torch
 
 from heedful.metrics.squad import (
     AnswerScore,
@@ -23,6 +24,7 @@ from heedful.metrics.squad import (
     sentences,
     squad_sums,
 )
+from tolerances import approx
 
 ODD = ("", " ", "the", "The  an a", "...", "A.", "a-b", "U.S.", "Ünïcode the 東京", "東京", "東 京", "10,000", "10000")
 ODD += ("The Cat's hat", "cats hat", "an other", "another", "theatre", "the\ttheatre\n", "«quoted»", "İstanbul", "ſ")
@@ -52,7 +54,7 @@ def test_exact_match_and_f1_of_every_pair_of_odd_answers() -> None:
                 common += 1
         precision, recall = common / max(1, len(said)), common / max(1, len(wanted))
         f1 = 2 * precision * recall / (precision + recall) if common else float(not said and not wanted)
-        assert overlap(output, answer) == pytest.approx(f1, abs=1e-12)
+        assert overlap(output, answer) == approx(f1, "layer", dtype=torch.float64)
         assert exact(output, answer) == (said == wanted)
         seen.add(f1)
     assert len(seen) > 3

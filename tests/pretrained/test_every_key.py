@@ -12,6 +12,7 @@ from tiny_models import CASES, reference
 
 from heedful import HeedfulError
 from heedful.pretrained import load, save
+from tolerances import is_close
 
 OF_NO_MATTER = ("architectures", "model_type", "transformers_version", "dtype")
 # keys that their configurations take from a file without naming them
@@ -88,7 +89,7 @@ def test_every_key_is_followed_or_refused(name: str, tmp_path: Path) -> None:
         theirs = theirs_say(made, tmp_path, state, given)
         ours = ours_say(tmp_path, given) if theirs is not None else None
         if theirs is not None and ours is not None:
-            assert torch.allclose(ours, theirs, atol=1e-5), f"{key} = {instead!r} is passed over"
+            assert is_close(ours, theirs), f"{key} = {instead!r} is passed over"
             compared += 1
     assert compared > 10
 

@@ -18,6 +18,7 @@ from heedful.models import build
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import find, read_card
 from heedful.pretrained.pooling import module_files, pooled_head
+from tolerances import assert_close
 
 TYPE = "sentence_transformers.models."
 
@@ -56,7 +57,7 @@ def test_a_pooled_head_is_the_folders(told: dict[str, Any], pooling: str, unit: 
     rule = {"first": lambda h: h[0], "last": lambda h: h[-1], "mean": lambda h: h.mean(0), "max": lambda h: h.amax(0)}
     wanted = torch.stack([rule[pooling](rows) for rows in real])
     wanted = wanted / wanted.norm(dim=1, keepdim=True) if unit else wanted
-    assert torch.allclose(model(IDS, MASK), wanted, atol=1e-6)
+    assert_close(model(IDS, MASK), wanted, "layer")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from heedful.config import (
 from heedful.pretrained import folder as folders
 from heedful.pretrained import load, read_card, save, writing
 from heedful.pretrained.model_types import express
+from tolerances import assert_close
 
 STACK = StackConfig(dim=16, depth=2, heads=2, causal=True, position=LearnedPosition(length=8))
 GPT = DecoderConfig(embedding=EmbeddingConfig(vocab_size=11), decoder=replace(STACK, activation="gelu_tanh"))
@@ -98,7 +99,7 @@ def test_weights_that_are_views_of_a_file_are_trained_like_others(fused: bool, g
             each(IDS).logsumexp(-1).sum().backward()
             optimiser.step()
     for ours, theirs in zip(views.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        assert_close(ours, theirs)
     assert query.is_contiguous()
 
 

@@ -23,6 +23,7 @@ from heedful.config import (
 from heedful.generation import decode
 from heedful.pretrained import load
 from heedful.pretrained.rules import Rename
+from tolerances import assert_close
 
 WEIGHTS = Path(__file__).parents[2].parent / "shared" / "data" / "weights"
 
@@ -94,7 +95,7 @@ def test_stories(name: str) -> None:
         close(logits[-1, :8], case["last_first8"])
         ids, said = torch.tensor(case["ids"][1:]), logits.log_softmax(-1)
         found = said[:-1].gather(1, ids[:, None])[:, 0]
-        assert torch.allclose(found, torch.tensor(case["log_prob_of_each_next_id"]), atol=1e-4)
+        assert_close(found, torch.tensor(case["log_prob_of_each_next_id"]), "training")
 
 
 def titler() -> tuple[Path, Any]:
@@ -123,7 +124,7 @@ def test_titler() -> None:
         assert top.indices.tolist() == [i for i, _ in case["first_step_top5"]]
         close(top.values, [value for _, value in case["first_step_top5"]])
         found = said.log_softmax(-1).gather(1, torch.tensor(case["target_ids"])[:, None])[:, 0]
-        assert torch.allclose(found, torch.tensor(case["log_prob_of_each_target_id"]), atol=1e-4)
+        assert_close(found, torch.tensor(case["log_prob_of_each_target_id"]), "training")
 
 
 PROJECTIONS, SIDES, END = ("query", "key", "value", "out"), ("source", "target"), 2

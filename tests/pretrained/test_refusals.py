@@ -14,6 +14,7 @@ from heedful import HeedfulError
 from heedful.config import RotaryPosition
 from heedful.pretrained import load, save
 from heedful.pretrained.model_types import MODEL_TYPES
+from tolerances import assert_close
 
 # (a model to begin with, what its config.json says instead, what the refusal says)
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -170,10 +171,10 @@ def test_t5_ties_and_scales_independently(scaled: bool, tied: bool, tmp_path: Pa
     assert (ours.config.head.tied, ours.config.head.scale == "sqrt") == (tied, scaled)
     ids, target = torch.tensor([[4, 5, 2]]), torch.tensor([[0, 6]])
     logits = theirs(input_ids=ids, decoder_input_ids=target).logits
-    assert torch.allclose(ours(ids, target), logits, atol=1e-5)
+    assert_close(ours(ids, target), logits)
     save(ours, tmp_path / "ours")
     again = made.from_pretrained(tmp_path / "ours").eval()
-    assert torch.allclose(again(input_ids=ids, decoder_input_ids=target).logits, logits, atol=1e-5)
+    assert_close(again(input_ids=ids, decoder_input_ids=target).logits, logits)
     assert load(tmp_path / "ours").config == ours.config
 
 

@@ -30,6 +30,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.pretrained import load, save
+from tolerances import assert_close
 
 LEARNED = LearnedPosition(length=8)
 STACK = StackConfig(dim=16, depth=2, heads=2, ff_dim=64, causal=True, position=LEARNED, activation="gelu_tanh")
@@ -117,7 +118,7 @@ def test_images_of_another_size(size: Any, tmp_path: Path) -> None:
     pixels = torch.randn(2, 3, *sides)
     theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / "a").eval()
     expected = theirs(pixels, interpolate_pos_encoding=True).logits
-    torch.testing.assert_close(model(pixels), expected, rtol=0, atol=1e-5)
+    assert_close(model(pixels), expected)
     save(model, tmp_path / "b")
     assert torch.equal(load(tmp_path / "b")(pixels), model(pixels))
 
@@ -163,7 +164,7 @@ def test_more_tokens(name: str, tmp_path: Path) -> None:
     inputs = (IDS, IDS) if isinstance(config, EncoderDecoderConfig) else (IDS,)
     logits, before = more(*inputs), model(*inputs)
     assert logits.shape[-1] == 40
-    torch.testing.assert_close(logits[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
+    assert_close(logits[..., : before.shape[-1]], before)
     state, old = more.state_dict(), model.state_dict()
     for key in (row.partition("[")[0] for row in fresh):
         rows = state[key][len(old[key]) :]
@@ -181,7 +182,7 @@ def test_more_tokens_open_in_transformers(tmp_path: Path) -> None:
     save(more, tmp_path / "b")
     ids = torch.randint(40, (1, 20))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "b").eval()
-    torch.testing.assert_close(theirs(ids).logits, more(ids), rtol=0, atol=1e-5)
+    assert_close(theirs(ids).logits, more(ids))
 
 
 def test_more_tokens_of_a_file_that_stores_both_tied_tables(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 import heedful
 from heedful import presets
 from heedful.pretrained import load, push, save
+from tolerances import assert_close
 
 IDS = torch.tensor([[1, 2, 3, 4]])
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +72,7 @@ def assert_same(loaded: Any, model: Any) -> None:
     assert weights.keys() == model.state_dict().keys()
     for name, one in model.state_dict().items():
         assert torch.equal(weights[name], one), name
-    torch.testing.assert_close(loaded(IDS), model(IDS), rtol=1e-5, atol=1e-5)
+    assert_close(loaded(IDS), model(IDS))
 
 
 def commit(files: Files) -> str:

@@ -19,6 +19,7 @@ from heedful.config import DecoderConfig, EmbeddingConfig, LearnedPosition, Stac
 from heedful.pretrained import load, save
 from heedful.pretrained.folder import atomic_write
 from heedful.pretrained.writing import size_of
+from tolerances import assert_close
 
 STACK = StackConfig(
     dim=16,
@@ -66,7 +67,7 @@ def test_shards_open_in_transformers(most: Any, tmp_path: Path) -> None:
     assert all(torch.equal(ours[name], whole[name]) for name in whole)
     assert torch.equal(load(folder)(IDS), model(IDS))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    torch.testing.assert_close(theirs(IDS).logits, model(IDS), rtol=0, atol=1e-5)
+    assert_close(theirs(IDS).logits, model(IDS))
 
 
 def test_transformers_divides_alike(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from heedful.tasks.contrastive_loss import contrastive
 from heedful.tasks.feature_extraction import FeatureExtraction
 from heedful.tasks.retrieval_pairs import SIDES, groups_of
 from heedful.training.optimisation import adamw
+from tolerances import approx
 
 transformers = pytest.importorskip("transformers")
 SMALL = ModelSettings(dim=32, heads=2, depth=2)
@@ -153,7 +154,7 @@ def test_the_loss_of_pairs_by_hand(which: str, symmetric: bool, smoothing: float
     wanted = by_hand(task, model, data, 0.2, smoothing, back=False)
     if symmetric:
         wanted = (wanted + by_hand(task, model, data, 0.2, smoothing, back=True)) / 2
-    assert task.objective(model, batch, smoothing).item() == pytest.approx(wanted, rel=1e-9)
+    assert task.objective(model, batch, smoothing).item() == approx(wanted, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])
@@ -171,7 +172,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(which: str, chunk: int) -
         (loss / 3).backward()
         found.append((loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
     (whole, grads), (parts, cached) = found
-    assert parts == pytest.approx(whole, abs=1e-12)
+    assert parts == approx(whole, "layer", dtype=torch.float64)
     assert max(float(g.abs().max()) for g in grads) > 1e-3
     for a, b in zip(grads, cached, strict=True):
         assert (a - b).abs().max() <= 1e-10
@@ -199,11 +200,11 @@ def test_cached_gradients_draw_the_same_dropout_twice() -> None:
         loss.backward()
         found.append((loss.item(), torch.rand(1).item(), [p.grad.clone() for p in model.parameters()]))
     (whole, drawn, grads), (parts, after, cached) = found
-    assert parts == pytest.approx(whole, abs=1e-10)
+    assert parts == approx(whole, dtype=torch.float64)
     assert after == drawn
     assert all((a - b).abs().max() <= 1e-10 for a, b in zip(grads, cached, strict=True))
     torch.manual_seed(8)
-    assert task.objective(model, batch).item() != pytest.approx(whole, abs=1e-6)  # dropout was on
+    assert task.objective(model, batch).item() != approx(whole, "layer")  # dropout was on
 
 
 def test_a_chunk_is_all_that_is_held() -> None:
@@ -267,7 +268,7 @@ def test_the_loss_that_is_measured_is_that_of_all_rows_as_one_batch(which: str, 
     task.symmetric = symmetric
     examples = task.encode(data).examples
     wanted = task.objective(model, task.collate(examples)).item() / len(data)
-    assert task.measure(model, examples, data, batch_tokens=20).metrics["loss"] == pytest.approx(wanted, rel=1e-5)
+    assert task.measure(model, examples, data, batch_tokens=20).metrics["loss"] == approx(wanted, "gradient")
 
 
 def test_scores_are_ranked_as_scipy_ranks_them() -> None:
@@ -283,7 +284,7 @@ def test_scores_are_ranked_as_scipy_ranks_them() -> None:
         )
         near.append(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     scores = [row.values["score"] for row in SCORED]
-    assert measured.outputs == pytest.approx(near, abs=1e-5)
+    assert measured.outputs == approx(near)
     assert measured.metrics["spearman"] == pytest.approx(100 * stats.spearmanr(near, scores).statistic)
     assert measured.metrics["pearson"] == pytest.approx(100 * stats.pearsonr(near, scores).statistic, abs=1e-3)
 
@@ -299,8 +300,8 @@ def test_answers_keep_the_order_alone_and_together(caplog: pytest.LogCaptureFixt
     assert all(answer.score is None for answer in together)
     assert together[0].output == together[4].output
     for i in (0, 2):
-        assert task.predict(model, inputs[i : i + 1])[0].output == pytest.approx(together[i].output, abs=1e-5)
-    assert math.hypot(*together[0].output) == pytest.approx(1, abs=1e-5)
+        assert task.predict(model, inputs[i : i + 1])[0].output == approx(together[i].output)
+    assert math.hypot(*together[0].output) == approx(1)
     assert task.predict(model, []) == []
     with pytest.raises(HeedfulError, match="takes a text or a list of texts; got tuple"):
         task.predict(model, [("a", "b")])
@@ -355,12 +356,12 @@ def test_a_saved_folder_opens_in_transformers_and_comes_back(kind: str, unit: bo
     ours = np.array([answer.output for answer in task.predict(model, texts)])
     head = PooledHead(pooling=kind, normalise=unit)
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertModel"]
-    assert ours == pytest.approx(theirs(folder, task, texts, head), abs=1e-5)
+    assert ours == approx(theirs(folder, task, texts, head))
     again = heedful.from_pretrained(folder)
     assert again.config == model.config
     assert all(again.state_dict()[name].equal(tensor) for name, tensor in model.state_dict().items())
     pipe = heedful.pipeline(None, folder)
-    assert [answer["output"] for answer in pipe(texts)] == [pytest.approx(row.tolist(), abs=1e-5) for row in ours]
+    assert [answer["output"] for answer in pipe(texts)] == [approx(row.tolist()) for row in ours]
     assert pipe.task.longest == task.longest
     again.save_pretrained(folder)  # over what is there
     assert heedful.from_pretrained(folder).config.head == head
@@ -375,7 +376,7 @@ def test_what_no_family_says_is_kept_in_our_own_layout(tmp_path: Path) -> None:
     folder = saved(task, model, tmp_path / "model")
     assert not (folder / "modules.json").exists()
     pipe = heedful.pipeline(None, folder)
-    assert pipe("moo")["output"] == pytest.approx(task.predict(model.eval(), ["moo"])[0].output, abs=1e-5)
+    assert pipe("moo")["output"] == approx(task.predict(model.eval(), ["moo"])[0].output)
 
 
 def published(folder: Path, name: str, task: FeatureExtraction, **more: Any) -> Path:
@@ -411,7 +412,7 @@ def test_a_published_folder_answers_as_its_own_library(name: str, kind: str, tmp
     texts = ["what does the dog say ?", "it says moo", "hoot"]
     wanted = theirs(folder, pipe.task, texts, PooledHead(pooling=kind, normalise=True))
     assert pipe.task.longest == 7
-    assert np.array([answer["output"] for answer in pipe(texts)]) == pytest.approx(wanted, abs=1e-5)
+    assert np.array([answer["output"] for answer in pipe(texts)]) == approx(wanted)
 
 
 def test_prompts_and_lower_case_are_kept(tmp_path: Path) -> None:
@@ -424,9 +425,9 @@ def test_prompts_and_lower_case_are_kept(tmp_path: Path) -> None:
     pipe = heedful.pipeline("feature-extraction", folder)
     plain = published(tmp_path / "plain", "bert", task)
     wanted = heedful.pipeline("feature-extraction", plain)("what is moo")["output"]
-    assert pipe("MOO")["output"] == pytest.approx(wanted, abs=1e-6)
+    assert pipe("MOO")["output"] == approx(wanted, "layer")
     pipe.task.save(tmp_path / "model")
-    assert heedful.pipeline(None, folder)("MOO")["output"] == pytest.approx(wanted, abs=1e-6)
+    assert heedful.pipeline(None, folder)("MOO")["output"] == approx(wanted, "layer")
     (folder / "config_sentence_transformers.json").write_text('{"default_prompt_name": "gone"}')
     with pytest.raises(HeedfulError, match=r"config_sentence_transformers.json names the prompt 'gone', which it has"):
         heedful.pipeline(None, folder)
@@ -492,7 +493,7 @@ def test_minilm_is_what_was_published() -> None:
     assert pipe.task.longest == 256
     texts = [case["text"] for case in wanted["sentences"]]
     for answer, case in zip(pipe(texts), wanted["sentences"], strict=True):
-        assert answer["output"][:8] == pytest.approx(case["embedding_first8"], abs=3e-5)
+        assert answer["output"][:8] == approx(case["embedding_first8"])
         assert len(answer["output"]) == 384
 
 

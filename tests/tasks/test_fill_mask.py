@@ -37,6 +37,7 @@ from heedful.tasks.fill_mask import FillMask
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
+from tolerances import approx, assert_close
 
 LENGTH = 16
 BOOK = (
@@ -173,9 +174,9 @@ def test_the_loss_by_hand() -> None:
     places = [(i, t) for i, row in enumerate(batch["labels"].tolist()) for t, label in enumerate(row) if label != -100]
     truth = [int(batch["labels"][place]) for place in places]
     plain = -sum(float(p[i, t, label]) for (i, t), label in zip(places, truth, strict=True))
-    assert float(task.objective(model, batch).detach()) == pytest.approx(plain, rel=1e-5)
+    assert float(task.objective(model, batch).detach()) == approx(plain, "gradient")
     spread = -sum(float(p[i, t].mean()) for i, t in places)
-    assert float(task.objective(model, batch, 0.1).detach()) == pytest.approx(0.9 * plain + 0.1 * spread, rel=1e-5)
+    assert float(task.objective(model, batch, 0.1).detach()) == approx(0.9 * plain + 0.1 * spread, "gradient")
     assert task.count(batch) == len(places)
     task.objective(model, batch).backward()
     assert model.embedding.token.weight is model.get_parameter("head.output.weight")
@@ -204,7 +205,7 @@ def test_the_figures_by_brute_force() -> None:
     batch = task.collate(encoded.examples)
     chosen = batch["labels"] != -100
     logits, truth = model(batch["ids"], batch["mask"])[chosen], batch["labels"][chosen]
-    assert measured.metrics["loss"] == pytest.approx(float(F.cross_entropy(logits, truth)), rel=1e-5)
+    assert measured.metrics["loss"] == approx(float(F.cross_entropy(logits, truth)), "gradient")
     assert measured.metrics["accuracy"] == pytest.approx(100 * float((logits.argmax(-1) == truth).float().mean()))
     stream = [*task.tokenizer.encode([text])[0]]
     total = 0.0
@@ -213,7 +214,7 @@ def test_the_figures_by_brute_force() -> None:
         for t in range(1, len(row) - 1):
             hidden = torch.tensor([[*row[:t], task.mask, *row[t + 1 :]]])
             total -= float(model(hidden)[0, t].log_softmax(-1)[row[t]])
-    assert measured.metrics["pseudo_perplexity"] == pytest.approx(math.exp(total / len(stream)), rel=1e-5)
+    assert measured.metrics["pseudo_perplexity"] == approx(math.exp(total / len(stream)), "gradient")
     counts = {"tokens": len(stream), "hidden": int(chosen.sum()), "hidden_in_turn": len(stream)}
     assert measured.details == counts
     assert measured.example_scores is not None
@@ -221,7 +222,7 @@ def test_the_figures_by_brute_force() -> None:
     assert measured.example_scores.metrics_of(every) == pytest.approx(measured.metrics)
     model.requires_grad_(True)
     again = task.measure(model, encoded.examples, encoded.rows, batch_tokens=20)
-    assert again.metrics == pytest.approx(measured.metrics, rel=1e-5)
+    assert again.metrics == approx(measured.metrics, "gradient")
 
 
 def test_each_document_has_its_own_figures() -> None:
@@ -242,9 +243,7 @@ def test_each_document_has_its_own_figures() -> None:
     for number in range(3):
         first, last = [-1, *ends][number], ends[number]
         own = [float(loss) for loss, place in zip(losses, places, strict=True) if first < place < last]
-        assert measured.example_scores.metrics_of(np.array([number]))["loss"] == pytest.approx(
-            sum(own) / len(own), rel=1e-4
-        )
+        assert measured.example_scores.metrics_of(np.array([number]))["loss"] == approx(sum(own) / len(own), "gradient")
 
 
 def test_of_a_long_text_a_fixed_sample_is_hidden_in_turn() -> None:
@@ -309,12 +308,12 @@ def test_a_text_is_filled_in() -> None:
     assert answer.output == "The hen says cluck, and the hen eats corn."
     ids = [1, *task.tokenizer.encode([answer.input])[0], 2]
     p = model(torch.tensor([ids]))[0, ids.index(4)].softmax(-1)
-    assert answer.score == pytest.approx(float(p.detach().max()), rel=1e-4)
+    assert answer.score == approx(float(p.detach().max()), "gradient")
     best = task.predict(model, [answer.input], top_k=3)[0]
     assert [one["label"] for one in best.output] == [
         task.tokenizer.pieces([i])[0].strip() for i in p.topk(3).indices.tolist()
     ]
-    assert [one["score"] for one in best.output] == pytest.approx(p.topk(3).values.tolist(), rel=1e-4)
+    assert [one["score"] for one in best.output] == approx(p.topk(3).values.tolist(), "gradient")
     assert best.output[0]["text"] == answer.output
     assert best.score == answer.score
 
@@ -336,7 +335,7 @@ def test_answers_are_the_same_alone_and_in_a_batch() -> None:
     for text, answer in zip(texts, together, strict=True):
         alone = task.predict(model, [text])[0]
         assert alone.output == answer.output
-        assert answer.score == (None if not text.strip() else pytest.approx(alone.score, rel=1e-4))
+        assert answer.score == (None if not text.strip() else approx(alone.score, "gradient"))
     assert (together[2].output, together[2].score) == ("", None)
     assert task.predict(model, [" "], top_k=2)[0].output == []
     assert task.predict(model, []) == []
@@ -412,7 +411,7 @@ def test_transformers_opens_a_trained_folder_and_fills_alike(kind: Any, book: Pa
         expected = fill(text, top_k=4)
         found = ours(text, top_k=4)
         assert [one["label"] for one in found["output"]] == [one["token_str"].strip() for one in expected]
-        assert [one["score"] for one in found["output"]] == pytest.approx([one["score"] for one in expected], rel=1e-4)
+        assert [one["score"] for one in found["output"]] == approx([one["score"] for one in expected], "gradient")
     several = fill("The <mask> and <mask>.", top_k=2)
     found = ours("The <mask> and <mask>.", top_k=2)["output"]
     assert [[one["label"] for one in each] for each in found] == [
@@ -505,10 +504,10 @@ def test_published_models_fill_as_in_transformers(name: str, tmp_path: Path) -> 
         expected = fill(text, top_k=5)
         found = ours(text, top_k=5)
         assert [one["label"] for one in found["output"]] == [one["token_str"].strip() for one in expected]
-        assert [one["score"] for one in found["output"]] == pytest.approx([one["score"] for one in expected], rel=1e-4)
+        assert [one["score"] for one in found["output"]] == approx([one["score"] for one in expected], "gradient")
     both = fill(f"The {mask} eats {mask}", top_k=1)
     score = ours(f"The {mask} eats {mask}")["score"]
-    assert score == pytest.approx(both[0][0]["score"] * both[1][0]["score"], rel=1e-4)
+    assert score == approx(both[0][0]["score"] * both[1][0]["score"], "gradient")
 
 
 def test_a_bare_encoder_gets_a_fresh_tied_head(shared_data: Any, tmp_path: Path) -> None:
@@ -524,7 +523,7 @@ def test_a_bare_encoder_gets_a_fresh_tied_head(shared_data: Any, tmp_path: Path)
     batch = task.collate(task.encode(rows(BOOK[:200])).examples)
     with torch.no_grad():
         expected = theirs(input_ids=batch["ids"], attention_mask=batch["mask"].long()).logits
-        torch.testing.assert_close(model(batch["ids"], batch["mask"]), expected, rtol=1e-4, atol=1e-4)
+        assert_close(model(batch["ids"], batch["mask"]), expected, "training")
 
 
 def test_a_model_goes_on_from_a_folder(book: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from heedful.pretrained.preprocessing import Preprocessing
 from heedful.settings import ImageSettings, ModelSettings, RunSettings, TrainingSettings, resolve
 from heedful.tasks.image_classification import ImageClassification
 from heedful.training.run import train
+from tolerances import approx, assert_close
 
 LABELS = ["bag", "boot", "coat", "dress", "shirt", "sneaker"]
 
@@ -139,8 +140,8 @@ def test_labels_mean_and_deviation() -> None:
     task = ImageClassification.prepare(data, settings({"channels": 3}))
     values = torch.stack([torch.from_numpy(row.values["image"].pixels()) for row in data]).double() / 255
     assert task.labels == LABELS
-    assert task.preprocessing.mean == pytest.approx(values.mean((0, 1, 2)).tolist(), abs=1e-6)
-    assert task.preprocessing.std == pytest.approx(values.std((0, 1, 2), correction=0).tolist(), abs=1e-6)
+    assert task.preprocessing.mean == approx(values.mean((0, 1, 2)).tolist(), "layer")
+    assert task.preprocessing.std == approx(values.std((0, 1, 2), correction=0).tolist(), "layer")
     assert ImageClassification.prepare(rows(2000), settings()).preprocessing.mean[0] == pytest.approx(0.5, abs=0.01)
 
 
@@ -180,7 +181,7 @@ def test_without_a_class_token_the_mean_of_the_patches_is_read(tmp_path: Path) -
     batch = task.collate(encoded.examples)
     with torch.no_grad():
         hidden, logits = model.hidden(batch["pixels"]), model(batch["pixels"])
-    torch.testing.assert_close(logits, model.head.output[0](hidden.mean(1)))
+    assert_close(logits, model.head.output[0](hidden.mean(1)))
     folder = tmp_path / "model"
     checkpoints.save(model, folder)
     task.save(folder)
@@ -193,7 +194,7 @@ def test_without_a_class_token_the_mean_of_the_patches_is_read(tmp_path: Path) -
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoModelForImageClassification.from_pretrained(folder)
     with torch.no_grad():
-        torch.testing.assert_close(theirs(batch["pixels"]).logits, logits)
+        assert_close(theirs(batch["pixels"]).logits, logits)
 
 
 def test_examples_are_the_images_as_bytes() -> None:
@@ -209,7 +210,7 @@ def test_examples_are_the_images_as_bytes() -> None:
     batch = task.collate(encoded.examples)
     mean, std = (torch.tensor(v)[:, None, None] for v in (task.preprocessing.mean, task.preprocessing.std))
     for i, (pixels, label) in enumerate(encoded.examples):
-        torch.testing.assert_close(batch["pixels"][i], (torch.from_numpy(pixels) / 255 - mean) / std)
+        assert_close(batch["pixels"][i], (torch.from_numpy(pixels) / 255 - mean) / std)
         assert batch["labels"][i] == label
     assert task.count(batch) == 6
 
@@ -280,8 +281,8 @@ def test_mixup_blends_labels_as_it_blends_images() -> None:
     batch = task.collate(task.encode(data).examples, np.random.default_rng(0))
     grey = batch["pixels"][:, 0, 0, 0] * task.preprocessing.std[0] + task.preprocessing.mean[0]
     assert batch["labels"].shape == (8, 2)
-    torch.testing.assert_close(batch["labels"][:, 1], grey, atol=1e-5, rtol=0)
-    torch.testing.assert_close(batch["labels"].sum(1), torch.ones(8))
+    assert_close(batch["labels"][:, 1], grey)
+    assert_close(batch["labels"].sum(1), torch.ones(8))
     assert ((grey > 0.01) & (grey < 0.99)).any()
 
 
@@ -300,7 +301,7 @@ def test_the_loss_by_hand(smoothing: float, mixed: float) -> None:
         for c in range(len(LABELS)):
             wanted = float(batch["labels"][i, c]) if mixed else float(int(batch["labels"][i]) == c)
             expected -= ((1 - smoothing) * wanted + smoothing / len(LABELS)) * log_p[i, c].item()
-    assert task.objective(model, batch, smoothing).item() == pytest.approx(expected, rel=1e-5)
+    assert task.objective(model, batch, smoothing).item() == approx(expected, "gradient")
 
 
 # ------------------------------------------------------------------------------------------------- measuring, answering
@@ -318,7 +319,7 @@ def test_measures_and_answers_agree() -> None:
     top = (logits.topk(5).indices == truth[:, None]).any(1)
     assert measured.metrics["top5_accuracy"] == pytest.approx(100 * top.float().mean().item())
     loss = -logits.log_softmax(-1)[torch.arange(30), truth].mean().item()
-    assert measured.metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert measured.metrics["loss"] == approx(loss, "gradient")
     assert 0 < measured.metrics["macro_f1"] < 100
     assert sum(map(sum, measured.details["confusion"]["counts"])) == 30
     assert [entry["label"] for entry in measured.details["by_class"]] == LABELS
@@ -328,11 +329,11 @@ def test_measures_and_answers_agree() -> None:
         assert mistake["input"] == f"picture {mistake['place']}"
         assert mistake["expected"] == data[mistake["place"]].values["label"]
         assert LABELS.index(mistake["output"]) == logits[mistake["place"]].argmax()
-        assert mistake["score"] == pytest.approx(logits[mistake["place"]].softmax(-1).max().item(), abs=1e-5)
+        assert mistake["score"] == approx(logits[mistake["place"]].softmax(-1).max().item())
     json.dumps([measured.metrics, measured.details])
     answers = task.predict(model, [row.values["image"] for row in data])
     assert [answer.output for answer in answers] == [LABELS[i] for i in logits.argmax(-1)]
-    assert [answer.score for answer in answers] == pytest.approx(logits.softmax(-1).amax(-1).tolist(), abs=1e-5)
+    assert [answer.score for answer in answers] == approx(logits.softmax(-1).amax(-1).tolist())
 
 
 def test_a_mirror_image_is_asked_too() -> None:
@@ -344,14 +345,14 @@ def test_a_mirror_image_is_asked_too() -> None:
         p = (model(pixels).softmax(-1) + model(pixels.flip(-1)).softmax(-1)) / 2
     truth = torch.tensor([LABELS.index(row.values["label"]) for row in data])
     measured = task.measure(model, task.encode(data).examples, data, mirror=True)
-    assert measured.metrics["loss"] == pytest.approx(torch.nn.functional.nll_loss(p.log(), truth).item(), rel=1e-5)
+    assert measured.metrics["loss"] == approx(torch.nn.functional.nll_loss(p.log(), truth).item(), "gradient")
     assert measured.metrics["accuracy"] == pytest.approx(100 * (p.argmax(-1) == truth).float().mean().item())
     assert measured.metrics["loss"] != task.measure(model, task.encode(data).examples, data).metrics["loss"]
     asked = [row.values["image"].pixels()[..., 0] for row in data]
     for inputs in (asked, [image[:, ::-1] for image in asked]):
         answers = task.predict(model, inputs, mirror=True)
         assert [answer.output for answer in answers] == [LABELS[i] for i in p.argmax(-1)]
-        assert [answer.score for answer in answers] == pytest.approx(p.amax(-1).tolist(), abs=1e-5)
+        assert [answer.score for answer in answers] == approx(p.amax(-1).tolist())
     with pytest.raises(HeedfulError, match="mirror is 'no'; give True or False"):
         task.predict(model, asked, mirror="no")
 
@@ -405,9 +406,9 @@ def test_transformers_opens_the_folder_and_says_the_same(shape: tuple[int, ...],
     images = [Image.fromarray(array.squeeze()) for array in arrays]
     pixels = processor(images, return_tensors="pt")["pixel_values"]
     ours = task.collate(task.encode(data).examples)["pixels"]
-    torch.testing.assert_close(pixels.to(ours.dtype), ours, atol=1e-5, rtol=0)
+    assert_close(pixels.to(ours.dtype), ours)
     with torch.no_grad():
-        torch.testing.assert_close(theirs(pixel_values=ours).logits, model(ours), atol=1e-5, rtol=1e-4)
+        assert_close(theirs(pixel_values=ours).logits, model(ours), "gradient")
     assert theirs.config.id2label == dict(enumerate(LABELS))
 
 
@@ -499,7 +500,7 @@ def test_a_cut_in_the_middle_as_deit_has_it(tmp_path: Path) -> None:
     data = rows(3, (20, 30, 3))
     images = [Image.fromarray(row.values["image"].pixels()) for row in data]
     theirs = AutoImageProcessor.from_pretrained(tmp_path)(images, return_tensors="pt")["pixel_values"]
-    torch.testing.assert_close(task.collate(task.encode(data).examples)["pixels"], theirs.float(), atol=1e-5, rtol=0)
+    assert_close(task.collate(task.encode(data).examples)["pixels"], theirs.float())
 
 
 # ----------------------------------------------------------------------------------------------------------- whole runs

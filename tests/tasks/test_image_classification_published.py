@@ -21,6 +21,7 @@ from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.settings import ImageSettings, RunSettings, TrainingSettings
 from heedful.tasks.image_classification import ImageClassification
 from heedful.training.run import train
+from tolerances import approx
 
 transformers = pytest.importorskip("transformers")
 
@@ -89,7 +90,7 @@ def test_answers_are_theirs(name: str, tmp_path: Path) -> None:
     for path, answer, p in zip(paths, classify([str(path) for path in paths]), expected, strict=True):
         assert answer["input"] == str(path)
         assert answer["output"] == NAMES[int(p.argmax())]
-        assert answer["score"] == pytest.approx(float(p.max()), abs=1e-5)
+        assert answer["score"] == approx(float(p.max()))
 
 
 @pytest.mark.parametrize("name", ["ViTModel", "DeiTModel"])
@@ -141,7 +142,7 @@ def test_tuned_to_other_classes_and_opened_by_its_own_library(name: str, tmp_pat
     paths = [*pictures(tmp_path), data / "red" / "3.png"]
     for p, answer in zip(logits(out, paths).softmax(1), heedful.pipeline(None, out)(paths), strict=True):
         assert answer["output"] == ["blue", "red"][int(p.argmax())]
-        assert answer["score"] == pytest.approx(float(p.max()), abs=1e-5)
+        assert answer["score"] == approx(float(p.max()))
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -157,7 +158,7 @@ def test_tuned_at_another_size(name: str, tmp_path: Path) -> None:
     assert how.size == (48 if name.startswith("ViT") else 57)
     paths = pictures(tmp_path)
     for p, answer in zip(logits(out, paths).softmax(1), heedful.pipeline(None, out)(paths), strict=True):
-        assert answer["score"] == pytest.approx(float(p.max()), abs=1e-5)
+        assert answer["score"] == approx(float(p.max()))
 
 
 def test_a_size_that_the_patches_do_not_divide(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from answering_folders import made
 from heedful.errors import HeedfulError
 from heedful.generation import generate
 from heedful.inference.pipeline import Pipeline
+from tolerances import approx
 
 TEXTS = ["the saw is a tool", "a", "the quince, the plum and the pear are", "the drill"]
 WAYS: list[dict[str, Any]] = [
@@ -51,13 +52,13 @@ def test_each_token_as_the_model_says_it(name: str, options: dict[str, Any]) -> 
     plain = task.predict(model, TEXTS, max_new_tokens=8, **options)
     for text, answer, without in zip(TEXTS, answers, plain, strict=True):
         wanted = read(task, model, text, options)
-        assert answer.logprobs == pytest.approx(wanted, abs=2e-5)
+        assert answer.logprobs == approx(wanted)
         assert 0 < len(wanted) <= 8
         assert answer.output == without.output
         assert without.logprobs is None
         assert "logprobs" not in without.as_dict()
         if "num_beams" not in options:
-            assert answer.score == pytest.approx(sum(wanted) / len(wanted), abs=2e-5)
+            assert answer.score == approx(sum(wanted) / len(wanted))
 
 
 def test_shown_where_asked_for_and_empty_for_nothing() -> None:

@@ -21,6 +21,7 @@ from heedful.tasks import output_loss as module
 from heedful.tasks.output_loss import ChunkedLoss, output_loss
 from heedful.tasks.r_drop import interleave_passes
 from heedful.tasks.token_batches import IGNORED
+from tolerances import assert_close
 
 ROWS, WIDTH, WORDS = 23, 16, 301
 
@@ -100,7 +101,7 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     assert chunks == [1]
     assert found.keys() == expected.keys()
     for name, one in expected.items():
-        torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)
+        assert_close(found[name], one, msg=name)
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["as it is", "by oneDNN"])
@@ -117,7 +118,7 @@ def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pyt
     assert chunks == [1]
     for name, one in expected.items():
         assert found[name].dtype is torch.float32
-        torch.testing.assert_close(found[name], one, atol=1e-5, rtol=1e-5, msg=name)
+        assert_close(found[name], one, msg=name)
 
 
 def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32(once: bool) -> None:
@@ -142,7 +143,7 @@ def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
     expected = learned(plain(head, hidden, labels, 0.1), hidden, head)
     loss = ChunkedLoss.apply(head.transform(hidden), head.output.weight, head.output.bias, labels, 0.1)
     for name, one in learned(loss, hidden, head).items():
-        torch.testing.assert_close(one, expected[name], msg=name)
+        assert_close(one, expected[name], msg=name)
 
 
 def test_a_second_way_back_is_an_error_and_not_another_gradient() -> None:
@@ -194,7 +195,7 @@ def test_a_head_that_is_watched_or_exchanged_is_called(chunks: list[int]) -> Non
     assert len(chunks) == 1
     seen: list[Tensor] = []
     handle = head.output.register_forward_hook(lambda module, inputs, logits: seen.append(logits))
-    torch.testing.assert_close(output_loss(head, hidden, labels), expected)
+    assert_close(output_loss(head, hidden, labels), expected)
     assert seen[0].shape == (ROWS, WORDS)
     handle.remove()
 
@@ -206,7 +207,7 @@ def test_a_head_that_is_watched_or_exchanged_is_called(chunks: list[int]) -> Non
     louder.weight = head.output.weight
     head.output = louder
     expected = F.cross_entropy(2 * F.linear(hidden, louder.weight), labels, reduction="sum")
-    torch.testing.assert_close(output_loss(head, hidden, labels), expected)
+    assert_close(output_loss(head, hidden, labels), expected)
     assert len(chunks) == 1
 
 
@@ -238,7 +239,7 @@ def test_without_gradients_nothing_is_made_for_them(chunks: list[int]) -> None:
     with torch.no_grad():
         measured = output_loss(head, hidden, labels)
     assert chunks == [1]
-    torch.testing.assert_close(measured, learning)
+    assert_close(measured, learning)
 
 
 @pytest.mark.parametrize("rows", [ROWS, 2048])
@@ -256,7 +257,7 @@ def test_rows_whose_kernels_come_again_change_nothing(rows: int, monkeypatch: py
     assert seen == [rounded_rows(rows + 2)]
     assert (seen[0] > rows + 2) == (rows == 2048)
     for name, one in expected.items():
-        torch.testing.assert_close(found[name], one, atol=1e-12, rtol=1e-10, msg=name)
+        assert_close(found[name], one, msg=name)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -275,7 +276,7 @@ def test_pairs_are_drawn_together_as_the_formula_says(smoothing: float, watched:
     loss = output_loss(head, interleave_passes(hidden), interleave_passes(labels.repeat(2)), smoothing, 5.0)
     found = learned(loss, hidden, head)
     for name, one in expected.items():
-        torch.testing.assert_close(found[name], one, atol=1e-11, rtol=1e-9, msg=name)
+        assert_close(found[name], one, msg=name)
 
 
 def test_tasks_learn_with_it(chunks: list[int]) -> None:
@@ -288,4 +289,4 @@ def test_tasks_learn_with_it(chunks: list[int]) -> None:
     output_loss(model.head, model.hidden(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
     assert chunks == [1]
     for name, p in model.named_parameters():
-        torch.testing.assert_close(p.grad, expected[name], msg=name)
+        assert_close(p.grad, expected[name], msg=name)

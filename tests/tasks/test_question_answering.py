@@ -27,6 +27,7 @@ from heedful.tasks.passages import NOWHERE, Passage, passages_of, question_windo
 from heedful.tasks.question_answering import QuestionAnswering
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
+from tolerances import approx, assert_close
 
 transformers = pytest.importorskip("transformers")
 SMALL = ModelSettings(dim=32, heads=2, depth=1)
@@ -224,7 +225,7 @@ def test_the_loss_by_hand(smoothing: float) -> None:
             expected -= ((1 - smoothing) * log_p[place] + smoothing * log_p.mean()).item() / 2
     batch = task.collate(task.encode(data).examples)
     assert batch["mask"].sum() < batch["mask"].numel()  # padding takes no part
-    assert task.objective(model, batch, smoothing).item() == pytest.approx(expected, rel=1e-6)
+    assert task.objective(model, batch, smoothing).item() == approx(expected, "layer")
 
 
 def test_settings_that_the_data_suggests(tmp_path: Path) -> None:
@@ -332,14 +333,14 @@ def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         for one, without, (question, context) in zip(found, none, asked, strict=True):
             wanted, null, margin = pieces(model, tokenizer, question, context, most, stride)
             output = one["output"] if k > 1 else [one["output"] | {"score": one["score"]}]
-            assert [each["score"] for each in output] == pytest.approx(sorted(wanted.values())[: -k - 1 : -1], rel=1e-5)
+            assert [each["score"] for each in output] == approx(sorted(wanted.values())[: -k - 1 : -1], "gradient")
             assert len({(each["start"], each["end"]) for each in output}) == len(output)
             for each in output:
-                assert each["score"] == pytest.approx(wanted[each["start"], each["end"]], rel=1e-5)
+                assert each["score"] == approx(wanted[each["start"], each["end"]], "gradient")
             assert all(context[each["start"] : each["end"]] == each["answer"] for each in output)
             assert one["score"] == output[0]["score"]
             assert without["output"] == {"answer": "", "start": 0, "end": 0}
-            assert without["score"] == pytest.approx(null, rel=1e-5)
+            assert without["score"] == approx(null, "gradient")
             least.append(null)
             for threshold in (margin - 1e-4, margin + 1e-4):
                 said = answers((question, context), null_threshold=threshold, max_answer_length=most, stride=stride)
@@ -358,7 +359,7 @@ def test_the_loss_is_that_of_transformers(name: str, tmp_path: Path) -> None:
         kinds = {"token_type_ids": batch["segments"]} if name == "Bert" else {}
         start, end = batch["labels"].T
         theirs = model(batch["ids"], start_positions=start, end_positions=end, **kinds).loss
-        assert task.objective(ours, batch).item() == pytest.approx(theirs.item(), rel=1e-5)
+        assert task.objective(ours, batch).item() == approx(theirs.item(), "gradient")
 
 
 def test_a_saved_folder_opens_in_transformers(tmp_path: Path) -> None:
@@ -373,7 +374,7 @@ def test_a_saved_folder_opens_in_transformers(tmp_path: Path) -> None:
     with torch.no_grad():
         out = theirs(**given)
         logits = model(batch["ids"], batch["mask"], batch["segments"])
-    torch.testing.assert_close(torch.stack([out.start_logits, out.end_logits], 2), logits, atol=1e-5, rtol=1e-5)
+    assert_close(torch.stack([out.start_logits, out.end_logits], 2), logits)
 
 
 # ------------------------------------------------------------------------------------------------ measuring, answering
@@ -514,11 +515,11 @@ def test_what_is_measured_is_what_is_answered() -> None:
         assert each["input"] == rows[each["place"]].values["question"]
         assert each["expected"] == rows[each["place"]].values["answers"][0].text
         assert each["output"] == answers[each["place"]].output["answer"]
-        assert each["score"] == pytest.approx(answers[each["place"]].score, abs=1e-5)
+        assert each["score"] == approx(answers[each["place"]].score)
     assert measured.example_scores is not None
     assert measured.example_scores.metrics_of(np.arange(len(rows))) == measured.metrics
     half = task.measure(model, task.encode(Rows(rows[:7])).examples, Rows(rows[:7])).metrics
-    assert measured.example_scores.metrics_of(np.arange(7)) == pytest.approx(half, rel=1e-5)
+    assert measured.example_scores.metrics_of(np.arange(7)) == approx(half, "gradient")
     assert json.loads(json.dumps(measured.details)) == measured.details
     with pytest.raises(HeedfulError, match="top_k has no effect"):
         task.measure(model, examples, rows, top_k=2)
@@ -534,7 +535,7 @@ def test_a_long_context_is_read_to_its_end() -> None:
     reached = {task.predict(model, [("Where is Eve now ?", LONG)], stride=s)[0].output["start"] for s in (0, 5, 16, 24)}
     assert max(reached) > len(LONG) // 4
     other = task.measure(model, examples, data, stride=24)
-    assert other.metrics["loss"] != pytest.approx(task.measure(model, examples, data).metrics["loss"], rel=1e-9)
+    assert other.metrics["loss"] != approx(task.measure(model, examples, data).metrics["loss"], dtype=torch.float64)
     assert other.outputs[0] == task.predict(model, [("Where is Eve now ?", LONG)], stride=24)[0].output
     with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
         task.predict(model, [], stride=25)  # before any input is read
@@ -563,7 +564,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank(caplog: pytest.LogCaptureF
         assert (together[i].output, together[i].score) == ({"answer": "", "start": 0, "end": 0}, None)
     for i in (0, 2, 5):
         alone = task.predict(model, inputs[i : i + 1])[0]
-        assert (alone.output, alone.score) == (together[i].output, pytest.approx(together[i].score, abs=1e-5))
+        assert (alone.output, alone.score) == (together[i].output, approx(together[i].score))
     assert task.predict(model, []) == []
     assert task.input_columns == {"question": "text", "context": "text"}
     assert all(
@@ -626,7 +627,7 @@ def test_a_thousand_questions_in_bounds() -> None:
     assert all(rows * columns <= 2048 for rows, columns in shapes)
     for i in (0, 436, 437, 999):
         alone = task.predict(model, [asked[i]])[0]
-        assert (answers[i].output, answers[i].score) == (alone.output, pytest.approx(alone.score, abs=1e-6))
+        assert (answers[i].output, answers[i].score) == (alone.output, approx(alone.score, "layer"))
 
 
 def test_pieces_by_brute_force() -> None:
@@ -652,11 +653,11 @@ def test_pieces_by_brute_force() -> None:
                 if score > -math.inf
             ]
             assert [place for _, *place in map(list, told)] == [place for _, *place in map(list, wanted)]
-            assert [score for score, *_ in told] == pytest.approx([score for score, *_ in wanted], rel=1e-4)
+            assert [score for score, *_ in told] == approx([score for score, *_ in wanted], "gradient")
             _, start, end = wanted[0]
-            assert found.best[i].item() == pytest.approx((logits[i, start, 0] + logits[i, end, 1]).item(), rel=1e-5)
-            assert found.null[i].item() == pytest.approx(logits[i, 0].sum().item(), rel=1e-5)
-            assert found.null_score[i].item() == pytest.approx(p[0].log().sum().item(), rel=1e-4)
+            assert found.best[i].item() == approx((logits[i, start, 0] + logits[i, end, 1]).item(), "gradient")
+            assert found.null[i].item() == approx(logits[i, 0].sum().item(), "gradient")
+            assert found.null_score[i].item() == approx(p[0].log().sum().item(), "gradient")
 
 
 # -------------------------------------------------------------------------------------------------------------- folders

@@ -31,6 +31,7 @@ from heedful.text import Tokenizer
 from heedful.views.inspect.model_input import read_source
 from heedful.views.inspect.opened_model import open_model
 from heedful.views.inspect.request import Request
+from tolerances import approx
 
 PLACES = ["lake", "hill", "valley", "island"]
 TEXTS = [(f"the red bird sang on the {place} all day and flew on", f"a bird on the {place}") for place in PLACES]
@@ -127,7 +128,7 @@ def test_metrics_are_those_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> No
     assert overall(measured.example_scores) == pytest.approx(measured.metrics)
     alone = task.collate(examples[1:2])
     own = measured.example_scores.metrics_of(np.array([1]))["loss"]
-    assert own == pytest.approx(task.objective(model, alone).item() / task.count(alone), rel=1e-5)
+    assert own == approx(task.objective(model, alone).item() / task.count(alone), "gradient")
     assert list(measured.outputs) == said
     worst = measured.details["worst"]
     assert [one["place"] for one in worst] == [2, 1, 3, 0]
@@ -187,7 +188,7 @@ def test_answers_are_bounded_in_order_and_what_is_cut_is_told_once(caplog: pytes
         assert alone.output == answer.output
         if text:
             assert 3 <= len(answer.logprobs) <= longest
-            assert sum(answer.logprobs) / len(answer.logprobs) == pytest.approx(answer.score, abs=1e-6)
+            assert sum(answer.logprobs) / len(answer.logprobs) == approx(answer.score, "layer")
     caplog.clear()
     task.measure(model, *task.encode(ROWS, 10)[:2], most=2)
     assert not caplog.messages  # ``encode`` has told
@@ -437,7 +438,7 @@ def test_titles_by_a_published_t5(shared_data: Any) -> None:
         options = {name: value for name, value in case["settings"].items() if name != "num_return_sequences"}
         best = pipe(case["prompt"].removeprefix(prefix), prefix=prefix, **options)
         assert best["output"] == case["returned"][0]["text"]
-        assert best["score"] == pytest.approx(case["returned"][0]["score"], abs=3e-5)
+        assert best["score"] == approx(case["returned"][0]["score"])
 
 
 # ------------------------------------------------------------------------------------------------------- people's files

@@ -23,6 +23,7 @@ from heedful.tasks.labels import label_ids, training_labels
 from heedful.tasks.task import Prediction
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.optimisation import adamw
+from tolerances import approx, assert_close
 
 transformers = pytest.importorskip("transformers")
 SMALL = ModelSettings(dim=32, heads=2, depth=1)
@@ -85,7 +86,7 @@ def taught(which: str, steps: int = 120) -> tuple[TextClassification, Model]:
 
 def said(answers: list[Prediction]) -> list[tuple[Any, ...]]:
     """Outputs and scores to compare: a score's last bit depends on where its row lies in memory."""
-    return [(answer.output, pytest.approx(answer.score, abs=1e-5)) for answer in answers]
+    return [(answer.output, approx(answer.score)) for answer in answers]
 
 
 def saved(task: TextClassification, model: Model, folder: Path) -> Path:
@@ -255,7 +256,7 @@ def test_the_loss_by_hand(smoothing: float) -> None:
         expected -= (1 - smoothing) * log_p[task.labels.index(row.values["label"])].item()
         expected -= smoothing * log_p.mean().item()
     batch = task.collate(task.encode(SINGLE).examples)
-    assert task.objective(model, batch, smoothing).item() == pytest.approx(expected, rel=1e-6)
+    assert task.objective(model, batch, smoothing).item() == approx(expected, "layer")
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -269,7 +270,7 @@ def test_the_loss_of_several_labels_by_hand(smoothing: float) -> None:
             p, y = 1 / (1 + math.exp(-logit)), (name in row.values["label"]) * (1 - smoothing) + smoothing / 2
             expected -= (y * math.log(p) + (1 - y) * math.log(1 - p)) / 3
     batch = task.collate(task.encode(SEVERAL).examples)
-    assert task.objective(model, batch, smoothing).item() == pytest.approx(expected, rel=1e-6)
+    assert task.objective(model, batch, smoothing).item() == approx(expected, "layer")
 
 
 @pytest.mark.parametrize(("count", "preset"), [(100, "bert-tiny"), (60_000, "bert-mini")])
@@ -329,7 +330,7 @@ def test_what_is_measured_is_what_is_answered() -> None:
     for each in mistakes:
         row, answer = data[each["place"]], answers[each["place"]]
         assert (each["input"], each["expected"]) == (row.values["text"], row.values["label"])
-        assert (each["output"], each["score"]) == (answer.output, pytest.approx(answer.score, abs=1e-5))
+        assert (each["output"], each["score"]) == (answer.output, approx(answer.score))
     assert np.trace(measured.details["confusion"]["counts"]) == len(data) - len(wrong)
     assert json.loads(json.dumps(measured.details)) == measured.details
 
@@ -344,7 +345,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
     assert together[1].score is together[3].score is None
     for i in (0, 2, 4, 5):
         alone = task.predict(model, inputs[i : i + 1])[0]
-        assert (alone.output, alone.score) == (together[i].output, pytest.approx(together[i].score, abs=1e-5))
+        assert (alone.output, alone.score) == (together[i].output, approx(together[i].score))
     assert task.predict(model, []) == []
     assert task.predict(model, ["a\tb"])[0].output in task.labels  # a tab is a space like others
 
@@ -358,7 +359,7 @@ def test_several_labels_and_their_probability() -> None:
     for answer, example in zip(answers[:-1], examples, strict=True):
         p = model(torch.tensor([example.ids]))[0].sigmoid().tolist()
         exactly = math.prod(x if name in answer.output else 1 - x for name, x in zip(task.labels, p, strict=True))
-        assert answer.score == pytest.approx(exactly, rel=1e-5)
+        assert answer.score == approx(exactly, "gradient")
     measured = task.measure(model, examples, SEVERAL)
     assert (measured.metrics["exact_match"], measured.metrics["micro_f1"]) == (100, 100)
     assert "confusion" not in measured.details
@@ -405,7 +406,7 @@ def test_the_folder_opens_in_transformers_with_the_same_answers(which: str, tmp_
     assert inputs["attention_mask"].bool().equal(batch["mask"])
     with torch.no_grad():
         ours = model(batch["ids"], batch["mask"], batch["segments"])
-        torch.testing.assert_close(theirs(**inputs).logits, ours, atol=2e-5, rtol=1e-4)
+        assert_close(theirs(**inputs).logits, ours, "gradient")
     assert [theirs.config.id2label[i] for i in range(len(task.labels))] == task.labels
     several = "multi_label_classification" if task.multi_label else None
     assert theirs.config.problem_type == several
@@ -436,13 +437,13 @@ def test_a_published_folder_answers(shared_data: Any) -> None:
     answers = task.predict(model, [case["text"] for case in expected["sentences"]])
     assert [answer.output for answer in answers] == [case["label"] for case in expected["sentences"]]
     for answer, case in zip(answers, expected["sentences"], strict=True):
-        assert answer.score == pytest.approx(max(case["probabilities"]), abs=2e-5)
+        assert answer.score == approx(max(case["probabilities"]))
     data = rows((*expected["pair"]["text"], "directed"), columns=("text", "text_pair", "label"))
     batch = task.collate(task.encode(data).examples)
     assert batch["ids"][0].tolist() == expected["pair"]["ids"]
     assert batch["segments"][0].tolist() == expected["pair"]["segments"]
     pair = task.predict(model, [tuple(expected["pair"]["text"])])[0]
-    assert pair.score == pytest.approx(torch.tensor(expected["pair"]["logits"]).softmax(0).max().item(), abs=2e-5)
+    assert pair.score == approx(torch.tensor(expected["pair"]["logits"]).softmax(0).max().item())
 
 
 # ----------------------------------------------------------------------------------------------------------- going on

@@ -19,6 +19,7 @@ from heedful.pretrained import load
 from heedful.settings import RunSettings, TrainingSettings
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.run import train
+from tolerances import approx
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -123,7 +124,7 @@ def test_tokens_segments_and_answers_are_theirs(name: str, tmp_path: Path) -> No
         expected = logits(theirs, model, texts).softmax(1)
         for answer, p in zip(task.predict(ours, texts), expected, strict=True):
             assert answer.output == NAMES[int(p.argmax())]
-            assert answer.score == pytest.approx(float(p.max()), abs=1e-5)
+            assert answer.score == approx(float(p.max()))
         assert expected.std(0).max() > 0.01  # the texts tell
 
 
@@ -141,7 +142,7 @@ def test_what_is_too_long_is_cut_as_theirs_is(name: str, most: int, tmp_path: Pa
         assert "1 example cut" in encoded.note
         with torch.no_grad():
             expected = model(**cut).logits.softmax(1).max().item()
-    assert most < 40 or task.predict(ours, [(text, other)])[0].score == pytest.approx(expected, abs=1e-5)
+    assert most < 40 or task.predict(ours, [(text, other)])[0].score == approx(expected)
 
 
 @pytest.mark.parametrize("table", [None, {0: "LABEL_0", 1: "LABEL_1"}])
@@ -162,7 +163,7 @@ def test_a_model_of_one_output_gives_its_number(name: str, problem: str | None, 
     theirs, model = published(name, tmp_path, id2label={0: "LABEL_0"}, problem_type=problem)
     number = heedful.pipeline("text-classification", tmp_path)
     expected = logits(theirs, model, TEXTS)[:, 0].tolist()
-    assert [answer["output"] for answer in number(TEXTS)] == pytest.approx(expected, abs=1e-5)
+    assert [answer["output"] for answer in number(TEXTS)] == approx(expected)
 
 
 def test_a_model_of_several_numbers_is_refused(tmp_path: Path) -> None:
@@ -187,9 +188,9 @@ def test_a_published_classifier_answers_through_the_pipeline(shared_data: Any) -
     classify = heedful.pipeline("text-classification", folder)
     for case, answer in zip(expected["sentences"], classify([c["text"] for c in expected["sentences"]]), strict=True):
         assert answer["output"] == case["label"]
-        assert answer["score"] == pytest.approx(max(case["probabilities"]), abs=2e-5)
+        assert answer["score"] == approx(max(case["probabilities"]))
     pair = classify(tuple(expected["pair"]["text"]))
-    assert pair["score"] == pytest.approx(torch.tensor(expected["pair"]["logits"]).softmax(0).max().item(), abs=2e-5)
+    assert pair["score"] == approx(torch.tensor(expected["pair"]["logits"]).softmax(0).max().item())
 
 
 # --------------------------------------------------------------------------------------------------------------- tuned
@@ -240,9 +241,7 @@ def test_tuned_evaluated_and_opened_by_its_own_library(name: str, kind: str, tmp
     data, out = written(tmp_path, pairs=name == "Roberta"), tmp_path / "out"
     result = tuned(tmp_path / "from", data, out, steps=100, lr=3e-3)
     assert result["metrics"]["accuracy"] > 95
-    assert evaluate(str(out), [str(data)], say=lambda line: None)["metrics"] == pytest.approx(
-        result["metrics"], abs=1e-4
-    )
+    assert evaluate(str(out), [str(data)], say=lambda line: None)["metrics"] == approx(result["metrics"], "training")
     texts: list[Any] = ["a pear ?", "here is the saw", "one pear and a saw"]
     texts = [(text, "a film") for text in texts] if name == "Roberta" else texts
     theirs = transformers.AutoTokenizer.from_pretrained(out)
@@ -252,7 +251,7 @@ def test_tuned_evaluated_and_opened_by_its_own_library(name: str, kind: str, tmp
     expected = logits(theirs, model, texts).softmax(1)
     for answer, p in zip(heedful.pipeline(None, out)(texts), expected, strict=True):
         assert answer["output"] == model.config.id2label[int(p.argmax())]
-        assert answer["score"] == pytest.approx(float(p.max()), abs=1e-5)
+        assert answer["score"] == approx(float(p.max()))
 
 
 def test_what_tuning_suggests(shared_data: Any) -> None:

@@ -35,6 +35,7 @@ from heedful.tasks.text_generation import TextGeneration
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
+from tolerances import approx, assert_close
 
 BOOK = "".join(f"The {n} birds sang: «é 🙂», then flew.\n" for n in ("two", "ten", "six", "one")) * 6
 CONTEXT = 16
@@ -210,13 +211,13 @@ def test_the_figures_by_hand(kind: str) -> None:
     encoded = task.encode(rows(*texts), CONTEXT)
     measured = task.measure(model, encoded.examples, encoded.rows)
     again = task.measure(model, encoded.examples, encoded.rows, batch_tokens=20)
-    assert again.metrics["loss"] == pytest.approx(measured.metrics["loss"], rel=1e-5)
+    assert again.metrics["loss"] == approx(measured.metrics["loss"], "gradient")
     with pytest.raises(HeedfulError, match="num_beams has no effect: a language model is scored without generating"):
         task.measure(model, encoded.examples, encoded.rows, num_beams=4)
     assert measured.details == {"tokens": len(tokens) - 1, "bytes": size}
-    assert measured.metrics["loss"] == pytest.approx(nats / (len(tokens) - 1), rel=1e-6)
-    assert measured.metrics["perplexity"] == pytest.approx(math.exp(nats / (len(tokens) - 1)), rel=1e-6)
-    assert measured.metrics["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-6)
+    assert measured.metrics["loss"] == approx(nats / (len(tokens) - 1), "layer")
+    assert measured.metrics["perplexity"] == approx(math.exp(nats / (len(tokens) - 1)), "layer")
+    assert measured.metrics["bits_per_byte"] == approx(nats / math.log(2) / size, "layer")
 
 
 def test_label_smoothing_by_hand() -> None:
@@ -226,7 +227,7 @@ def test_label_smoothing_by_hand() -> None:
     real = batch["labels"] != -100
     right = log_p.gather(-1, batch["labels"].clamp(min=0)[..., None])[..., 0]
     expected = -(0.9 * right + 0.1 * log_p.mean(-1))[real].sum()
-    assert task.objective(model, batch, 0.1).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert task.objective(model, batch, 0.1).item() == approx(expected.item(), "gradient")
 
 
 def test_it_learns() -> None:
@@ -251,7 +252,7 @@ def test_answers_go_on_from_the_prompt_in_order() -> None:
     for i in range(4):
         alone = task.predict(model, [prompts[i]], max_new_tokens=10, seed=3)[0]
         assert alone.output == together[i].output
-        assert alone.score == pytest.approx(together[i].score, abs=1e-5)
+        assert alone.score == approx(together[i].score)
     assert task.predict(model, []) == []
 
 
@@ -274,7 +275,7 @@ def test_the_score_is_the_mean_log_probability() -> None:
     answer = task.predict(model, ["The two"], max_new_tokens=6, do_sample=False)[0]
     ids = torch.tensor(task.tokenizer.encode([answer.output]))
     log_p = model(ids).log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
-    assert answer.score == pytest.approx(log_p[-6:].mean().item(), abs=1e-5)
+    assert answer.score == approx(log_p[-6:].mean().item())
 
 
 def test_an_empty_prompt_begins_a_document() -> None:
@@ -436,7 +437,7 @@ def test_the_folder_opens_in_transformers(kind: str, tmp_path: Path) -> None:
     assert tokenizer.decode(ids) == text
     assert type(theirs).__name__ == "GPT2LMHeadModel"
     read = torch.tensor([ids[:CONTEXT]])
-    assert torch.allclose(theirs(read).logits, model(read), atol=1e-5)
+    assert_close(theirs(read).logits, model(read))
     end = task.tokenizer.end
     assert (theirs.config.bos_token_id, theirs.config.eos_token_id, tokenizer.eos_token_id) == (end, end, end)
     assert tokenizer.model_max_length == CONTEXT
@@ -548,9 +549,9 @@ def test_separate_documents_are_scored_as_if_alone(closed: bool) -> None:
         expected -= float(log_p[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].sum())
         count += len(ids) - 1
     assert task.count(batch) == count
-    assert float(task.objective(model, batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(task.objective(model, batch)) == approx(expected, "gradient")
     task.separate = False
-    assert float(task.objective(model, task.collate([window]))) != pytest.approx(expected, rel=1e-4)
+    assert float(task.objective(model, task.collate([window]))) != approx(expected, "gradient")
 
 
 def test_windows_drawn_at_random_know_their_documents() -> None:
@@ -581,7 +582,7 @@ def test_a_run_keeps_its_documents_apart(tmp_path: Path) -> None:
     apart = rows(*POEMS)
     found = task.measure(model, task.encode(apart).examples, apart).metrics["loss"]
     task.separate = False
-    assert task.measure(model, task.encode(apart).examples, apart).metrics["loss"] != pytest.approx(found, rel=1e-6)
+    assert task.measure(model, task.encode(apart).examples, apart).metrics["loss"] != approx(found, "layer")
 
 
 def test_separate_needs_documents() -> None:

@@ -32,6 +32,7 @@ from heedful.tasks.word_tokens import tokens_of_texts, tokens_of_words, word_win
 from heedful.text import Tokenizer
 from heedful.training.optimisation import adamw
 from heedful.training.run import train
+from tolerances import approx, assert_close
 
 DATA = rows(*SENTENCES)
 SETS = {"entities": DATA, "speech": rows(*SPEECH)}
@@ -272,7 +273,7 @@ def test_the_loss_by_hand(smoothing: float) -> None:
         for place, tag in zip(example.places, row.values["tags"], strict=True):
             expected -= (1 - smoothing) * log_p[place, LABELS.index(tag)].item()
             expected -= smoothing * log_p[place].mean().item()
-    assert task.objective(model, task.collate(examples), smoothing).item() == pytest.approx(expected, rel=1e-6)
+    assert task.objective(model, task.collate(examples), smoothing).item() == approx(expected, "layer")
 
 
 def test_suggestions_are_those_of_encoders() -> None:
@@ -299,8 +300,8 @@ def test_what_is_measured_is_what_is_answered(which: str) -> None:
     measured = task.measure(model, examples, data)
     answers = task.predict(model, [list(row.values["words"]) for row in data])
     assert [answer.output for answer in answers] == list(measured.outputs)
-    assert measured.metrics["loss"] == pytest.approx(
-        task.objective(model, task.collate(examples)).item() / task.count(task.collate(examples)), abs=1e-5
+    assert measured.metrics["loss"] == approx(
+        task.objective(model, task.collate(examples)).item() / task.count(task.collate(examples))
     )
     assert measured.metrics[task.main_metric] < 100
     assert measured.example_scores is not None
@@ -310,7 +311,7 @@ def test_what_is_measured_is_what_is_answered(which: str) -> None:
     wrong = measured.details["mistakes"][0]
     assert wrong["place"] == len(data) - 1
     assert wrong["input"] == "rain plants Ann York"
-    assert wrong["score"] == pytest.approx(answers[-1].score, abs=1e-5)
+    assert wrong["score"] == approx(answers[-1].score)
     assert ("confusion" in measured.details) == (which == "speech")
     if which == "speech":
         counts = np.array(measured.details["confusion"]["counts"])
@@ -329,8 +330,8 @@ def test_spans_of_texts_and_of_words() -> None:
         assert words[span["start"] : span["end"]] == span["text"]
     example = task.encode(rows((words, tags))).examples[0]
     p = model(torch.tensor([example.ids]))[0].softmax(-1).max(-1).values[example.places]
-    assert one.output[0]["score"] == pytest.approx(p[:2].mean().item(), abs=1e-5)
-    assert one.score == pytest.approx(p.prod().item(), abs=1e-5)
+    assert one.output[0]["score"] == approx(p[:2].mean().item())
+    assert one.score == approx(p.prod().item())
     assert task.row_line(DATA[0]) == "Ann Lee lives in New York . → Ann Lee (PER), New York (LOC)"
     assert task.row_line(DATA[2]).endswith(" → O")
     speech, reader = taught("speech")
@@ -352,7 +353,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
     for i in (0, 2, 5, 6):
         alone = task.predict(model, inputs[i : i + 1])[0]
         assert [{**span, "score": 0} for span in alone.output] == [{**span, "score": 0} for span in together[i].output]
-        assert alone.score == pytest.approx(together[i].score, abs=1e-5)
+        assert alone.score == approx(together[i].score)
     assert together[5].output[-1]["end"] == 5 * 300 - 1
     assert task.predict(model, []) == []
     for wrong in (7, ["a", ""], {"text": "a"}, [1]):
@@ -391,7 +392,7 @@ def test_the_folder_opens_in_transformers_with_the_same_logits(which: str, tmp_p
     assert inputs["input_ids"].equal(batch["ids"])
     with torch.no_grad():
         ours = model(batch["ids"], batch["mask"], batch["segments"])
-        torch.testing.assert_close(theirs(**inputs).logits[batch["mask"]], ours[batch["mask"]], atol=2e-5, rtol=1e-4)
+        assert_close(theirs(**inputs).logits[batch["mask"]], ours[batch["mask"]], "gradient")
     asked = [" ".join(row.values["words"]) for row in data]
     assert [one.output for one in again.predict(opened, asked)] == [one.output for one in task.predict(model, asked)]
 

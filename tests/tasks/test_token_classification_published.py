@@ -15,6 +15,7 @@ from heedful.pretrained import load
 from heedful.tasks.token_classification import TokenClassification
 from heedful.tasks.word_tokens import tokens_of_texts, tokens_of_words
 from heedful.text import Tokenizer
+from tolerances import approx
 
 transformers = pytest.importorskip("transformers")
 
@@ -37,7 +38,7 @@ def theirs_of(pipeline: Any, text: str) -> list[tuple[Any, ...]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a byte-level vocabulary marks no words
         found = pipeline(text)
-    return [(one["entity_group"], one["start"], one["end"], pytest.approx(one["score"], abs=1e-5)) for one in found]
+    return [(one["entity_group"], one["start"], one["end"], approx(one["score"])) for one in found]
 
 
 def ours_of(output: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -130,7 +131,7 @@ def test_logits_of_words_are_theirs(name: str, tmp_path: Path) -> None:
             loss -= at[KINDS.index(tag)].item()
             right += KINDS[int(at.argmax())] == tag
             words += 1
-    assert measured.metrics["loss"] == pytest.approx(loss / words, abs=1e-5)
+    assert measured.metrics["loss"] == approx(loss / words)
     assert measured.metrics["accuracy"] == pytest.approx(100 * right / words)
 
 

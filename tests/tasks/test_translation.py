@@ -22,6 +22,7 @@ from heedful.tasks import check, get, names
 from heedful.tasks.task import Prediction
 from heedful.tasks.translation import Translation
 from heedful.text import Tokenizer
+from tolerances import approx
 
 TEXTS = [("a b", "b a"), ("one two three", "x"), ("é", "ü ö")]
 ROWS = Rows(Row({"source": s, "target": t}, "f", 1) for s, t in TEXTS)
@@ -68,7 +69,7 @@ def test_the_loss_by_hand(task: Translation, smoothing: float) -> None:
         for row, label in zip(log_p, batch["labels"][0].tolist(), strict=True):
             expected += -(1 - smoothing) * row[label].item() - smoothing * row.mean().item()
     together = task.objective(model, task.collate(examples), smoothing).item()
-    assert together == pytest.approx(expected, rel=1e-6)
+    assert together == approx(expected, "layer")
 
 
 def test_settings_change_the_preset(task: Translation) -> None:
@@ -142,7 +143,7 @@ def test_the_measured_loss_is_the_mean_over_target_tokens(task: Translation) -> 
     examples = task.encode(ROWS).examples
     batch = task.collate(examples)
     expected = task.objective(model, batch).item() / task.count(batch)
-    assert task.measure(model, examples, ROWS, most=1).metrics["loss"] == pytest.approx(expected, rel=1e-6)
+    assert task.measure(model, examples, ROWS, most=1).metrics["loss"] == approx(expected, "layer")
 
 
 def test_answers_keep_the_order_and_blanks_stay_blank(task: Translation) -> None:
@@ -156,7 +157,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank(task: Translation) -> None
     for i in (0, 2, 4):
         alone = pipe(texts[i], max_new_tokens=5)
         assert alone["output"] == together[i]["output"]
-        assert alone["score"] == pytest.approx(together[i]["score"], abs=1e-5)
+        assert alone["score"] == approx(together[i]["score"])
     assert pipe([]) == []
     with pytest.raises(HeedfulError, match="num_beam has no effect for translation; did you mean 'num_beams'"):
         pipe("a", num_beam=3)

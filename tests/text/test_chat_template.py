@@ -242,7 +242,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("template", HUGE.values(), ids=HUGE)
-@pytest.mark.full(keep=4)
+@pytest.mark.full(keep=2)
 def test_a_template_that_works_without_end_is_one_line(template: str) -> None:
     tokenizer = Tokenizer.train(["some text"], size=300)
     tokenizer.config["chat_template"] = template

@@ -14,6 +14,7 @@ from heedful.settings import AveragingSettings, RunSettings, resolve
 from heedful.tasks import defaults
 from heedful.training import Exponential, Last, Polynomial
 from heedful.training.resolve import with_machine
+from tolerances import assert_close
 
 
 class Tied(nn.Module):
@@ -41,7 +42,7 @@ def test_the_average_weighs_late_weights_most():
     values = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     _, average = walked(values.tolist(), torch.float64, share=0.25)
     s = torch.arange(1, 51, dtype=torch.float64)
-    torch.testing.assert_close(average.weights["weight"].squeeze(), (s * (s + 1) * values).sum() / (s * (s + 1)).sum())
+    assert_close(average.weights["weight"].squeeze(), (s * (s + 1) * values).sum() / (s * (s + 1)).sum())
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
@@ -128,7 +129,7 @@ def test_the_exponential_average_is_torchs():
         ours.update()
         theirs.update_parameters(model)
     for name, parameter in theirs.module.named_parameters():
-        torch.testing.assert_close(ours.weights[name], parameter.detach())
+        assert_close(ours.weights[name], parameter.detach())
 
 
 def test_the_decay_warms_up():
@@ -158,7 +159,7 @@ def test_the_average_of_the_last_evaluations():
             with average.swapped():  # looked at twice, taken once
                 if step == 19:
                     for name, parameter in theirs.module.named_parameters():
-                        torch.testing.assert_close(dict(model.named_parameters())[name].detach(), parameter.detach())
+                        assert_close(dict(model.named_parameters())[name].detach(), parameter.detach())
             assert all(torch.equal(own[name], tensor) for name, tensor in model.state_dict().items())
 
 

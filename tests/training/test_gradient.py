@@ -9,6 +9,7 @@ from torch import nn
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient, seed_generators
 from heedful.util.ranks import Ranks, own_device
+from tolerances import assert_close
 
 BATCHES = [{"x": torch.full((rows, 3), 0.5 + rows, dtype=torch.float64)} for rows in (4, 1, 3, 2)]
 
@@ -52,7 +53,7 @@ def computed(engine: Alone) -> tuple[torch.Tensor, float]:
 def test_ranks_together_have_the_gradient_of_one(size):
     whole, loss = computed(Alone())
     parts = [computed(Alone(Pretended(rank, size, total=10))) for rank in range(size)]
-    torch.testing.assert_close(sum(part for part, _ in parts) / size, whole)  # the engines divide by the ranks
+    assert_close(sum(part for part, _ in parts) / size, whole)  # the engines divide by the ranks
     assert sum(each for _, each in parts) == pytest.approx(loss)
 
 
@@ -83,7 +84,7 @@ def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():
     assert (told, gradient.parts, sum(rows)) == ([2, 4], 4, 10)
     whole = made(Alone(), objective=lambda model, batch: model[0](batch["x"]).square().sum())
     assert loss.item() == pytest.approx(whole.compute(whole.micro_batches(0, BATCHES)).item())
-    torch.testing.assert_close(grads(gradient), grads(whole))
+    assert_close(grads(gradient), grads(whole))
 
 
 def test_the_second_gpu_draws_from_its_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 import heedful
 from heedful.training.muon import CombinedOptimiser, Muon, muon, orthogonal
+from tolerances import assert_close
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 48, 16), (2, 16, 48)])
@@ -65,7 +66,7 @@ def test_matrices_of_one_shape_step_as_each_alone() -> None:
         for optimiser in single:
             optimiser.step()
     for one, other in zip(together, alone, strict=True):
-        torch.testing.assert_close(one, other)
+        assert_close(one, other)
 
 
 def test_every_parameter_has_one_optimiser() -> None:

@@ -8,6 +8,7 @@ from torch import nn
 import heedful
 from heedful.config import LearnedPosition
 from heedful.training import adamw
+from tolerances import assert_close
 
 
 class Tied(nn.Module):
@@ -69,4 +70,4 @@ def test_it_is_adamw():
         first, second = 0.9 * first + 0.1 * g, 0.98 * second + 0.02 * g**2
         step = (first / (1 - 0.9**t)) / ((second / (1 - 0.98**t)).sqrt() + 1e-9)
         theta = theta - 0.1 * (step + 0.2 * theta)
-    torch.testing.assert_close(model.weight.detach(), theta)
+    assert_close(model.weight.detach(), theta)

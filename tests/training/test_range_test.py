@@ -17,6 +17,7 @@ from heedful.training import GradientLimits, Limits, Loop, Objective
 from heedful.training import range_test as range_test_module
 from heedful.training.range_test import DIVERGED, HIGHEST, LOWEST, STEPS, range_test
 from heedful.training.schedule import cosine
+from tolerances import approx
 
 
 class Same:
@@ -77,7 +78,7 @@ def test_the_loss_told_is_the_mean_with_those_around() -> None:
         theta -= rate * 20 * theta
     for number, loss in enumerate(found.losses):
         around = [raw[other] for other in range(len(raw)) if abs(other - number) <= 4]
-        assert loss == pytest.approx(sum(around) / len(around), rel=1e-4)
+        assert loss == approx(sum(around) / len(around), "gradient")
 
 
 def test_numbers_that_are_none_end_it_and_the_table_is_told() -> None:

@@ -9,6 +9,7 @@ import torch
 from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.training.schedule import SCHEDULES, Limits, constant, cosine, inverse_sqrt, linear, schedule, wsd
+from tolerances import approx
 
 
 def factors(schedule, total):
@@ -47,8 +48,8 @@ def test_linear_and_cosine_are_those_of_torch(warmup, total):
     rest = total - warmup
     line = oracle(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.0, total_iters=rest))
     wave = oracle(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, rest, eta_min=0.1))
-    assert factors(linear(warmup), total)[warmup:] == pytest.approx(line, abs=1e-9)
-    assert factors(cosine(warmup, min_lr_ratio=0.1), total)[warmup:] == pytest.approx(wave, abs=1e-9)
+    assert factors(linear(warmup), total)[warmup:] == approx(line, dtype=torch.float64)
+    assert factors(cosine(warmup, min_lr_ratio=0.1), total)[warmup:] == approx(wave, dtype=torch.float64)
 
 
 def test_a_run_limited_by_time_falls_as_one_limited_by_steps_of_that_pace():
@@ -89,7 +90,9 @@ def test_a_limit_of_nothing_is_refused(name, value):
 def test_a_floor_is_where_the_fall_ends(name):
     found = factors(schedule(name, 10, 0.1), 1000)
     bare = factors(schedule(name, 10), 1000)
-    assert found == pytest.approx([one if step < 10 else 0.1 + 0.9 * one for step, one in enumerate(bare)], abs=1e-9)
+    assert found == approx(
+        [one if step < 10 else 0.1 + 0.9 * one for step, one in enumerate(bare)], dtype=torch.float64
+    )
     assert found[-1] == pytest.approx(0.1, abs=1e-2)
 
 
@@ -112,7 +115,7 @@ def test_warm_up_stable_decay_is_one_minus_the_root_of_its_last_part(decay):
     total, falling = 1000, round(1000 * decay)
     found = factors(schedule("wsd", 0, None, decay), total)
     paper = [1 - math.sqrt(max(0, n - (total - falling)) / falling) for n in range(total)]
-    assert found == pytest.approx(paper, abs=1e-6)
+    assert found == approx(paper, "layer")
 
 
 def test_before_its_decay_a_run_does_not_feel_its_length():

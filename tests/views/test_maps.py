@@ -8,6 +8,7 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.views.attention_data import AttentionMaps, block_means, edges
+from tolerances import assert_close
 
 
 def rows(*shape, seed=0):
@@ -49,7 +50,7 @@ def test_one_map_is_found_by_the_numbers_of_the_model():
     weights = rows(2, 3, 2, 2)
     maps = AttentionMaps.of("self-attention", ["a", "b"], ["a", "b"], weights, layers=[4, 1], heads=[0, 9, 3])
     np.testing.assert_array_equal(maps.map(1, 9), weights[1, 1])
-    np.testing.assert_allclose(maps.map(4), (weights[0, 0] + weights[0, 1] + weights[0, 2]) / 3)
+    assert_close(maps.map(4), (weights[0, 0] + weights[0, 1] + weights[0, 2]) / 3)
     with pytest.raises(HeedfulError, match="no layer 0 in this self-attention; there are 4, 1"):
         maps.map(0)
     with pytest.raises(HeedfulError, match="no head 1 in this self-attention; there are 0, 9, 3"):
@@ -110,4 +111,4 @@ def test_blocks_cover_the_whole_and_their_means_are_those_of_a_plain_loop():
     for i in range(4):
         for j in range(3):
             block = weights[:, :, tall[i] : tall[i + 1], wide[j] : wide[j + 1]]
-            np.testing.assert_allclose(means[:, :, i, j], block.mean((2, 3)))
+            assert_close(means[:, :, i, j], block.mean((2, 3)))

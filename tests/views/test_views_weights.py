@@ -5,6 +5,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views.attention_data import checked, clearest, merge_words, starts
+from tolerances import assert_close
 
 
 def rows(rng, *shape):
@@ -22,8 +23,8 @@ def test_merging_sums_over_source_and_averages_over_target():
             w = weights[layer, head]
             first = [(w[0, 0] + w[0, 1] + w[1, 0] + w[1, 1]) / 2, (w[0, 2] + w[1, 2]) / 2, (w[0, 3] + w[1, 3]) / 2]
             second = [w[2, 0] + w[2, 1], w[2, 2], w[2, 3]]
-            np.testing.assert_allclose(merged[layer, head], [first, second])
-    np.testing.assert_allclose(merged.sum(-1), 1)
+            assert_close(merged[layer, head], [first, second])
+    assert_close(merged.sum(-1), 1)
 
 
 @pytest.mark.parametrize(

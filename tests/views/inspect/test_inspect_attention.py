@@ -18,6 +18,7 @@ from heedful.views.inspect.inspect import inspect
 from heedful.views.inspect.model_input import read
 from heedful.views.inspect.opened_model import open_model
 from heedful.views.inspect.request import Request
+from tolerances import approx, assert_close
 
 Make = Callable[[str], Path]
 
@@ -28,7 +29,7 @@ def test_minilm(shared_data: Callable[[str], Path]) -> None:
     (maps,) = look.data["maps"]
     assert maps["queries"] == maps["keys"] == ["[CLS]", " i", " love", " transformers", "[SEP]"]
     assert maps["weights"].shape == (6, 12, 5, 5)
-    np.testing.assert_allclose(maps["weights"][0, 0, 0], [0.3465, 0.0288, 0.0442, 0.0476, 0.5330], atol=5e-5)
+    assert_close(maps["weights"][0, 0, 0], [0.3465, 0.0288, 0.0442, 0.0476, 0.5330], "training")
 
 
 def test_the_same_as_transformers(shared_data: Callable[[str], Path]) -> None:
@@ -40,7 +41,7 @@ def test_the_same_as_transformers(shared_data: Callable[[str], Path]) -> None:
     with torch.no_grad():
         wanted = torch.stack(theirs(**encoded, output_attentions=True).attentions, 1)[0]
     got = inspect(folder, ("A first text", "and its pair")).data["maps"][0]["weights"]
-    np.testing.assert_allclose(got, wanted.numpy(), atol=2e-6)
+    assert_close(got, wanted.numpy())
     tabbed = inspect(folder, "A first text\tand its pair").data["maps"][0]["weights"]
     np.testing.assert_array_equal(got, tabbed)
 
@@ -64,7 +65,7 @@ def test_every_family_against_a_record(made: Make, kind: str) -> None:
     for one in maps:
         for place, layer in enumerate(one.layers):
             wanted = seen[parts[one.name].format(layer)][0]
-            np.testing.assert_allclose(one.weights[place], wanted.numpy(), atol=1e-6)
+            assert_close(one.weights[place], wanted.numpy(), "layer")
             assert wanted.shape[1:] == (len(one.queries), len(one.keys))
             assert len(one.heads) == len(wanted)
 
@@ -115,7 +116,7 @@ def test_a_window_and_the_mean_of_every_block(made: Make) -> None:
     assert (maps["rows"], maps["columns"]) == ([3, 7], [1, 6])
     np.testing.assert_array_equal(maps["weights"], whole["weights"][..., 3:7, 1:6])
     assert "queries 3:7" in maps["note"]
-    np.testing.assert_allclose(maps["overview"], whole["weights"], atol=1e-6)  # as many blocks as tokens
+    assert_close(maps["overview"], whole["weights"], "layer")  # as many blocks as tokens
     assert maps["overview"].shape[-1] == length
 
 
@@ -129,7 +130,7 @@ def test_blocks_are_means(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(4):
         for j in range(4):
             block = whole[..., limits[i] : limits[i + 1], limits[j] : limits[j + 1]]
-            np.testing.assert_allclose(maps["overview"][..., i, j], block.mean((-1, -2)), atol=1e-6)
+            assert_close(maps["overview"][..., i, j], block.mean((-1, -2)), "layer")
 
 
 def test_what_a_page_cannot_hold_is_windowed(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,9 +189,9 @@ def test_a_long_text_under_an_overview(made: Make) -> None:
     q, k = (tensor[0, 1].double() for tensor in seen.values())
     scores = (q @ k.T / 2).masked_fill(~torch.ones(len(q), len(q)).tril().bool(), -torch.inf)  # heads of 4 numbers
     whole = scores.softmax(-1).numpy()
-    np.testing.assert_allclose(maps.weights[0, 0], whole[200:210, 100:150], atol=1e-6)
+    assert_close(maps.weights[0, 0], whole[200:210, 100:150], "layer")
     assert maps.overview is not None
     rows = np.array_split(whole, [i * len(whole) // 64 for i in range(1, 64)], axis=0)
     for i, row in enumerate(rows):
         for j, block in enumerate(np.array_split(row, [c * len(whole) // 64 for c in range(1, 64)], axis=1)):
-            assert maps.overview[0, 0, i, j] == pytest.approx(block.mean(), abs=1e-6)
+            assert maps.overview[0, 0, i, j] == approx(block.mean(), "layer")

@@ -16,6 +16,7 @@ from heedful.inspection import intervene
 from heedful.text import Tokenizer
 from heedful.views.inspect import steps_view
 from heedful.views.inspect.inspect import inspect
+from tolerances import approx, assert_close
 
 Make = Callable[[str], Path]
 TEXT = "a small dog sees"
@@ -43,9 +44,9 @@ def test_steps_say_what_generation_saw(made: Make) -> None:
     found = decode(model, ids, max_new_tokens=6)
     assert data["prompt"] == tokenizer.pieces(ids[0].tolist())
     assert data["made"] == tokenizer.pieces(found.ids[0, ids.size(1) : int(found.lengths[0])].tolist())
-    assert np.log(data["chosen"]).mean() == pytest.approx(float(found.scores[0]), abs=1e-5)
+    assert np.log(data["chosen"]).mean() == approx(float(found.scores[0]))
     for chosen, piece, nearly in zip(data["chosen"], data["made"], data["nearly"], strict=True):
-        assert nearly[0] == [piece, pytest.approx(chosen, abs=1e-6)]  # greedy took the likeliest
+        assert nearly[0] == [piece, approx(chosen, "layer")]  # greedy took the likeliest
         assert [p for _, p in nearly] == sorted((p for _, p in nearly), reverse=True)
 
 
@@ -61,7 +62,7 @@ def test_steps_are_those_of_one_forward(made: Make) -> None:
     wanted = seen["decoder.block.1.attention.pattern"][0, :, prompt.size(1) - 1 :]
     (maps,) = data["maps"]
     assert maps["keys"] == data["prompt"] + data["made"]
-    np.testing.assert_allclose(maps["weights"][0, :, :, :-1], wanted.numpy(), atol=1e-5)
+    assert_close(maps["weights"][0, :, :, :-1], wanted.numpy())
     assert not maps["weights"][..., -1].any()  # the last token was never read
 
 
@@ -76,9 +77,9 @@ def test_steps_of_a_translation_by_beams(made: Make) -> None:
     cross, own = data["maps"]
     assert (cross["name"], own["name"]) == ("cross-attention", "decoder self-attention")
     wanted = torch.cat(list(seen.values()))
-    np.testing.assert_allclose(cross["weights"], wanted.numpy(), atol=1e-5)
+    assert_close(cross["weights"], wanted.numpy())
     chosen = logits.softmax(-1)[0].gather(1, row[0, 1:, None])[:, 0]
-    np.testing.assert_allclose(data["chosen"], chosen.numpy(), atol=1e-5)
+    assert_close(data["chosen"], chosen.numpy())
     assert own["keys"] == tokenizer.pieces(row[0].tolist())
 
 
@@ -110,7 +111,7 @@ def test_the_last_layer_of_a_lens_is_the_model(made: Make) -> None:
         assert [name for name, _ in cell] == [
             name or f"<id {n}>" for n, name in zip(numbers, tokenizer.pieces(numbers), strict=True)
         ]
-        np.testing.assert_allclose([p for _, p in cell], chances, rtol=1e-5)
+        assert_close([p for _, p in cell], chances)
 
 
 def test_a_part_of_a_lens(made: Make) -> None:
@@ -138,13 +139,13 @@ def test_an_image(made: Make) -> None:
         chances = model(pixels).softmax(-1)[0]
     best = chances.argsort(descending=True)
     assert [name for name, _ in data["classes"]] == [["cat", "dog", "ball"][i] for i in best.tolist()]
-    np.testing.assert_allclose([p for _, p in data["classes"]], chances[best].numpy(), atol=1e-6)
+    assert_close([p for _, p in data["classes"]], chances[best].numpy(), "layer")
     patterns = torch.stack([pattern[0] for pattern in seen.values()]).double()
-    np.testing.assert_allclose(data["weights"], patterns.numpy(), atol=1e-6)
+    assert_close(data["weights"], patterns.numpy(), "layer")
     flow = torch.eye(10, dtype=torch.float64)
     for pattern in patterns:
         flow = (0.5 * pattern.mean(0) + 0.5 * torch.eye(10)) @ flow
-    np.testing.assert_allclose(data["rollout"], flow[0, 1:].reshape(3, 3).numpy(), atol=1e-6)
+    assert_close(data["rollout"], flow[0, 1:].reshape(3, 3).numpy(), "layer")
     assert (data["grid"], data["prefix"]) == ([3, 3], ["[class]"])
 
 
@@ -160,7 +161,7 @@ def test_an_image_without_a_class_token(made: Make, tmp_path: Path) -> None:
     flow = torch.eye(9, dtype=torch.float64)
     for pattern in seen.values():
         flow = (0.5 * pattern[0].double().mean(0) + 0.5 * torch.eye(9)) @ flow
-    np.testing.assert_allclose(look.data["rollout"], flow.mean(0).reshape(3, 3).numpy(), atol=1e-6)
+    assert_close(look.data["rollout"], flow.mean(0).reshape(3, 3).numpy(), "layer")
     assert (look.data["grid"], look.data["prefix"]) == ([3, 3], [])
     look.save(tmp_path / "look.svg")
     assert "reaches the mean of all patches" in (tmp_path / "look.svg").read_text(encoding="utf-8")
@@ -199,11 +200,11 @@ def test_the_gradient_of_the_next_token(made: Make) -> None:
     data = inspect(folder, TEXT, view="gradient").data
     assert data["answer"] == tokenizer.pieces([label])
     assert data["pieces"] == tokenizer.pieces(ids[0].tolist())
-    np.testing.assert_allclose(data["values"], wanted, rtol=1e-4, atol=1e-6)
+    assert_close(data["values"], wanted, "gradient")
     other = tokenizer.encode([" cats"])[0][0]
     wanted = by_hand(model, model.embedding.token, lambda: model(ids)[0, -1, other])
     data = inspect(folder, TEXT, view="gradient", target=" cats").data
-    np.testing.assert_allclose(data["values"], wanted, rtol=1e-4, atol=1e-6)
+    assert_close(data["values"], wanted, "gradient")
 
 
 def test_the_gradient_of_a_text_too_long_to_be_drawn(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +263,7 @@ def test_the_gradient_of_an_image_is_one_value_a_patch(made: Make) -> None:
     rows = torch.cat((model.embedding.prefix, patches.flatten(2).mT), 1).detach().requires_grad_()
     (slopes,) = torch.autograd.grad(model.head(model.encoder(rows))[0, 1], rows)
     wanted = (slopes * rows).sum(-1)[0, 1:].reshape(3, 3).detach()
-    np.testing.assert_allclose(data["values"], wanted.numpy(), rtol=1e-4, atol=1e-5)
+    assert_close(data["values"], wanted.numpy(), "gradient")
 
 
 # ----------------------------------------------------------------------------------------------------------- importance
@@ -293,7 +294,7 @@ def test_importance_of_several_inputs_is_their_mean(made: Make) -> None:
         inspect(folder, text, view="importance").data["importance"]["self-attention"] for text in (TEXT, "the cats")
     ]
     both = inspect(folder, [TEXT, "the cats"], view="importance").data["importance"]["self-attention"]
-    np.testing.assert_allclose(both, (each[0] + each[1]) / 2, rtol=1e-5)
+    assert_close(both, (each[0] + each[1]) / 2)
     assert both.shape == (2, 4)
 
 
@@ -317,7 +318,7 @@ def test_a_masked_language_model(made: Make) -> None:
     wanted = by_hand(model, model.embedding.token, lambda: model(torch.tensor([ids]))[0, place, best])
     # segments are part of the embedding: their share is the difference of two exact numbers
     segment = by_hand(model, model.embedding.segment, lambda: model(torch.tensor([ids]))[0, place, best])
-    np.testing.assert_allclose(data["values"], wanted + segment, rtol=1e-3, atol=1e-5)
+    assert_close(data["values"], wanted + segment, "gradient")
     with pytest.raises(heedful.HeedfulError, match="nothing to fill in: write <mask> in the text"):
         inspect(folder, "a small dog", view="gradient")
 
@@ -344,7 +345,7 @@ def test_an_encoder_decoder_that_classifies(made: Make) -> None:
     with model.embedding.register_forward_hook(leaf):
         slopes = torch.autograd.grad(model(source, target)[0, number], rows)
     own, again = ((slope * row).sum(-1)[0].detach().numpy() for slope, row in zip(slopes, rows, strict=True))
-    np.testing.assert_allclose(data["values"], own + np.append(again[1:], 0), rtol=1e-3, atol=1e-6)
+    assert_close(data["values"], own + np.append(again[1:], 0), "gradient")
 
 
 # ----------------------------------------------------------------------------------------------------------- similarity
@@ -360,8 +361,8 @@ def test_similarity_is_that_of_sentence_vectors(shared_data: Callable[[str], Pat
         ids = [torch.tensor([[101, *row, 102]]) for row in Tokenizer.load(folder).encode(texts)]
         vectors = torch.cat([model.hidden(row).mean(1) for row in ids]).double()
     unit = vectors / vectors.norm(dim=1, keepdim=True)
-    np.testing.assert_allclose(found, (unit @ unit.T).numpy(), atol=1e-5)
-    np.testing.assert_allclose(inspect((model, folder), texts, view="similarity").data["similarity"], found, atol=1e-5)
+    assert_close(found, (unit @ unit.T).numpy())
+    assert_close(inspect((model, folder), texts, view="similarity").data["similarity"], found)
     assert found[0, 1] > found[0, 2]
 
 
@@ -372,7 +373,7 @@ def test_similarity_is_of_the_row_that_the_head_reads(made: Make) -> None:
         first = [model.hidden(torch.tensor([[1, *ids, 2]]))[0, 0] for ids in tokenizer.encode(texts)]
     found = inspect(folder, texts, view="similarity").data
     assert "the first token" in found["note"]
-    assert found["similarity"][0, 1] == pytest.approx(float(F.cosine_similarity(*first, dim=0)), abs=1e-5)
+    assert found["similarity"][0, 1] == approx(float(F.cosine_similarity(*first, dim=0)))
 
 
 def test_the_nearest_embeddings(shared_data: Callable[[str], Path]) -> None:
@@ -384,4 +385,4 @@ def test_the_nearest_embeddings(shared_data: Callable[[str], Path]) -> None:
     cosines = F.cosine_similarity(table, table[love][None])
     best = cosines.topk(9).indices[1:]
     assert [name for name, _ in data["neighbours"][2]] == tokenizer.pieces(best.tolist())
-    np.testing.assert_allclose([c for _, c in data["neighbours"][2]], cosines[best].numpy(), atol=1e-5)
+    assert_close([c for _, c in data["neighbours"][2]], cosines[best].numpy(), dtype=torch.float32)
