@@ -193,7 +193,7 @@ def test_what_a_baseline_lacks_is_said_before_the_model_is_scored(
     data = [str(tmp_path / "asked.jsonl")]
     told: list[str] = []
     evaluate(str(folder), data, say=told.append, draw=partial(draw_report, tmp_path / "drawn"))
-    assert told[-1].startswith("nothing was drawn: text-generation has no picture")
+    assert told[-1].startswith("nothing was drawn: text-generation has no figure")
     assert not (tmp_path / "drawn").exists()
     monkeypatch.setattr(TextGeneration, "measure", None)  # a call would fail otherwise
     with pytest.raises(HeedfulError, match="there is no baseline for prompts or messages; leave --baseline out"):

@@ -24,7 +24,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.intervals import draws
-from heedful.metrics.paired import Difference, differences, randomised, verdict
+from heedful.metrics.paired import Difference, comparison_line, differences, randomised
 from heedful.metrics.translation import translation_scores
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
@@ -127,7 +127,7 @@ def test_less_of_a_loss_is_better() -> None:
     a, b = (Sums(np.stack([side, np.ones(50)], 1), lambda s: {"loss": s[0] / s[1]}) for side in (losses, losses + 0.1))
     found = differences(a, b)["loss"]
     assert found.better == "a"
-    assert verdict("loss", found).startswith("A is better at 95 %: loss")
+    assert comparison_line("loss", found).startswith("A is better at 95 %: loss")
     assert found.difference == pytest.approx(0.1)
 
 
@@ -271,8 +271,8 @@ def test_rows_that_one_model_cannot_take_are_left_out_for_both(
     assert told == [
         "3 examples",
         "B: 1 example longer than 16 tokens left out (the model takes no more)",
-        "1 example that one of the models cannot take left out for both",
-        "of 3 examples an interval is too narrow; give 30 or more",
+        "1 example left out for both: not accepted by one of the models",
+        "the interval of 3 examples is too narrow; give 30 or more",
     ]
     (tmp_path / "none.tsv").write_text(f"source\ttarget\n{'the fig ' * 40}\tfig\n", "utf-8")
     with pytest.raises(HeedfulError, match="every example is longer than 16 tokens"):

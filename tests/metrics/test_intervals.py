@@ -10,7 +10,7 @@ import pytest
 
 from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import Metrics, Places, Sums, metrics_of_draws, overall
-from heedful.metrics.intervals import doubts, draws, intervals, resampled, standard_error
+from heedful.metrics.intervals import caveats, draws, intervals, resampled, standard_error
 from heedful.metrics.translation import translation_scores
 
 
@@ -129,13 +129,13 @@ def test_what_is_not_finite_in_every_draw_has_none() -> None:
 
 def test_few_examples_and_examples_that_are_all_alike_are_told_of() -> None:
     assert intervals(rate([1])) == {}
-    assert doubts(rate([1]), {}) == ["a single example has no interval, and a text counts as one"]
-    (few,) = doubts(rate([1, 0] * 6), intervals(rate([1, 0] * 6)))
-    assert few == "of 12 examples an interval is too narrow; give 30 or more"
-    assert doubts(rate([1, 0] * 50), intervals(rate([1, 0] * 50))) == []
+    assert caveats(rate([1]), {}) == ["a single example has no interval, and a text counts as one"]
+    (few,) = caveats(rate([1, 0] * 6), intervals(rate([1, 0] * 6)))
+    assert few == "the interval of 12 examples is too narrow; give 30 or more"
+    assert caveats(rate([1, 0] * 50), intervals(rate([1, 0] * 50))) == []
     alike = intervals(rate([1] * 60))
     assert alike == {"accuracy": (100.0, 100.0)}
-    (told,) = doubts(rate([1] * 60), alike)
+    (told,) = caveats(rate([1] * 60), alike)
     assert told.startswith(
-        "accuracy: the same in every draw, so the interval tells nothing; what befalls one example in 20"
+        "accuracy: the same in every draw, so the interval tells nothing; what happens to one example in 20"
     )

@@ -12,7 +12,7 @@ import pytest
 from heedful import cli
 from heedful.metrics.classification import Labelled
 from heedful.metrics.example_scores import Sums
-from heedful.metrics.verdict import MOST, Rival, improving, uniform, verdict
+from heedful.metrics.verdict import MOST, Rival, constant_predictions, improving, verdict
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import NGrams, linear_text, svm
 from heedful.tasks.text_classification import TextClassification
@@ -111,7 +111,7 @@ def test_many_examples_are_compared_in_part() -> None:
 def test_predictions_that_are_all_alike(
     outputs: list[Any], expected: list[Any], classes: bool, kind: str | None
 ) -> None:
-    found = uniform(outputs, expected, classes)
+    found = constant_predictions(outputs, expected, classes)
     assert (None if found is None else found[0]) == kind
     if kind is not None:
         told = verdict(first(2, 2), "accuracy", outputs=outputs, expected=expected, classes=classes)

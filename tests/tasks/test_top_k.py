@@ -76,7 +76,7 @@ def test_what_changes_no_score_is_refused_in_evaluation(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("source\ttarget\ttext\tlabel\na\tb\tthe saw\ttool\n")
     for name, option in (("text-classification", "top_k"), ("translation", "logprobs")):
         folder = str(saved(name, tmp_path / name))
-        with pytest.raises(HeedfulError, match=rf"^{option} has no effect: it changes what is told of an answer"):
+        with pytest.raises(HeedfulError, match=rf"^{option} has no effect: it changes the shown output, but no score"):
             evaluate(folder, [str(tmp_path / "x.tsv")], decoding={option: 1})
 
 

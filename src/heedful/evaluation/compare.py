@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from heedful.data import Rows, read
-from heedful.data.builtin import SPLITS
-from heedful.data.conll import with_stripped_words
-from heedful.data.prediction_inputs import name_columns_option
-from heedful.errors import HeedfulError, nearest, plural
+from heedful.data import Rows
+from heedful.errors import HeedfulError, plural
+from heedful.evaluation.evaluate import check_split, read_rows
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import metrics_of_draws
-from heedful.metrics.intervals import doubts
-from heedful.metrics.paired import Difference, differences, verdict
-from heedful.tasks.run_data import columns_in_card, stripped_prefix
+from heedful.metrics.intervals import caveats
+from heedful.metrics.paired import Difference, comparison_line, differences
 from heedful.tasks.task import Encoded, Measured, short
 
 ANY_TOKENS = "bits_per_byte"  # compares models with different tokenizers; a loss per token does not
@@ -62,41 +59,21 @@ def compare(
     Raises:
         HeedfulError: the models have different tasks or input columns; and as ``evaluate``.
     """
-    if split is not None and split not in SPLITS:
-        raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
+    check_split(split)
     pipes = [pipeline(None, model, device=device, dtype=dtype) for model in models]
     _check_comparable(models, pipes)
     task = pipes[0].task
     options = pipes[0].check_options(decoding or {})
-    separator = pipes[0].card.get("settings", {}).get("data", {}).get("label_separator")
-    with name_columns_option():
-        rows = read(
-            list(data),
-            task.columns,
-            names=columns,
-            split=split,
-            separator=separator,
-            remembered=columns_in_card(pipes[0].card) or columns_in_card(pipes[1].card),
-        )
-    rows = with_stripped_words(rows, stripped_prefix(pipes[0].card))
+    rows = read_rows(pipes, data, columns, split)
     for note in rows.notes:
         say(note.replace("--data.columns", "--columns"))
     encoded = _encoded(pipes, rows, say)
     if note := pipes[0].task.align_scoring(pipes[1].task):
         say(note)
     began = time.monotonic()
-    measured = []
-    for pipe, part in zip(pipes, encoded, strict=True):
-        pipe.model.eval()
-        measured.append(pipe.task.measure(pipe.model, part.examples, part.rows, **options))
+    measured = [_measure(pipe, part, options) for pipe, part in zip(pipes, encoded, strict=True)]
     seconds = round(time.monotonic() - began, 3)
-    a, b = (result.example_scores for result in measured)
-    if a is None or b is None or len(a) < 2:
-        metrics = _without_intervals(measured)
-    else:
-        metrics = differences(a, b)
-        for line in doubts(a, {}):
-            say(line)
+    metrics = _differences(measured, say)
     decides = next((name for name in (ANY_TOKENS, task.main_metric, *metrics) if name in metrics), None)
     if decides is None:
         raise HeedfulError(f"no score of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}")
@@ -107,13 +84,28 @@ def compare(
         "data": list(data),
         "examples": len(encoded[0].rows),
         "decides": decides,
-        "verdict": verdict(decides, metrics[decides]),
+        "verdict": comparison_line(decides, metrics[decides]),
         "metrics": {name: asdict(difference) for name, difference in metrics.items()},
         **_trained_on(overlaps, measured, encoded[0].rows, decides, say),
         "differ": _differ(pipes[0], encoded[0].rows, measured, decides, examples),
         "seconds": seconds,
         "decoding": options,
     }
+
+
+def _measure(pipe: Pipeline, encoded: Encoded, options: Mapping[str, Any]) -> Measured:
+    pipe.model.eval()
+    return pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
+
+
+def _differences(measured: Sequence[Measured], say: Callable[[str], None]) -> dict[str, Difference]:
+    """Returns the difference of each metric, with intervals if there are per-example scores; prints caveats of them."""
+    a, b = (result.example_scores for result in measured)
+    if a is None or b is None or len(a) < 2:
+        return _without_intervals(measured)
+    for line in caveats(a, {}):
+        say(line)
+    return differences(a, b)
 
 
 def _trained_on(
@@ -155,7 +147,7 @@ def _check_comparable(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
     a, b = (pipe.task for pipe in pipes)
     if a.name != b.name:
         raise HeedfulError(
-            f"{models[0]} is for {a.name}, {models[1]} for {b.name}; only models of one task can be compared"
+            f"{models[0]} is for {a.name}, {models[1]} for {b.name}; only models of the same task can be compared"
         )
     if list(a.columns) != list(b.columns):
         columns = [", ".join(task.columns) for task in (a, b)]
@@ -182,8 +174,8 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
     if len(both) == len(encoded[0].rows) == len(encoded[1].rows):
         return encoded
     if not both:
-        raise HeedfulError("no example is taken by both models; give shorter ones")
-    say(f"{plural(len(rows) - len(both))} that one of the models cannot take left out for both")
+        raise HeedfulError("no example fits both models; give shorter ones")
+    say(f"{plural(len(rows) - len(both))} left out for both: not accepted by one of the models")
     return [pipe.task.encode(both) for pipe in pipes]
 
 
@@ -194,9 +186,9 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
     a, b = measured
     if a.example_scores is None or b.example_scores is None or len(rows) != len(a.example_scores):
         return []
-    answered = len(a.outputs) == len(b.outputs) == len(rows)
+    has_outputs = len(a.outputs) == len(b.outputs) == len(rows)
     places = [
-        i for i in range(len(rows)) if not answered or _without_scores(a.outputs[i]) != _without_scores(b.outputs[i])
+        i for i in range(len(rows)) if not has_outputs or _without_scores(a.outputs[i]) != _without_scores(b.outputs[i])
     ]
     alone = np.array(places, dtype=np.int64).reshape(-1, 1)
     scores_a, scores_b = metrics_of_draws(a.example_scores, alone), metrics_of_draws(b.example_scores, alone)
@@ -205,12 +197,12 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
         return tuple(abs(scores_b[at].get(name, 0.0) - scores_a[at].get(name, 0.0)) for name in (decides, "loss"))
 
     entries = []
-    differing = [at for at in range(len(places)) if answered or any(distance(at))]
+    differing = [at for at in range(len(places)) if has_outputs or any(distance(at))]
     for at in sorted(differing, key=distance, reverse=True)[:most]:
         row = rows[places[at]]
-        asked, expected = pipe.task.input_and_target(row)
-        entry = {"place": places[at], "file": row.file, "line": row.line, "input": _brief(asked), "expected": expected}
-        if answered:
+        given, expected = pipe.task.input_and_target(row)
+        entry = {"place": places[at], "file": row.file, "line": row.line, "input": _brief(given), "expected": expected}
+        if has_outputs:
             entry |= {"a": a.outputs[places[at]], "b": b.outputs[places[at]]}
         entries.append(entry | {"score_a": scores_a[at].get(decides), "score_b": scores_b[at].get(decides)})
     return entries

@@ -16,7 +16,7 @@ from heedful.errors import HeedfulError, nearest, plural
 from heedful.evaluation.trained_on import Overlap, others_of, overlap_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.metrics.example_scores import overall
-from heedful.metrics.intervals import doubts, intervals
+from heedful.metrics.intervals import caveats, intervals
 from heedful.settings import RunSettings
 from heedful.tasks.run_data import columns_in_card, equality_rule, stripped_prefix, train_and_validation_rows
 from heedful.tasks.task import Measured
@@ -38,8 +38,8 @@ def evaluate(
     say: Callable[[str], None] = print,
     draw: Callable[[Measured, Rows], object] | None = None,
 ) -> dict[str, Any]:
-    """Evaluates a model folder on ``data``. Ranks that ``torchrun`` started shard the examples; rank 0 alone prints and
-    draws, all return the same.
+    """Evaluates a model folder on ``data``. With ``torchrun`` the ranks shard the examples; rank 0 alone prints and
+    draws, and all return the same.
 
     Args:
         model: a model folder.
@@ -56,14 +56,13 @@ def evaluate(
 
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
-        [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` also ``"baseline"``, its
-        ``"name"`` and ``"metrics"``, and always what the task tells besides: ``"by_class"`` and ``"confusion"`` of a
-        classifier, ``"by_format"`` where the rows of a translation name theirs. Where the folder tells what the model
-        was trained on, also ``"trained_on"``, how many of the examples were, and where some were and others not
-        ``"metrics_others"``, the metrics over these (``heedful.evaluation.trained_on``).
+        [low, high] of the metrics (``heedful.metrics.intervals``). The details of the task follow: ``"by_class"`` and
+        ``"confusion"`` of a classifier, ``"by_format"`` of a translation whose rows have a ``format``. With
+        ``baseline`` also ``"baseline"``, its ``"name"`` and ``"metrics"``. If the folder has the hashes of its
+        training rows, also ``"trained_on"``, the number of examples that the model was trained on, and, if there are
+        others, ``"metrics_others"``, their metrics (``heedful.evaluation.trained_on``).
     """
-    if split is not None and split not in SPLITS:
-        raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
+    check_split(split)
     with joined() as ranks, among(ranks):
         if ranks.size > 1 and STDIN in data:
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
@@ -72,45 +71,25 @@ def evaluate(
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.check_options(decoding or {})
         for name in pipe.task.display_options & options.keys():
-            raise HeedfulError(f"{name} has no effect: it changes what is told of an answer, no score; leave it out")
-        separator = pipe.card.get("settings", {}).get("data", {}).get("label_separator")
-        with name_columns_option():
-            rows = read(
-                list(data),
-                pipe.task.columns,
-                names=columns,
-                split=split,
-                separator=separator,
-                remembered=columns_in_card(pipe.card),
-            )
-        rows = with_stripped_words(rows, stripped_prefix(pipe.card))
+            raise HeedfulError(f"{name} has no effect: it changes the shown output, but no score; leave it out")
+        rows = read_rows([pipe], data, columns, split)
         encoded = pipe.task.encode(rows)
         for line in _reading_lines(rows, encoded.note):
             say(line)
         extra: dict[str, Any] = {}
-        if baseline or baseline_train is not None:  # first: what it lacks must not cost a model's scores
+        if baseline or baseline_train is not None:  # before the model, so that an error costs no evaluation
             extra["baseline"] = ranks.led(lambda: _baseline(pipe, encoded.rows, columns, baseline_train))
         began = time.monotonic()
         pipe.model.eval()
         measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)
         seconds = round(time.monotonic() - began, 3)
-    overlap = Overlap.of(model, pipe.task, encoded.rows)
-    if overlap is not None:
-        extra["trained_on"] = overlap.trained
-        if overlap.trained:
-            others = others_of(measured, encoded.rows, overlap.others)
-            say(overlap_line(overlap, pipe.task.main_metric, measured.metrics, others))
-            if others is not None:
-                extra["metrics_others"] = {k: v for k, v in overall(others).items() if k in measured.metrics}
+    extra |= _trained_on(pipe, model, encoded.rows, measured, say)
     bounds = {} if measured.example_scores is None else intervals(measured.example_scores)
-    caveats = [] if measured.example_scores is None else doubts(measured.example_scores, bounds)
-    for line in (*measured.details.get("warnings", ()), *caveats):
+    warnings = [] if measured.example_scores is None else caveats(measured.example_scores, bounds)
+    for line in (*measured.details.get("warnings", ()), *warnings):
         say(line)
-    drawn = draw is not None and draw(measured, encoded.rows)
-    if drawn and (wrong := measured.details.get("mistakes_total")):
-        say(f"the surest {len(measured.details['mistakes']):,} of {plural(wrong, 'mistake')} are shown")
-    if draw is not None and not drawn:
-        say(f"nothing was drawn: {pipe.task.name} has no picture of its scores, so that --out was not made")
+    if draw is not None:
+        _say_drawn(pipe.task.name, measured, drawn=bool(draw(measured, encoded.rows)), say=say)
     return {
         "task": pipe.task.name,
         "model": str(model),
@@ -125,8 +104,52 @@ def evaluate(
     }
 
 
+def check_split(split: str | None) -> None:
+    """Raises ``HeedfulError`` for an unknown split."""
+    if split is not None and split not in SPLITS:
+        raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
+
+
+def read_rows(pipes: Sequence[Pipeline], data: Sequence[str], columns: Sequence[str] | None, split: str | None) -> Rows:
+    """Reads ``data`` for models of one task, with the column names, label separator and word prefix of training."""
+    card = pipes[0].card
+    remembered = next(filter(None, (columns_in_card(pipe.card) for pipe in pipes)), {})
+    separator = card.get("settings", {}).get("data", {}).get("label_separator")
+    with name_columns_option():
+        rows = read(
+            list(data), pipes[0].task.columns, names=columns, split=split, separator=separator, remembered=remembered
+        )
+    return with_stripped_words(rows, stripped_prefix(card))
+
+
+def _trained_on(
+    pipe: Pipeline, folder: str, rows: Rows, measured: Measured, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Returns, and prints, how many rows the model was trained on, and the metrics of the others."""
+    overlap = Overlap.of(folder, pipe.task, rows)
+    if overlap is None:
+        return {}
+    result: dict[str, Any] = {"trained_on": overlap.trained}
+    if overlap.trained:
+        others = others_of(measured, rows, overlap.others)
+        say(overlap_line(overlap, pipe.task.main_metric, measured.metrics, others))
+        if others is not None:
+            metrics = overall(others).items()
+            result["metrics_others"] = {name: value for name, value in metrics if name in measured.metrics}
+    return result
+
+
+def _say_drawn(task: str, measured: Measured, drawn: bool, say: Callable[[str], None]) -> None:
+    """Prints how many of the mistakes were drawn, or that the task has nothing to draw."""
+    wrong = measured.details.get("mistakes_total")
+    if not drawn:
+        say(f"nothing was drawn: {task} has no figure of its scores, so --out was not made")
+    elif wrong:
+        say(f"the {len(measured.details['mistakes']):,} most confident of {plural(wrong, 'mistake')} are shown")
+
+
 def _silent(line: str) -> None:
-    """Prints nothing, on ranks above 0."""
+    """Prints nothing; on ranks above 0."""
 
 
 def _reading_lines(rows: Rows, note: str) -> list[str]:

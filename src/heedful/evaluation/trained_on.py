@@ -24,7 +24,7 @@ from heedful.data.split import row_keys
 from heedful.data.texts_on_disk import continues_previous
 from heedful.errors import HeedfulError, plural
 from heedful.metrics.example_scores import Scored, overall
-from heedful.metrics.verdict import chosen
+from heedful.metrics.verdict import select_examples
 from heedful.tasks.task import Measured, Task
 from heedful.util.files import write
 
@@ -45,14 +45,14 @@ class TrainedOn(NamedTuple):
     @classmethod
     def of(cls, task: Task, rows: Iterable[Row], limit: int = LIMIT) -> Self:
         """Hashes the rows, a few at a time; no more than twice ``limit`` hashes are held."""
-        found = cls(0, np.zeros(0, dtype=np.uint64))
-        parts, held = [found.hashes], 0
+        result = cls(0, np.zeros(0, dtype=np.uint64))
+        parts, held = [result.hashes], 0
         for part in hashed(task, rows):
             parts.append(part)
             held += len(part)
             if held >= limit:
-                found, parts, held = found.joined(np.concatenate(parts), limit), [], 0
-        return found.joined(np.concatenate(parts), limit) if parts else found
+                result, parts, held = result.joined(np.concatenate(parts), limit), [], 0
+        return result.joined(np.concatenate(parts), limit) if parts else result
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
@@ -67,17 +67,17 @@ class TrainedOn(NamedTuple):
         if path is None:
             return None
         data = path.read_bytes()
-        found = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8").astype(np.uint64)
-        if not len(found) or len(data) % 8 or found[0] > 63 or (found[1:-1] >= found[2:]).any():
-            raise HeedfulError(f"{path} is damaged, so that nobody can tell which rows were trained on; remove it")
-        return cls(int(found[0]), found[1:])
+        numbers = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8").astype(np.uint64)
+        if not len(numbers) or len(data) % 8 or numbers[0] > 63 or (numbers[1:-1] >= numbers[2:]).any():
+            raise HeedfulError(f"{path} is damaged, so the rows that were trained on are unknown; remove it")
+        return cls(int(numbers[0]), numbers[1:])
 
     def write(self, folder: Path) -> None:
         """Writes the file that ``read`` reads, whole or not at all."""
         write(folder / FILE, np.concatenate([np.array([self.k], np.uint64), self.hashes]).astype("<u8").tobytes())
 
     def joined(self, others: Hashes, limit: int = LIMIT) -> Self:
-        """Adds hashes; where there are more than ``limit``, a smaller share is kept of all."""
+        """Adds hashes; of more than ``limit``, a random share of all is kept."""
         k, hashes = self.k, np.unique(np.concatenate([self.hashes, others]))
         hashes = hashes[hashes < _bound(k)] if k else hashes
         while len(hashes) > limit:
@@ -86,11 +86,11 @@ class TrainedOn(NamedTuple):
         return type(self)(k, hashes)
 
     def sampled(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns which rows can be looked up: all, unless the hashes are a share."""
+        """Returns True for each row that can be looked up: all, unless the hashes are a random share."""
         return hashes < _bound(self.k) if self.k else np.ones(len(hashes), dtype=bool)
 
     def among(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns which rows were trained on."""
+        """Returns True for each row that was trained on."""
         return np.isin(hashes, self.hashes)
 
 
@@ -101,12 +101,12 @@ def _bound(k: int) -> np.uint64:
 def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
     """Yields the hashes (n,) of the rows, a chunk at a time."""
     columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
-    while chunk := [_begun(row, columns) for row in islice(given, CHUNK)]:
+    while chunk := [_cut_documents(row, columns) for row in islice(given, CHUNK)]:
         keys = [key.model_input[:8] for key in row_keys(chunk, columns, asks)]
         yield np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64)
 
 
-def _begun(row: Row, columns: dict[str, Any]) -> Row:
+def _cut_documents(row: Row, columns: dict[str, Any]) -> Row:
     """Returns the row with its documents cut to their first characters."""
     if not any(kind == "document" and name in row.values for name, kind in columns.items()):
         return row
@@ -130,29 +130,29 @@ class Overlap(NamedTuple):
         if known is None or not len(rows):
             return None
         hashes = np.concatenate([*hashed(task, rows)])
-        there, asked = known.among(hashes), known.sampled(hashes)
-        return cls(min(len(rows), int(there.sum()) << known.k), len(rows), known.k > 0, asked & ~there)
+        trained, sampled = known.among(hashes), known.sampled(hashes)
+        return cls(min(len(rows), int(trained.sum()) << known.k), len(rows), known.k > 0, sampled & ~trained)
 
 
 def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]) -> Scored | None:
     """Returns the scores of the examples that were not trained on; None if there are none, or no per-example scores."""
-    scored, kept = measured.example_scores, others
+    scored, selected = measured.example_scores, others
     if scored is None:
         return None
     if len(scored) != len(rows):  # pieces of documents, which are scored as a whole
         begins = np.flatnonzero([place == 0 or not continues_previous(row) for place, row in enumerate(rows)])
-        kept = np.logical_and.reduceat(others, begins)
-    if len(scored) != len(kept) or not kept.any():
+        selected = np.logical_and.reduceat(others, begins)
+    if len(scored) != len(selected) or not selected.any():
         return None
-    return chosen(scored, np.flatnonzero(kept))
+    return select_examples(scored, np.flatnonzero(selected))
 
 
-def overlap_line(found: Overlap, metric: str, metrics: Mapping[str, Any], others: Scored | None) -> str:
+def overlap_line(overlap: Overlap, metric: str, metrics: Mapping[str, Any], others: Scored | None) -> str:
     """Returns one line for people about rows that were trained on."""
-    beside = {} if others is None else overall(others)
-    about = "about " if found.estimated else ""
-    line = f"! the model was trained on {about}{found.trained:,} of {plural(found.rows)}"
-    if metric in beside and metric in metrics:
+    metrics_others = {} if others is None else overall(others)
+    about = "about " if overlap.estimated else ""
+    line = f"! the model was trained on {about}{overlap.trained:,} of {plural(overlap.rows)}"
+    if metric in metrics_others and metric in metrics:
         name = metric.replace("_", " ")
-        return f"{line}: {name} is {metrics[metric]:.4g} on all, {beside[metric]:.4g} on the others"
+        return f"{line}: {name} is {metrics[metric]:.4g} on all, {metrics_others[metric]:.4g} on the others"
     return f"{line}, so that the scores do not tell how good the model is; evaluate on a file that was held out"

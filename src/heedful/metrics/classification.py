@@ -127,9 +127,10 @@ class Mistakes:
 
 
 def among_top(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
-    """Returns (N,) whether the true label is among the ``k`` largest of its row of ``scores`` (N, labels).
+    """Returns (N,), True if the true label is among the ``k`` largest of its row of ``scores`` (N, labels).
 
-    Of equal scores the first label counts as larger, as in argmax: constant scores are not all right. NaN never is.
+    Of equal scores the first counts as larger, as in argmax, so that constant scores are not all right. NaN is never
+    right.
 
     >>> among_top([[0.1, 0.5, 0.4], [0.8, 0.1, 0.1]], [2, 2], k=2).tolist()
     [True, False]
@@ -201,11 +202,11 @@ class Labelled:
             predicted: (B, labels), 1 or True for each predicted label.
             **means: (B,) further values to be averaged: the loss.
         """
-        at, true, guessed = np.asarray(places), np.asarray(truth, dtype=bool), np.asarray(predicted, dtype=bool)
-        for name, held in (("true", true), ("predicted", guessed), ("right", true & guessed)):
-            rows, labels = held.nonzero()
+        at, true, output = np.asarray(places), np.asarray(truth, dtype=bool), np.asarray(predicted, dtype=bool)
+        for name, flags in (("true", true), ("predicted", output), ("right", true & output)):
+            rows, labels = flags.nonzero()
             self._pairs[name].append(np.stack([at[rows], labels]))
-        self._exact[at] = (true == guessed).all(1)
+        self._exact[at] = (true == output).all(1)
         for name, values in means.items():
             self._means.setdefault(name, np.zeros(self.examples))[at] = values
 

@@ -1,6 +1,6 @@
 """Entities in tag sequences, and their precision, recall and F1 as CoNLL's scorer counts them.
 
-An entity is right where its kind and both its ends are (Tjong Kim Sang and De Meulder 2003, section 2.3).
+An entity is right if its kind and both its ends are (Tjong Kim Sang and De Meulder 2003, section 2.3).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NAMELESS = "_"  # kind of an entity whose tags are only B, I
 ALLOWED = {"IOB2": "BI", "BIOES": "BIES"}
 
 # How tags are read:
-#   "BIO" whatever has such parts (IOB1, IOB2, BIOES, BILOU, BMES), as conlleval does: what goes on with nothing begins;
-#   "IOB2", "BIOES" strictly: what is not well-formed is no entity;
-#   "IO" tags without parts: a run of equal ones is an entity;
-#   "plain" each word for itself, "O" like any other tag: parts of speech.
+#   "BIO": any tags with parts (IOB1, IOB2, BIOES, BILOU, BMES), as conlleval: I without an entity before it begins one;
+#   "IOB2", "BIOES": strict, only well-formed entities;
+#   "IO": tags without parts, a run of equal ones is an entity;
+#   "plain": each word for itself, "O" like any other tag, as for parts of speech.
 Scheme = Literal["BIO", "IOB2", "BIOES", "IO", "plain"]
 
 
@@ -61,11 +61,11 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
     >>> entities(["DET", "NOUN", "NOUN"], "plain")[1:]
     [Entity(kind='NOUN', start=1, end=2), Entity(kind='NOUN', start=2, end=3)]
 
-    Read as "BIO", an entity begins at B and S, where the kind is another one, and after O, E and S; it ends after E and
-    S and where another begins. That is what `seqeval` does by default with B, I, E and S; it does not know L and U,
-    joins what they part, and takes the first letter off tags without a part. Strictly it begins at B or S, goes on with
-    I (and in BIOES ends with E) of the same kind, and is none where one of these is missing, as in `seqeval`'s strict
-    mode. There is no strict IOB1: a B that parts nothing is no fault of the entity (`seqeval` drops its first word).
+    As "BIO" an entity begins at B and S, where the kind changes, and after O, E and S. It ends after E and S and before
+    the next one. `seqeval` does the same with B, I, E and S; it does not know L and U, and removes the first letter of
+    tags without a part. A strict entity begins at B or S and continues with I of the same kind, in BIOES up to an E;
+    other sequences are none, as in `seqeval`'s strict mode. There is no strict IOB1, in which a B may follow O
+    (`seqeval` drops the first word of such an entity).
 
     Raises ``HeedfulError`` for a tag that a strict scheme does not have.
     """
@@ -75,53 +75,53 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
     if scheme in ALLOWED:
         for (part, kind), tag in zip(pairs, tags, strict=True):
             if (part or kind) and part not in tuple(ALLOWED[scheme]):
-                raise HeedfulError(f"the tag {tag!r} is none of {scheme}; read such tags as 'BIO'")
+                raise HeedfulError(f"{scheme} has no tag {tag!r}; read such tags as 'BIO'")
         return _strict(pairs, closed=scheme == "BIOES")
     return _lenient(pairs)
 
 
 def _lenient(pairs: Sequence[tuple[str, str]]) -> list[Entity]:
-    found: list[Entity] = []
+    spans: list[Entity] = []
     kind, start = "", 0  # of the entity that is open
     for place, (part, own) in enumerate([*pairs, ("", "")]):
         begins = own != kind or part in ("B", "S")
         if kind and begins:
-            found.append(Entity(kind, start, place))
+            spans.append(Entity(kind, start, place))
             kind = ""
         if own and not kind:
             kind, start = own, place
         if kind and part in ("E", "S"):
-            found.append(Entity(kind, start, place + 1))
+            spans.append(Entity(kind, start, place + 1))
             kind = ""
-    return found
+    return spans
 
 
 def _strict(pairs: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
     """``closed``: an entity of several words must end with E, and one of a single word is S."""
-    found: list[Entity] = []
+    spans: list[Entity] = []
     kind, start = "", 0
     for place, (part, own) in enumerate([*pairs, ("", "")]):
         inside = bool(kind) and own == kind and part in ("I", "E")
         if kind and not inside:
             if not closed:
-                found.append(Entity(kind, start, place))
+                spans.append(Entity(kind, start, place))
             kind = ""
         if part == "B":
             kind, start = own, place
         elif part == "S" or (part == "E" and inside):
-            found.append(Entity(own, start if inside else place, place + 1))
+            spans.append(Entity(own, start if inside else place, place + 1))
             kind = ""
-    return found
+    return spans
 
 
 class EntityScores:
-    """Precision, recall and F1 of the entities of sentences, counted as they are added.
+    """Precision, recall and F1 of the entities of sentences.
 
     With TP right entities: precision P = TP / predicted, recall R = TP / true, F1 = 2TP / (predicted + true), in
-    percent, 0 where the denominator is 0: ``precision``, ``recall`` and ``f1`` over all entities together (micro),
-    ``macro_f1`` the mean of F1 over the kinds that were true or said at least once. ``accuracy`` is the share of words
-    whose tag is right. Plain tags have no more than ``accuracy`` and ``macro_f1``. Where losses are given, ``loss`` is
-    their mean over the words.
+    percent, 0 if the denominator is 0. ``precision``, ``recall`` and ``f1`` are over all entities (micro), ``macro_f1``
+    is the mean of F1 over the kinds that were true or predicted at least once. ``accuracy`` is the percentage of words
+    with the right tag. Plain tags have ``accuracy`` and ``macro_f1`` only. ``loss`` is the mean over the words of the
+    losses, if they are given.
 
     >>> scores = EntityScores()
     >>> scores.add(["O", "B-MISC", "I-MISC", "O"], ["B-MISC", "I-MISC", "I-MISC", "O"])
@@ -135,16 +135,16 @@ class EntityScores:
         self._counts: list[dict[str, list[int]]] = []  # of each sentence: kind → [true, predicted, right]
         self._words: list[tuple[float, ...]] = []  # of each sentence: words, right tags, loss
 
-    def add(self, truth: Sequence[str], said: Sequence[str], loss: float | None = None) -> None:
+    def add(self, truth: Sequence[str], predicted: Sequence[str], loss: float | None = None) -> None:
         """Adds a sentence: the true and the predicted tag of each word, and the summed ``loss`` (for all sentences or
         none).
         """
-        true, found = (set(entities(tags, self.scheme)) for tags in (truth, said))
+        true, output = (set(entities(tags, self.scheme)) for tags in (truth, predicted))
         own: dict[str, list[int]] = {}
-        for column, some in enumerate((true, found, true & found)):
-            for kind, number in Counter(entity.kind for entity in some).items():
+        for column, counted in enumerate((true, output, true & output)):
+            for kind, number in Counter(entity.kind for entity in counted).items():
                 own.setdefault(kind, [0, 0, 0])[column] = number
-        right = sum(one == other for one, other in zip(truth, said, strict=True))
+        right = sum(tag == other for tag, other in zip(truth, predicted, strict=True))
         self._counts.append(own)
         self._words.append((len(truth), right) if loss is None else (len(truth), right, loss))
         self.__dict__.pop("_statistics", None)
@@ -159,22 +159,22 @@ class EntityScores:
 
     @cached_property
     def _statistics(self) -> NDArray[np.float64]:
-        """(N, 3K + 2 or 3), the summands of each sentence: true, predicted and right entities of each of K kinds,
+        """The summands (N, 3K + 2 or 3) of each sentence: true, predicted and right entities of each of K kinds,
         words, right tags, and the loss.
         """
         kinds = {kind: place for place, kind in enumerate(self.kinds)}
-        found = np.zeros((len(self), 3, len(kinds)))
+        counts = np.zeros((len(self), 3, len(kinds)))
         for row, own in enumerate(self._counts):
             for kind, numbers in own.items():
-                found[row, :, kinds[kind]] = numbers
+                counts[row, :, kinds[kind]] = numbers
         words = np.array(self._words or np.zeros((0, 2)), dtype=float)
-        return np.concatenate([found.reshape(len(self), 3 * len(kinds)), words], axis=1)
+        return np.concatenate([counts.reshape(len(self), 3 * len(kinds)), words], axis=1)
 
     def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the sentences at ``places``; a repeated place counts as often."""
         sums = np.bincount(places, minlength=len(self)) @ self._statistics
         size = 3 * len(self.kinds)
-        return self._figures(sums[:size].reshape(3, -1), *sums[size:].tolist())
+        return self._metrics(sums[:size].reshape(3, -1), *sums[size:].tolist())
 
     def joined(self, other: Self) -> EntityScores:
         """Returns these sentences followed by the ``other``'s."""
@@ -191,7 +191,7 @@ class EntityScores:
         sums = self._statistics.sum(0)[: 3 * len(self.kinds)]
         return {"by_class": by_class(self.kinds, *sums.astype(np.int64).reshape(3, -1))}
 
-    def _figures(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Metrics:
+    def _metrics(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Metrics:
         """Returns the metrics; ``kinds`` (3, K) counts true, predicted and right entities."""
         f1s = [_scores(*counts)[2] for counts in kinds.T.tolist() if counts[0] + counts[1]]
         metrics = {} if loss is None else {"loss": loss / max(1.0, words)}
@@ -201,6 +201,7 @@ class EntityScores:
         return metrics | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * right / max(1.0, words)}
 
 
-def _scores(true: float, said: float, right: float) -> tuple[float, float, float]:
-    """Precision, recall and F1 in percent."""
-    return 100 * right / max(1.0, said), 100 * right / max(1.0, true), 200 * right / max(1.0, true + said)
+def _scores(true: float, predicted: float, right: float) -> tuple[float, float, float]:
+    """Returns precision, recall and F1 in percent."""
+    precision, recall = 100 * right / max(1.0, predicted), 100 * right / max(1.0, true)
+    return precision, recall, 200 * right / max(1.0, true + predicted)

@@ -92,23 +92,23 @@ def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
         yield generator.integers(examples, size=(min(rows, times - done), examples))
 
 
-def columns(figures: Sequence[Metrics]) -> Values:
+def columns(metrics: Sequence[Metrics]) -> Values:
     """Returns each metric's values over the draws, if all are finite."""
-    names = [name for name in figures[0] if all(name in draw for draw in figures)]
-    values = {name: np.array([draw[name] for draw in figures]) for name in names}
+    names = [name for name in metrics[0] if all(name in draw for draw in metrics)]
+    values = {name: np.array([draw[name] for draw in metrics]) for name in names}
     return {name: column for name, column in values.items() if np.isfinite(column).all()}
 
 
-def doubts(scored: Scored, found: Mapping[str, Interval]) -> list[str]:
+def caveats(scored: Scored, bounds: Mapping[str, Interval]) -> list[str]:
     """Returns caveats of intervals: too few examples, or a metric equal in every draw."""
     number = len(scored)
     if number < 2:
         return ["a single example has no interval, and a text counts as one"]
-    caveats = [f"of {number} examples an interval is too narrow; give {FEW} or more"] if number < FEW else []
-    alike = [name for name, (low, high) in found.items() if low == high]
-    if alike:
-        caveats.append(
-            f"{', '.join(alike)}: the same in every draw, so the interval tells nothing; what befalls one example in "
-            f"{max(1, number // 3):,} may well be missing from {number:,} (the rule of three)"
+    lines = [f"the interval of {number} examples is too narrow; give {FEW} or more"] if number < FEW else []
+    constant = [name for name, (low, high) in bounds.items() if low == high]
+    if constant:
+        lines.append(
+            f"{', '.join(constant)}: the same in every draw, so the interval tells nothing; what happens to one "
+            f"example in {max(1, number // 3):,} may well be missing from {number:,} (the rule of three)"
         )
-    return caveats
+    return lines

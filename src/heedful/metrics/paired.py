@@ -32,12 +32,12 @@ def differences(
     """Returns the difference B − A of each metric, with its interval and p-value.
 
     The interval is that of the paired bootstrap (Koehn 2004, section 4): examples are drawn anew, the same ones for
-    both models, and the difference taken of each draw. The p-value is that of approximate randomisation (Noreen 1989;
-    Riezler & Maxwell 2005): were the models equally good, it would not matter which of the two gave which answer; so
-    the answers to each example are exchanged or not by the throw of a coin, and p = (1 + how often the difference is
-    then at least as large, either way) / (1 + throws). It decides, since it is right for few differing examples too,
-    where the bootstrap finds differences too often: if three answers differ and B has all three right, p is 1/4, and
-    of the draws of a bootstrap 95 % favour B.
+    both models, and the difference computed for each draw. The p-value is that of approximate randomisation (Noreen
+    1989; Riezler & Maxwell 2005). If the models were equally good, the predictions for an example could be exchanged.
+    So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a difference at
+    least as large, either way) / (1 + throws). The p-value decides which model is better, since it also holds for few
+    differing examples. The bootstrap finds differences too often there: if three predictions differ and B has all three
+    right, p is 1/4, but 95 % of the bootstrap's draws favour B.
 
     Args:
         a, b: scores of the same examples.
@@ -51,8 +51,8 @@ def differences(
     >>> from heedful.metrics.example_scores import Sums
     >>> rate = lambda sums: {"accuracy": 100 * sums[0] / sums[1]}
     >>> a, b = (Sums([[right, 1] for right in answers], rate) for answers in ([0, 0, 1, 1], [1, 0, 1, 1]))
-    >>> found = differences(a, b)["accuracy"]
-    >>> found.difference, found.p, found.better
+    >>> accuracy = differences(a, b)["accuracy"]
+    >>> accuracy.difference, accuracy.p, accuracy.better
     (25.0, 1.0, None)
     """
     if len(a) != len(b):
@@ -91,17 +91,17 @@ def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> di
     return columns(differences)
 
 
-def verdict(name: str, found: Difference, confidence: float = CONFIDENCE) -> str:
+def comparison_line(name: str, difference: Difference, confidence: float = CONFIDENCE) -> str:
     """Returns a comparison as one line for people.
 
-    >>> verdict("bleu", Difference(31.0, 33.0, 2.0, (0.8, 3.1), 0.001, "b"))
+    >>> comparison_line("bleu", Difference(31.0, 33.0, 2.0, (0.8, 3.1), 0.001, "b"))
     'B is better at 95 %: bleu 31 → 33, +2 (+0.8 to +3.1), p = 0.001'
     """
-    numbers = f"{name} {found.a:.4g} → {found.b:.4g}, {found.difference:+.3g}"
-    if found.interval is None or found.p is None:
+    numbers = f"{name} {difference.a:.4g} → {difference.b:.4g}, {difference.difference:+.3g}"
+    if difference.interval is None or difference.p is None:
         return f"one example cannot tell which is better, and a text counts as one: {numbers}"
-    low, high = found.interval
-    numbers += f" ({low:+.3g} to {high:+.3g}), p = {found.p:.2g}"
-    if found.better is None:
+    low, high = difference.interval
+    numbers += f" ({low:+.3g} to {high:+.3g}), p = {difference.p:.2g}"
+    if difference.better is None:
         return f"no difference shown at {100 * confidence:g} %: {numbers}"
-    return f"{found.better.upper()} is better at {100 * confidence:g} %: {numbers}"
+    return f"{difference.better.upper()} is better at {100 * confidence:g} %: {numbers}"

@@ -17,7 +17,7 @@ from heedful import metrics
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, as figures, comparisons and the choice of the best weights know it."""
+    """Name, label and direction of a metric, for figures, comparisons and the choice of the best weights."""
 
     name: str
     label: str  # on the axis of a figure, with its unit
@@ -28,7 +28,7 @@ class Metric:
 @cache
 def registered() -> Mapping[str, Metric]:
     """Returns every listed metric by its name."""
-    modules = (import_module(f"{metrics.__name__}.{found.name}") for found in pkgutil.iter_modules(metrics.__path__))
+    modules = (import_module(f"{metrics.__name__}.{module.name}") for module in pkgutil.iter_modules(metrics.__path__))
     listed = [metric for module in modules for metric in getattr(module, "METRICS", ())]
     table = {metric.name: metric for metric in listed}
     if len(table) < len(listed):

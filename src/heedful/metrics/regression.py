@@ -26,7 +26,7 @@ class Regression:
     ``loss`` that of ((y − ŷ) / factor)².
 
     Args:
-        found: (N,) predicted numbers ŷ.
+        predicted: (N,) predicted numbers ŷ.
         true: (N,) true numbers y.
         factor: divisor of the errors in the loss.
 
@@ -35,8 +35,8 @@ class Regression:
     {'r2': 50.0, 'pearson': 98.1981, 'spearman': 100.0, 'mae': 0.3333, 'loss': 0.3333}
     """
 
-    def __init__(self, found: ArrayLike, true: ArrayLike, factor: float = 1.0) -> None:
-        self.found, self.true = np.asarray(found, dtype=np.float64), np.asarray(true, dtype=np.float64)
+    def __init__(self, predicted: ArrayLike, true: ArrayLike, factor: float = 1.0) -> None:
+        self.predicted, self.true = np.asarray(predicted, dtype=np.float64), np.asarray(true, dtype=np.float64)
         self.factor = factor
 
     def __len__(self) -> int:
@@ -44,19 +44,18 @@ class Regression:
 
     def joined(self, other: Self) -> Regression:
         """Returns these examples followed by the ``other``'s."""
-        return Regression(
-            np.concatenate([self.found, other.found]), np.concatenate([self.true, other.true]), self.factor
-        )
+        predicted = np.concatenate([self.predicted, other.predicted])
+        return Regression(predicted, np.concatenate([self.true, other.true]), self.factor)
 
     def metrics_of(self, places: Places) -> Metrics:
         """Returns the metrics of the examples at ``places``."""
-        found, true = self.found[places], self.true[places]
-        errors = true - found
+        predicted, true = self.predicted[places], self.true[places]
+        errors = true - predicted
         spread = float(((true - true.mean()) ** 2).sum())
         return {
             "r2": 100 * (1 - float((errors**2).sum()) / spread) if spread else 0.0,
-            "pearson": 100 * pearson(found, true),
-            "spearman": 100 * spearman(found, true),
+            "pearson": 100 * pearson(predicted, true),
+            "spearman": 100 * spearman(predicted, true),
             "mae": float(np.abs(errors).mean()),
             "loss": float(((errors / self.factor) ** 2).mean()),
         }

@@ -1,8 +1,8 @@
 """ROUGE (Lin 2004): overlap of a text with its reference summary in words, bigrams and word order.
 
-What counts as a word is the only choice there is. For text in ASCII it is what Google's ``rouge_score`` takes, and all
-figures are equal to its own without a stemmer. It drops every other letter: ``café`` is ``caf`` to it, and a text in
-Greek or Chinese has no words, so that it scores 0 against itself. Here letters of every script count (see ``words``).
+For ASCII text, words are those of Google's ``rouge_score``, and all scores equal its scores without a stemmer. It drops
+all other letters: ``café`` becomes ``caf``, and a Greek or Chinese text has no words, so that it scores 0 against
+itself. Here letters of every script count (see ``words``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heedful.metrics.example_scores import Metrics, Sums, overall
 KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 Words = list[str]
 
-# Scripts that put no spaces between words: Thai, Lao, Myanmar, Khmer, kana, bopomofo, Han and what goes with them.
+# Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, kana, bopomofo, Han and their marks.
 SPACELESS = "".join(
     f"{chr(first)}-{chr(last)}"
     for first, last in (
@@ -36,7 +36,7 @@ ALONE = re.compile(f"[{SPACELESS}]")
 
 
 class _WordCharacters(dict[int, str]):
-    """A table for ``str.translate``: letters, their marks and digits stay, anything else ends a word."""
+    """Table for ``str.translate``: keeps letters, their marks and digits; anything else ends a word."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -50,8 +50,8 @@ WORD_CHARACTERS = _WordCharacters()
 
 
 def words(text: str) -> Words:
-    """The words of a text: its runs of letters and digits, whatever their case; of scripts that write none apart, its
-    characters, each with its marks.
+    """Returns the words of a text: runs of letters and digits in lower case; in scripts without spaces between words,
+    single characters with their marks.
 
     >>> words("Don't panic: 42!")
     ['don', 't', 'panic', '42']
@@ -60,12 +60,12 @@ def words(text: str) -> Words:
     """
     if text.isascii():
         return PLAIN.findall(text.lower())
-    kept = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).translate(WORD_CHARACTERS)
-    return JOINT.sub(" ", kept).split()
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).translate(WORD_CHARACTERS)
+    return JOINT.sub(" ", folded).split()
 
 
 class RougeScore(NamedTuple):
-    """Of one pair of texts, from 0 to 1."""
+    """Scores of one pair of texts, from 0 to 1."""
 
     precision: float
     recall: float
@@ -73,38 +73,37 @@ class RougeScore(NamedTuple):
 
 
 def rouge(output: str, reference: str) -> dict[str, RougeScore]:
-    """The four scores of a text against a reference.
+    """Returns the four scores of a text against a reference.
 
-    With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 where nothing stands
-    below the line.
+    With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 if a denominator is 0.
 
-    - ``rouge1``, ``rouge2``: hits are the words, or pairs of neighbours, that both have, each as often as both have it.
-    - ``rougeL``: hits are the longest common subsequence of all their words.
-    - ``rougeLsum``: sentences stand on lines of their own. Of each sentence of the reference those words are hits that
-      are in its longest common subsequence with any sentence of the output, none more often than both texts have it.
-      Without line ends it is ``rougeL``. Where several subsequences are longest, ``rouge_score``'s own is taken.
+    - ``rouge1``, ``rouge2``: hits are the words, or bigrams, that both have, each as often as both have it.
+    - ``rougeL``: hits are the longest common subsequence of all words.
+    - ``rougeLsum``: each line is a sentence. The hits of a reference sentence are its words in a longest common
+      subsequence with any output sentence, none more often than both texts have it. Without line ends it is ``rougeL``.
+      Of several longest subsequences, that of ``rouge_score`` is taken.
 
     >>> rouge("testing two", "testing one two")["rougeL"]
     RougeScore(precision=1.0, recall=0.6666666666666666, f1=0.8)
     """
-    said, wanted = words(output), words(reference)
-    pairs = [list(pairwise(each)) for each in (said, wanted)]
+    own, expected = words(output), words(reference)
+    pairs = [list(pairwise(side)) for side in (own, expected)]
     sentences = [[words(line) for line in text.split("\n") if line] for text in (output, reference)]
     return {
-        "rouge1": _score((Counter(said) & Counter(wanted)).total(), len(said), len(wanted)),
+        "rouge1": _score((Counter(own) & Counter(expected)).total(), len(own), len(expected)),
         "rouge2": _score((Counter(pairs[0]) & Counter(pairs[1])).total(), len(pairs[0]), len(pairs[1])),
-        "rougeL": _score(common(said, wanted), len(said), len(wanted)),
-        "rougeLsum": _score(_hits(*sentences), len(said), len(wanted)),
+        "rougeL": _score(common(own, expected), len(own), len(expected)),
+        "rougeLsum": _score(_hits(*sentences), len(own), len(expected)),
     }
 
 
-def _score(hits: int, said: int, wanted: int) -> RougeScore:
-    precision, recall = hits / max(said, 1), hits / max(wanted, 1)
+def _score(hits: int, output: int, reference: int) -> RougeScore:
+    precision, recall = hits / max(output, 1), hits / max(reference, 1)
     return RougeScore(precision, recall, 2 * precision * recall / (precision + recall) if hits else 0.0)
 
 
 def common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence, a bit for each place of ``first`` (Hyyrö 2004).
+    """Returns the length of the longest common subsequence, by bit parallelism (Hyyrö 2004).
 
     >>> common("a b c d e".split(), "b e c d".split())
     3
@@ -112,16 +111,16 @@ def common(first: Sequence[str], second: Sequence[str]) -> int:
     places: dict[str, int] = {}
     for place, word in enumerate(first):
         places[word] = places.get(word, 0) | 1 << place
-    every = (1 << len(first)) - 1
-    row = every  # a 0 where the length grows by one
+    ones = (1 << len(first)) - 1
+    row = ones  # one bit for each position of ``first``; 0 where the length grows by one
     for word in second:
-        met = row & places.get(word, 0)
-        row = (row + met | row - met) & every
+        matches = row & places.get(word, 0)
+        row = (row + matches | row - matches) & ones
     return len(first) - row.bit_count()
 
 
 def _hits(output: Sequence[Words], reference: Sequence[Words]) -> int:
-    """The words of ``rougeLsum`` that count."""
+    """Returns the number of hits of ``rougeLsum``."""
     if len(output) == len(reference) == 1:
         return common(output[0], reference[0])
     left = Counter(word for sentence in output for word in sentence)
@@ -136,8 +135,8 @@ def _hits(output: Sequence[Words], reference: Sequence[Words]) -> int:
 
 
 def _subsequence(first: Words, second: Words) -> set[int]:
-    """The places in ``first`` of one longest common subsequence: read from the ends, of two ways equally good the one
-    that leaves out a word of ``first``.
+    """Returns the positions in ``first`` of a longest common subsequence. It is read from the ends; of equal choices,
+    a word of ``first`` is skipped.
     """
     lengths = [[0] * (len(second) + 1)]
     for word in first:
@@ -158,7 +157,7 @@ def _subsequence(first: Words, second: Words) -> set[int]:
 
 
 class Rouge:
-    """The scores of many pairs: of each kind the mean over the examples, in percent.
+    """Scores of many pairs: the mean of each kind over the examples, in percent.
 
     >>> scores = Rouge(["testing two", "x"], ["testing one two", "y"])
     >>> scores.metrics()["rougeL"], scores.details()["rouge1"]["recall"]
@@ -166,15 +165,16 @@ class Rouge:
     """
 
     def __init__(self, outputs: Sequence[str], references: Sequence[str]) -> None:
-        found = [rouge(*pair) for pair in zip(outputs, references, strict=True)]
-        self.scores = np.array([[one[kind] for kind in KINDS] for one in found]).reshape(len(found), len(KINDS), 3)
+        scores = [rouge(*pair) for pair in zip(outputs, references, strict=True)]
+        values = np.array([[score[kind] for kind in KINDS] for score in scores])
+        self.scores = values.reshape(len(scores), len(KINDS), 3)
 
     def metrics(self) -> Metrics:
-        """The mean F1 of each kind, 0 to 100."""
+        """Returns the mean F1 of each kind, 0 to 100."""
         return overall(self.example_scores())
 
     def details(self) -> dict[str, dict[str, float]]:
-        """By kind the means of ``precision``, ``recall`` and ``f1``, 0 to 100."""
+        """Returns the means of ``precision``, ``recall`` and ``f1`` by kind, 0 to 100."""
         means = 100 * self.scores.sum(0) / max(1, len(self.scores))
         return {
             kind: dict(zip(RougeScore._fields, row.tolist(), strict=True))
@@ -182,16 +182,16 @@ class Rouge:
         }
 
     def example_scores(self) -> Sums:
-        """The F1 of each kind and a 1, an example a row."""
+        """Returns the per-example scores: F1 of each kind."""
         ones = np.ones((len(self.scores), 1))
         return Sums(np.hstack([self.scores[:, :, 2], ones]), _means)
 
     def of(self, place: int, kind: str) -> RougeScore:
-        """One score of one example."""
+        """Returns the score of a kind for one example."""
         return RougeScore(*self.scores[place, KINDS.index(kind)].tolist())
 
     def worst(self, most: int) -> list[int]:
-        """The places of the examples with the least ``rougeL``, the worst first."""
+        """Returns the places of the examples with the lowest ``rougeL``, the worst first."""
         return [int(place) for place in np.argsort(self.scores[:, KINDS.index("rougeL"), 2], kind="stable")[:most]]
 
 

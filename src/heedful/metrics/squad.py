@@ -41,11 +41,11 @@ def overlap(output: str, answer: str) -> float:
     >>> round(overlap("in the old town", "the old town hall"), 3)
     0.667
     """
-    said, wanted = normalised(output).split(), normalised(answer).split()
-    if not said or not wanted:
-        return float(said == wanted)
-    common = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * common / (len(said) + len(wanted))
+    output_words, answer_words = normalised(output).split(), normalised(answer).split()
+    if not output_words or not answer_words:
+        return float(output_words == answer_words)
+    common = sum((Counter(output_words) & Counter(answer_words)).values())
+    return 2 * common / (len(output_words) + len(answer_words))
 
 
 class AnswerScore(NamedTuple):
@@ -63,9 +63,9 @@ def score(output: str, answers: Sequence[str]) -> AnswerScore:
     >>> score("Denver Broncos", ["Broncos", "the Denver Broncos"])
     AnswerScore(exact=1.0, f1=1.0)
     """
-    wanted = [answer for answer in answers if normalised(answer)] or [""]
+    counted = [answer for answer in answers if normalised(answer)] or [""]
     return AnswerScore(
-        max(exact(output, answer) for answer in wanted), max(overlap(output, answer) for answer in wanted)
+        max(exact(output, answer) for answer in counted), max(overlap(output, answer) for answer in counted)
     )
 
 
@@ -79,8 +79,8 @@ class Threshold(NamedTuple):
 def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
     """Returns the best threshold on these questions, as SQuAD 2.0's script finds it.
 
-    A question whose `null` is above the threshold gets no answer: right where it has none. It is looked for among the
-    values of `null`, lowest first; 0 stands for answering nothing.
+    A question whose `null` is above the threshold gets no answer, which is right if it has none. Candidates are the
+    values of `null`, lowest first; 0 means no answer to any question.
 
     Args:
         scores: (N,), scores of the predicted answers, from 0 to 1.
@@ -102,9 +102,9 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
 
 
 def squad_sums(scores: Sequence[AnswerScore], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
-    """``loss``, ``exact_match`` and ``f1`` over any choice of N questions; where some have an answer and others none,
-    also those of either kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``,
-    ``NoAns_f1``.
+    """Returns the scores of N questions: ``loss``, ``exact_match`` and ``f1``. If some questions have an answer and
+    others none, also those of each kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``,
+    ``NoAns_exact``, ``NoAns_f1``.
 
     Args:
         scores: score of each question.
@@ -117,21 +117,21 @@ def squad_sums(scores: Sequence[AnswerScore], answerable: ArrayLike, losses: Arr
     {'loss': 1.0, 'exact_match': 50.0, 'f1': 75.0}
     """
     has = np.asarray(answerable, np.float64)[:, None]
-    both = np.array([tuple(one) for one in scores], np.float64).reshape(-1, 2)
+    both = np.array([tuple(pair) for pair in scores], np.float64).reshape(-1, 2)
     count, kinds = np.ones_like(has), bool((has == 0).any() and has.any())
     columns = [both, count, np.asarray(losses)[:, None], np.asarray(windows)[:, None]]
     if kinds:
         columns += [both * has, has, both * (1 - has), 1 - has]
-    return Sums(np.concatenate(columns, axis=1), _figures)
+    return Sums(np.concatenate(columns, axis=1), _metrics)
 
 
-def _figures(sums: NDArray[np.float64]) -> Metrics:
+def _metrics(sums: NDArray[np.float64]) -> Metrics:
     em, f1, count, loss, windows, *kinds = sums.tolist()
-    found = {"loss": loss / max(1, windows), "exact_match": _percent(em, count), "f1": _percent(f1, count)}
+    metrics = {"loss": loss / max(1, windows), "exact_match": _percent(em, count), "f1": _percent(f1, count)}
     parts = {"HasAns": kinds[:3], "NoAns": kinds[3:]} if kinds else {}
     for name, (right, partly, number) in parts.items():
-        found |= {f"{name}_exact": _percent(right, number), f"{name}_f1": _percent(partly, number)}
-    return found
+        metrics |= {f"{name}_exact": _percent(right, number), f"{name}_f1": _percent(partly, number)}
+    return metrics
 
 
 def _percent(part: float, whole: float) -> float:
@@ -141,26 +141,26 @@ def _percent(part: float, whole: float) -> float:
 def best_thresholds(
     outputs: Sequence[str], answers: Sequence[Sequence[str]], null: Sequence[float]
 ) -> dict[str, float]:
-    """``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``: see `best_threshold`.
+    """Returns ``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh`` (see `best_threshold`).
 
     >>> best_thresholds(["a", "b"], [["a"], []], [-1.0, 1.0])["best_f1_thresh"]
     -1.0
     """
-    scores = [score(output, wanted) for output, wanted in zip(outputs, answers, strict=True)]
-    has = [bool(wanted) for wanted in answers]
+    scores = [score(output, own) for output, own in zip(outputs, answers, strict=True)]
+    has = [bool(own) for own in answers]
     metrics: dict[str, float] = {}
-    for name, values in (("exact", [each.exact for each in scores]), ("f1", [each.f1 for each in scores])):
+    for name, values in (("exact", [pair.exact for pair in scores]), ("f1", [pair.f1 for pair in scores])):
         best = best_threshold(values, outputs, has, null)
         metrics |= {f"best_{name}": best.score, f"best_{name}_thresh": best.value}
     return metrics
 
 
-def by_kind(each: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
-    """``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and of those without one."""
+def by_kind(scores: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
+    """Returns ``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and without one."""
     has, metrics = np.asarray(answerable, bool), {}
     for kind, places in (("answerable", has.nonzero()[0]), ("without answer", (~has).nonzero()[0])):
-        figures = each.metrics_of(places)
-        metrics[kind] = {"exact_match": figures["exact_match"], "f1": figures["f1"], "examples": len(places)}
+        own = scores.metrics_of(places)
+        metrics[kind] = {"exact_match": own["exact_match"], "f1": own["f1"], "examples": len(places)}
     return metrics
 
 
@@ -196,19 +196,19 @@ def most_similar_sentences(questions: Sequence[str], texts: Sequence[str]) -> li
     >>> most_similar_sentences(["猫在哪里？"], ["狗在花园里睡觉。猫在屋顶上。"])
     ['猫在屋顶上。']
     """
-    cut = {text: [(one, _words(one)) for one in sentences(text)] for text in dict.fromkeys(texts)}
-    found = Counter(word for pieces in cut.values() for _, words in pieces for word in words)
-    total = sum(map(len, cut.values()))
-    weights = {word: math.log((1 + total) / (1 + count)) + 1 for word, count in found.items()}
+    split = {text: [(sentence, _words(sentence)) for sentence in sentences(text)] for text in dict.fromkeys(texts)}
+    counts = Counter(word for pairs in split.values() for _, words in pairs for word in words)
+    total = sum(map(len, split.values()))
+    weights = {word: math.log((1 + total) / (1 + count)) + 1 for word, count in counts.items()}
 
-    def likeness(asked: frozenset[str], words: frozenset[str]) -> float:
+    def similarity(question_words: frozenset[str], words: frozenset[str]) -> float:
         size = sum(weights[word] ** 2 for word in words)
-        return sum(weights[word] ** 2 for word in asked & words) / math.sqrt(size) if size else 0.0
+        return sum(weights[word] ** 2 for word in question_words & words) / math.sqrt(size) if size else 0.0
 
     chosen = []
     for question, text in zip(questions, texts, strict=True):
-        asked = _words(question)
-        chosen.append(max(cut[text], key=lambda piece: likeness(asked, piece[1]))[0])
+        question_words = _words(question)
+        chosen.append(max(split[text], key=lambda pair: similarity(question_words, pair[1]))[0])
     return chosen
 
 

@@ -67,34 +67,35 @@ def translation_scores(
 
     if lowercase:
         outputs, references = ([text.lower() for text in side] for side in (outputs, references))
-
     words, edits = BLEU(), TER() if ter else None
     rows = zip(outputs, references, counted or [True] * len(outputs), strict=True)
     nothing = np.zeros(10 + 3 * ORDERS + 4)
     statistics = [_row(words, edits, *pair) if counts else nothing for *pair, counts in rows]
-    return Sums(np.array(statistics).reshape(-1, len(nothing)), partial(_figures, ter=ter))
+    return Sums(np.array(statistics).reshape(-1, len(nothing)), partial(_metrics, ter=ter))
 
 
 def signatures(*, ter: bool = True, lowercase: bool = False) -> dict[str, str]:
     """Returns sacreBLEU's signatures of BLEU, chrF and TER: scores are comparable where these are equal."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
-    one = [[""]]  # the signature states the number of references
-    kinds = {"bleu": BLEU(lowercase, references=one), "chrf": CHRF(lowercase=lowercase, references=one)}
+    references = [[""]]  # one reference, since the signature states the number
+    kinds = {"bleu": BLEU(lowercase, references=references), "chrf": CHRF(lowercase=lowercase, references=references)}
     if ter:
-        kinds["ter"] = TER(references=one)  # which ignores case anyway
+        kinds["ter"] = TER(references=references)  # ignores case anyway
     return {f"{name}_signature": str(kind.get_signature()) for name, kind in kinds.items()}
 
 
 def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:
-    """BLEU's counts, totals and lengths (10), chrF's c, r and m by order (18), TER's edits and length, right, 1."""
+    """Returns BLEU's counts, totals and lengths (10), chrF's c, r and m by order (18), TER's edits and length, right,
+    1.
+    """
     from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
     bleu = words.corpus_score([output], [[reference]])
     ter = None if edits is None else edits.corpus_score([output], [[reference]])
-    said, wanted = (extract_all_char_ngrams(text, ORDERS) for text in (output, reference))
+    own, expected = (extract_all_char_ngrams(text, ORDERS) for text in (output, reference))
     # orders that the reference is too short for are not counted in the output
-    chars = [(a.total() if b else 0, b.total(), (a & b).total()) for a, b in zip(said, wanted, strict=True)]
+    chars = [(a.total() if b else 0, b.total(), (a & b).total()) for a, b in zip(own, expected, strict=True)]
     return [
         *(*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len),
         *chain.from_iterable(chars),
@@ -103,10 +104,10 @@ def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:
     ]
 
 
-def _figures(sums: NDArray[Any], ter: bool) -> Metrics:
+def _metrics(sums: NDArray[Any], ter: bool) -> Metrics:
     from sacrebleu.metrics import BLEU
 
-    *counts, sys_len, ref_len = (round(one) for one in sums[:10])
+    *counts, sys_len, ref_len = (round(number) for number in sums[:10])
     edits, length, right, examples = sums[-4:].tolist()
     rate = 100 * edits / length if length else 100.0 * (edits > 0)
     return {
@@ -119,10 +120,10 @@ def _figures(sums: NDArray[Any], ter: bool) -> Metrics:
 
 def _chrf(orders: NDArray[Any]) -> float:
     """Returns chrF from (outputs, references, both) counts of each order."""
-    said, wanted, both = orders[(orders[:, :2] > 0).all(1)].T
+    outputs, references, both = orders[(orders[:, :2] > 0).all(1)].T
     if not both.any():
         return 0.0
-    precision, recall = (both / said).mean(), (both / wanted).mean()
+    precision, recall = (both / outputs).mean(), (both / references).mean()
     square = BETA**2
     return float(100 * (1 + square) * precision * recall / (square * precision + recall))
 

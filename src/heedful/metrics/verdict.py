@@ -21,7 +21,7 @@ from heedful.metrics.registry import lower_is_better, sign
 
 Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
 USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")
-SMALL = 0.1  # share of the way from guessing to a perfect score; surely less is no better than guessing
+SMALL = 0.1  # share of the way from guessing to a perfect score; significantly less is no better than guessing
 LATE, GAIN = 0.75, 0.01  # the loss fell by over 1 % in the last quarter of the steps: the run was still improving
 MOST = 5_000  # maximum number of compared examples
 
@@ -39,10 +39,10 @@ class Verdict:
 
     kind: Kind
     text: str  # one line
-    metric: str  # the one that is compared
-    examples: int  # the number of them that are compared
-    value: float | None = None  # the model's
-    rival: str | None = None  # the name of the simple method, or of the guess
+    metric: str  # name of the compared metric
+    examples: int  # number of compared examples
+    value: float | None = None  # of the model
+    rival: str | None = None  # name of the simple method, or of the guess
     rival_value: float | None = None
     difference: tuple[float, float] | None = None  # 95 % interval of value − rival_value
     improving: bool = False  # the run ended while its loss still fell
@@ -81,10 +81,10 @@ def verdict(
 ) -> Verdict:
     """Returns the verdict on a model.
 
-    In this order: a model that answers all inputs alike ("one class", "writes nothing"); one that is no better than the
-    ``guess`` ("chance"): its score is not above it, or surely less than a tenth of the way to a perfect score above it;
-    one that is better or worse than the ``baseline`` ("better", "below"); else "cannot tell". Without a ``baseline``
-    the ``guess`` stands in its place.
+    The first that applies: the same prediction for all inputs ("one class", "writes nothing"); no better than the
+    ``guess`` ("chance"), since its score is not higher, or significantly less than a tenth of the way from the guess to
+    a perfect score; better or worse than the ``baseline`` ("better", "below"), or without one than the ``guess``; else
+    "cannot tell".
 
     Args:
         scored: per-example scores of the model.
@@ -96,21 +96,21 @@ def verdict(
         classes: True if predictions are of a closed set (labels, tags).
         improving: True if the loss still fell when the run ended.
     """
-    found = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
-    alike = uniform(outputs, expected, classes)
-    if alike is not None:
-        return _with_text(replace(found, kind=alike[0], examples=len(outputs)), alike[1])
+    start = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
+    constant = constant_predictions(outputs, expected, classes)
+    if constant is not None:
+        return _with_text(replace(start, kind=constant[0], examples=len(outputs)), constant[1])
     over_guess, over_baseline = (_compared(scored, rival, metric) for rival in (guess, baseline))
     if over_guess is not None and guess is not None and _by_chance(over_guess, metric):
-        return _with_text(_measured(found, guess, over_guess, "chance"), "no better than guessing")
+        return _with_text(_with_comparison(start, guess, over_guess, "chance"), "no better than guessing")
     rival, difference = (baseline, over_baseline) if over_baseline is not None else (guess, over_guess)
     if rival is None or difference is None:
         few = scored is None or len(scored) < 2
-        why = "one validation example, and a text counts as one" if few else "nothing simple to compare it with"
-        return _with_text(found, f"cannot tell: {why}")
+        reason = "one validation example, and a text counts as one" if few else "nothing simple to compare it with"
+        return _with_text(start, f"cannot tell: {reason}")
     gain = _gain(difference, metric)
     kind: Kind = "better" if min(gain) > 0 else "below"
-    few = found.examples < FEW and difference.better is None  # of few the interval is too narrow
+    few = start.examples < FEW and difference.better is None  # the interval of few examples is too narrow
     if few or difference.interval is None or min(gain) <= 0 <= max(gain):
         kind = "cannot tell"
     lines = {
@@ -118,15 +118,15 @@ def verdict(
         "below": "below the baseline, {}",
         "cannot tell": "cannot tell whether it is better than {}",
     }
-    return _with_text(_measured(found, rival, difference, kind), lines[kind].format(rival.name))
+    return _with_text(_with_comparison(start, rival, difference, kind), lines[kind].format(rival.name))
 
 
 def improving(losses: Sequence[tuple[int, float]]) -> bool:
-    """Returns whether a loss was still falling: over the last quarter of the steps its least value fell by over 1 %, to
-    the last one.
+    """Returns True if a loss was still falling: the last value is the least, and over 1 % below the least of the first
+    three quarters of the steps.
 
     Args:
-        losses: (step, loss), in their order.
+        losses: (step, loss) pairs, in order.
 
     >>> improving([(100, 3.0), (200, 2.5), (300, 2.2), (400, 2.0)])
     True
@@ -141,14 +141,14 @@ def improving(losses: Sequence[tuple[int, float]]) -> bool:
     return loss <= least and loss < min(before) - GAIN * abs(min(before))
 
 
-def chosen(scored: Scored, places: Places) -> Scored:
+def select_examples(scored: Scored, places: Places) -> Scored:
     """Returns the scores of some of the examples."""
     if isinstance(scored, Sums):
         return Sums(scored.statistics[places], scored.formula)
-    return _Chosen(scored, places)
+    return _SelectedScores(scored, places)
 
 
-class _Chosen:
+class _SelectedScores:
     def __init__(self, scored: Scored, places: Places) -> None:
         self.scored, self.places = scored, np.asarray(places, dtype=np.int64)
 
@@ -161,37 +161,37 @@ class _Chosen:
     def joined(self, other: Any) -> Scored:
         if not isinstance(self.scored, Joins):
             raise ValueError(f"{type(self.scored).__name__} cannot be joined with another model's scores")
-        both = other if isinstance(other, _Chosen) else _Chosen(other, np.arange(len(other)))
+        both = other if isinstance(other, _SelectedScores) else _SelectedScores(other, np.arange(len(other)))
         together = np.concatenate([self.places, both.places + len(self.scored)])
-        return _Chosen(self.scored.joined(both.scored), together)
+        return _SelectedScores(self.scored.joined(both.scored), together)
 
 
-# ------------------------------------------------------------------------------------------------- the same for all
+# ---------------------------------------------------------------------------------------------- constant predictions
 
 
-def uniform(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> tuple[Kind, str] | None:
+def constant_predictions(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> tuple[Kind, str] | None:
     """Returns the kind and the sentence for predictions that are all the same where they should differ; else None.
 
-    >>> uniform(["ham", "ham"], ["ham", "spam"], classes=True)
+    >>> constant_predictions(["ham", "ham"], ["ham", "spam"], classes=True)
     ('one class', "one class only: it says 'ham' of all 2 examples")
-    >>> uniform(["", ""], ["un", "deux"], classes=False)
+    >>> constant_predictions(["", ""], ["un", "deux"], classes=False)
     ('writes nothing', 'writes nothing: its answer to all 2 examples is empty')
     """
     if len(outputs) < 2 or isinstance(outputs[0], float):
         return None
-    given = {part for output in outputs for part in _parts(output, classes)}
-    wanted = {part for reference in expected for part in _parts(reference, classes)}
+    predicted = {part for output in outputs for part in _parts(output, classes)}
+    references = {part for reference in expected for part in _parts(reference, classes)}
     number = f"all {len(outputs):,} examples"
-    if not any(part.strip() for part in given):
-        if not any(part.strip() for part in wanted):
+    if not any(part.strip() for part in predicted):
+        if not any(part.strip() for part in references):
             return None
         if classes:
             return "writes nothing", f"finds nothing: it gives no label to any of {len(outputs):,} examples"
         return "writes nothing", f"writes nothing: its answer to {number} is empty"
-    if len(given) > 1 or len(wanted) < 2:
+    if len(predicted) > 1 or len(references) < 2:
         return None
-    (said,) = given
-    short = said if len(said) <= 40 else said[:39] + "…"
+    (output,) = predicted
+    short = output if len(output) <= 40 else output[:39] + "…"
     if classes:
         return "one class", f"one class only: it says {short!r} of {number}"
     return "writes nothing", f"the same answer to {number}: {short!r}"
@@ -218,7 +218,7 @@ def _compared(scored: Scored | None, rival: Rival | None, metric: str) -> Differ
         return None
     if len(scored) > MOST:
         places = np.linspace(0, len(scored) - 1, MOST).astype(np.int64)
-        scored, rival = chosen(scored, places), Rival(rival.name, chosen(rival.scored, places))
+        scored, rival = select_examples(scored, places), Rival(rival.name, select_examples(rival.scored, places))
     return differences(rival.scored, scored).get(metric)
 
 
@@ -236,11 +236,11 @@ def _gain(difference: Difference, metric: str, point: bool = False) -> tuple[flo
     return tuple(sign(metric) * value for value in values)
 
 
-def _measured(found: Verdict, rival: Rival, difference: Difference, kind: Kind) -> Verdict:
+def _with_comparison(verdict: Verdict, rival: Rival, difference: Difference, kind: Kind) -> Verdict:
     return replace(
-        found,
+        verdict,
         kind=kind,
-        examples=min(found.examples, MOST),
+        examples=min(verdict.examples, MOST),
         value=difference.b,
         rival=rival.name,
         rival_value=difference.a,
@@ -248,14 +248,14 @@ def _measured(found: Verdict, rival: Rival, difference: Difference, kind: Kind) 
     )
 
 
-def _with_text(found: Verdict, text: str) -> Verdict:
+def _with_text(verdict: Verdict, text: str) -> Verdict:
     """Returns the verdict with its line: the sentence, the numbers, and whether the run was still improving."""
-    if found.value is not None and found.difference is not None:
-        low, high = found.difference
-        beside = f" of {found.rival}" if found.kind == "chance" else ""
-        figures = f"{found.metric.replace('_', ' ')} {found.value:.4g} against {found.rival_value:.4g}{beside}"
-        text += f": {figures}, a difference of {low:+.3g} to {high:+.3g} at 95 % ({found.examples:,} examples"
-        text += f"{', give more' if found.kind == 'cannot tell' else ''})"
-    if found.improving:
+    if verdict.value is not None and verdict.difference is not None:
+        low, high = verdict.difference
+        rival = f" of {verdict.rival}" if verdict.kind == "chance" else ""
+        values = f"{verdict.metric.replace('_', ' ')} {verdict.value:.4g} against {verdict.rival_value:.4g}{rival}"
+        text += f": {values}, a difference of {low:+.3g} to {high:+.3g} at 95 % ({verdict.examples:,} examples"
+        text += f"{', give more' if verdict.kind == 'cannot tell' else ''})"
+    if verdict.improving:
         text += "; it was still improving when the run ended"
-    return replace(found, text=text)
+    return replace(verdict, text=text)

@@ -139,19 +139,18 @@ def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> l
 
 class NGrams:
     """An n-gram model of tokens with the interpolation of Witten and Bell (1991). With N(h) the count of a history h of
-    tokens, T(h) the number of distinct tokens that followed it, and h' the history
-       without its first token: p(w | h) = (N(hw) + T(h) p(w | h')) / (N(h) + T(h)); for an empty history p(w | h') is 1
-       / vocabulary.
+    tokens, T(h) the number of distinct tokens that followed it, and h' the history without its first token: p(w | h) =
+    (N(hw) + T(h) p(w | h')) / (N(h) + T(h)); for an empty history p(w | h') is 1 / vocabulary.
 
-       Args:
-           tokens: (N,) training tokens.
-           vocabulary: size of the vocabulary.
-           order: maximum length of an n-gram; less for a vocabulary whose n-grams do not fit into 62 bits.
+    Args:
+        tokens: (N,) training tokens.
+        vocabulary: size of the vocabulary.
+        order: maximum length of an n-gram; less for a vocabulary whose n-grams do not fit into 62 bits.
 
-       >>> model = NGrams(np.array([0, 1, 0, 1, 0, 1]), vocabulary=2, order=2)
-       >>> first, second, _ = model.nats(np.array([0, 1, 0]))
-       >>> bool(second < first)
-       True
+    >>> model = NGrams(np.array([0, 1, 0, 1, 0, 1]), vocabulary=2, order=2)
+    >>> first, second, _ = model.nats(np.array([0, 1, 0]))
+    >>> bool(second < first)
+    True
     """
 
     def __init__(self, tokens: NDArray[Any], vocabulary: int, order: int = 3) -> None:
@@ -198,11 +197,11 @@ def _lookup(keys: NDArray[np.int64], values: NDArray[np.int64], codes: NDArray[n
 def xz_bits_per_byte(train_texts: Sequence[str], texts: Sequence[str]) -> float:
     """Returns the bits per byte that xz (LZMA2, preset 9) needs for ``texts`` after reading ``train_texts``. 8
     (|xz(train texts)| − |xz(train)|) / |texts|, with the last 8 MiB of the training texts; a line end closes each text,
-       as the end token does for a language model.
+    as the end token does for a language model.
 
-       >>> same = xz_bits_per_byte(["abc" * 100], ["abc" * 100])
-       >>> same < xz_bits_per_byte(["xyz" * 100], ["abc" * 100])
-       True
+    >>> same = xz_bits_per_byte(["abc" * 100], ["abc" * 100])
+    >>> same < xz_bits_per_byte(["xyz" * 100], ["abc" * 100])
+    True
     """
     train, new = (
         b"".join(text.encode("utf-8", "surrogatepass") + b"\n" for text in part) for part in (train_texts, texts)

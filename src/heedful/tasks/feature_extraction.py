@@ -75,23 +75,23 @@ class TextsExample(NamedTuple):
 
 class FeatureExtraction(EncoderTask):
     """A model of text, usually an encoder, with a head that pools a text's tokens to one vector. It learns from pairs
-    of related texts, contrasted with all other pairs of the batch and with the ``negative`` of each,
-       if the data has one. With a ``score`` it learns to order pairs as the scores do. Such a loss is a function of the
-       whole batch, so that two accumulated batches are not one of twice the size. ``pooling.chunk`` makes large batches
-       possible in little memory.
+    of related texts, contrasted with all other pairs of the batch and with the ``negative`` of each, if the data has
+    one. With a ``score`` it learns to order pairs as the scores do. Such a loss is a function of the whole batch, so
+    that two accumulated batches are not one of twice the size. ``pooling.chunk`` makes large batches possible in little
+    memory.
 
-       >>> import heedful
-       >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
-       >>> data = Rows(Row({"text": text, "text_pair": pair}, "calls.tsv", 1) for text, pair in pairs)
-       >>> settings = RunSettings(task="feature-extraction", train=("calls.tsv",), out="calls", preset="bert-tiny")
-       >>> task = FeatureExtraction.prepare(data, settings)
-       >>> model = heedful.create(task.config(settings), seed=0).eval()
-       >>> len(task.predict(model, ["tweet"])[0].output)
-       128
+    >>> import heedful
+    >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
+    >>> data = Rows(Row({"text": text, "text_pair": pair}, "calls.tsv", 1) for text, pair in pairs)
+    >>> settings = RunSettings(task="feature-extraction", train=("calls.tsv",), out="calls", preset="bert-tiny")
+    >>> task = FeatureExtraction.prepare(data, settings)
+    >>> model = heedful.create(task.config(settings), seed=0).eval()
+    >>> len(task.predict(model, ["tweet"])[0].output)
+    128
 
-       Args:
-           tokenizer: tokenizer of the texts.
-           reading: preparation of a text: maximum length, lower case, a prompt before it.
+    Args:
+        tokenizer: tokenizer of the texts.
+        reading: preparation of a text: maximum length, lower case, a prompt before it.
     """
 
     name: ClassVar[str] = "feature-extraction"

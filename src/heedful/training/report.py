@@ -20,7 +20,7 @@ from heedful.data.split import Same, content_digest
 from heedful.data.texts_on_disk import any_on_disk, row_size
 from heedful.errors import plural
 from heedful.evaluation.trained_on import TrainedOn
-from heedful.metrics.verdict import MOST, Rival, Verdict, chosen, improving, verdict
+from heedful.metrics.verdict import MOST, Rival, Verdict, improving, select_examples, verdict
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import CARD, find, to_json
@@ -127,7 +127,7 @@ def save_verdict(
         rows = Rows(rows[: len(scored)])
         if len(rows) > MOST and not task.ranks_rows:
             indices = np.linspace(0, len(rows) - 1, MOST).astype(np.int64)
-            rows, scored = Rows(rows[int(index)] for index in indices), chosen(scored, indices)
+            rows, scored = Rows(rows[int(index)] for index in indices), select_examples(scored, indices)
     sample = _sample(train)
     judgement = verdict(
         scored,
