@@ -28,13 +28,13 @@ def _selected(tensors: Stored, rows: Tensor) -> Stored:
 
 
 class Growing(AttentionCache):
-    """All keys and values so far, in buffers with a quarter to spare: most steps write their own and copy nothing."""
+    """Growing cache of all keys and values. Buffers have a quarter of spare room, so that most steps copy nothing."""
 
     window = UNLIMITED  # number of tokens that stay stored from call to call
 
     def __init__(self) -> None:
         self.buffers: Stored = ()
-        self.allocated, self.first, self.length = 0, 0, 0  # tokens for which there is room; stored: first to length
+        self.allocated, self.first, self.length = 0, 0, 0  # capacity in tokens; tokens first to length are stored
         self.made_in_inference = False
 
     @property
@@ -48,7 +48,7 @@ class Growing(AttentionCache):
         return torch.is_grad_enabled() or (self.made_in_inference and not torch.is_inference_mode_enabled())
 
     def update(self, project: Project) -> KeysValues:
-        """The stored keys and values, followed by those of this call."""
+        """Returns the stored keys and values, followed by those of this call."""
         new = project()
         count = new[0].size(2)
         if self.length + count > self.allocated or self.read_only:
@@ -68,7 +68,7 @@ class Growing(AttentionCache):
         self.allocated = self.length
 
     def reorder(self, rows: Tensor, changed: Tensor, sources: Tensor) -> None:
-        """``select`` for as many rows as before, of which only ``changed`` differ: they become rows ``sources``."""
+        """Does ``select`` for an unchanged number of rows: rows ``changed`` become copies of rows ``sources``."""
         if self.read_only:
             self.select(rows)
             return
@@ -80,7 +80,7 @@ class Growing(AttentionCache):
         self.length = min(self.length, length)
 
     def buffer_size(self, tokens: int) -> int:
-        """Size of a new buffer for ``tokens``; a long first input that a window will cut has no room to spare."""
+        """Returns the size of a new buffer for ``tokens``; a long first input that a window cuts gets no spare room."""
         if tokens > 2 * self.window:
             return tokens
         return tokens + tokens // 4 + 16
@@ -96,39 +96,39 @@ class Growing(AttentionCache):
 
 
 class Sliding(Growing):
-    """The last ``window`` keys and values; a longer first input is attended to whole, then cut."""
+    """Cache of the last ``window`` keys and values; a longer first input is attended to completely, then cut."""
 
     def __init__(self, window: int) -> None:
         super().__init__()
         self.window = window
 
     def crop(self, length: int) -> None:
-        """Raises: the tokens before the window are lost."""
+        """Raises ``HeedfulError``: the tokens before the window are not stored."""
         raise HeedfulError("a sliding cache stores no earlier tokens and cannot be cropped; use one without window")
 
 
 class Preallocated(Growing):
-    """Keys and values in buffers for ``capacity`` tokens, which the first call allocates."""
+    """Cache of keys and values in buffers for ``capacity`` tokens, which the first call allocates."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
 
     def buffer_size(self, tokens: int) -> int:
-        """The capacity."""
+        """Returns the capacity; raises ``HeedfulError`` for more tokens."""
         if tokens > self.capacity:
             raise HeedfulError(f"{tokens} tokens for a cache with room for {self.capacity}; make it larger")
         return self.capacity
 
 
 class Cross(AttentionCache):
-    """The keys and values of the encoder's output: projected once."""
+    """Cache of the keys and values of the encoder's output, which are projected once."""
 
     def __init__(self) -> None:
         self.pair: Stored = ()
 
     def update(self, project: Project) -> KeysValues:
-        """The same keys and values at every step."""
+        """Returns the same keys and values at every step."""
         if not self.pair:
             self.pair = project()
         key, value = self.pair
@@ -140,7 +140,7 @@ class Cross(AttentionCache):
 
 
 class TokenPositions(NamedTuple):
-    """Positions of the tokens of a call and of all that they may attend to; B is 1 where all rows are alike."""
+    """Positions of the tokens of a call and of all that they may attend to; B is 1 if all rows are equal."""
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
     keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
@@ -148,7 +148,7 @@ class TokenPositions(NamedTuple):
     end: int  # all positions are below it
 
     def mask(self, real: Tensor) -> Tensor:
-        """Padding mask over keys of which ``real`` (B, S) are real, the same for every query."""
+        """Returns the padding mask over keys of which ``real`` (B, S) are real, the same for every query."""
         return padding_mask(real)
 
 
@@ -164,9 +164,9 @@ class PackedPositions(TokenPositions):
     """
 
     def mask(self, real: Tensor) -> Tensor:
-        """Mask (B, 1, T, S) of the keys of the query's own text; padding, whose output nobody reads, attends to all.
+        """Returns the mask (B, 1, T, S) of the keys of the query's own text; padding attends to all.
 
-        A boolean ``real`` numbers no texts: every query attends to all real keys.
+        With a boolean ``real`` every query attends to all real keys.
         """
         assert self.real is not None
         if real.dtype == torch.bool:
@@ -176,24 +176,24 @@ class PackedPositions(TokenPositions):
 
 
 def _check_single_texts(new: Tensor | None, real: Tensor) -> None:
-    """Raises where the mask of the new tokens numbers several texts in a row; padding may be on either side."""
+    """Raises ``HeedfulError`` for a packed mask of new tokens; padding may be on either side."""
     if new is not None and bool((new > 1).any()):
         raise HeedfulError("a cache takes one text a row, and the mask numbers several; give each text its own row")
 
 
 def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
-    """Raises where padding follows real tokens: it would push them out of a sliding cache."""
+    """Raises ``HeedfulError`` for padding after real tokens, which would push them out of a sliding cache."""
     if new is not None and bool((real[:, 1:] < real[:, :-1]).any() | (new > 1).any()):
         raise HeedfulError("a sliding cache takes one text a row, padded on the left; or use a cache without window")
 
 
 def token_positions(real: Tensor) -> Tensor:
-    """Positions 0, 1, 2, ... over the real tokens of each row, (B, S); padding before them is at 0."""
+    """Returns positions 0, 1, 2, ... over the real tokens of each row, (B, S); padding before them is at 0."""
     return (real.bool().cumsum(-1) - 1).clamp(min=0)
 
 
 def text_positions(texts: Tensor) -> Tensor:
-    """Positions over the real tokens of each text of a packed row, from the numbers of the texts (B, S).
+    """Returns positions over the real tokens of each text of a packed row, from the numbers of the texts (B, S).
 
     >>> text_positions(torch.tensor([[0, 1, 1, 2, 2, 2]]))
     tensor([[0, 0, 1, 0, 1, 2]])
@@ -206,7 +206,7 @@ class NoCache:
     """Null cache of a stack: the tokens of a call are all that it attends to."""
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
-        """Positions of the tokens of ``x`` (B, T, D), of which ``real`` (B, T) are real, or whose texts it numbers."""
+        """Returns the positions of tokens ``x`` (B, T, D); ``real`` (B, T) marks real tokens or numbers their texts."""
         if real is not None and real.dtype != torch.bool:
             positions = text_positions(real)
             return PackedPositions(positions, positions, real, x.size(1))
@@ -214,7 +214,7 @@ class NoCache:
         return TokenPositions(positions, positions, real, x.size(1))
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
-        """A pair (self-attention, cross-attention) for each of ``depth`` blocks."""
+        """Returns a pair (self-attention, cross-attention) for each of ``depth`` blocks."""
         return [(NO_ATTENTION_CACHE, NO_ATTENTION_CACHE)] * depth
 
 
@@ -244,7 +244,7 @@ class Cache(NoCache):
         self.pairs = [(_self_attention_cache(capacity, window), Cross()) for _ in range(depth)]
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
-        """A pair (self-attention, cross-attention) for each block; raises where the stack has another depth."""
+        """Returns a pair (self-attention, cross-attention) for each block; ``HeedfulError`` for another depth."""
         if depth != len(self.pairs):
             raise HeedfulError(
                 f"a cache for {len(self.pairs)} blocks was given to a stack of {depth}; make one with Cache({depth})"
@@ -252,10 +252,10 @@ class Cache(NoCache):
         return self.pairs
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
-        """Counts the tokens of ``x`` (B, T, D) in, after all earlier ones, and returns their positions."""
+        """Appends the tokens of ``x`` (B, T, D) and returns their positions."""
         past, self.length, self.rows = self.length, self.length + x.size(1), len(x)
         first = max(0, past - self.window)
-        if self.real is None and real is None:  # all rows are alike
+        if self.real is None and real is None:  # all rows are equal
             positions = torch.arange(first, self.length, device=x.device)[None]
             return TokenPositions(positions[:, past - first :], positions, None, self.length)
         self.real = torch.cat((_boolean(self.real, x, past), _boolean(real, x, x.size(1))), 1)
@@ -274,13 +274,13 @@ class Cache(NoCache):
         self.real, self.length = None if self.real is None else self.real[:, :length], length
 
     def reorder(self, rows: Tensor) -> None:
-        """Reorders the rows of self-attention: beams that change places within a source, whose cross-attention stays.
+        """Reorders the rows of self-attention, for beams of a source, whose cross-attention stays.
 
-        Where there are as many rows as before, only those that change are copied.
+        If the number of rows stays, only rows that change are copied.
         """
         self.real = None if self.real is None else self.real[rows]
         if len(rows) != self.rows:
-            self._take(rows)
+            self._select(rows)
             return
         changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         if len(changed):
@@ -294,11 +294,11 @@ class Cache(NoCache):
         ``sources`` are the rows that cross-attention keeps, each for B' / len(sources) adjacent rows; None: ``rows``.
         """
         self.real = None if self.real is None else self.real[rows]
-        self._take(rows)
+        self._select(rows)
         for _, cross in self.pairs:
             cross.select(rows if sources is None else sources)
 
-    def _take(self, rows: Tensor) -> None:
+    def _select(self, rows: Tensor) -> None:
         self.rows = len(rows)
         for own, _ in self.pairs:
             own.select(rows)

@@ -1,6 +1,6 @@
 """Heads: language model, masked language model, sequence, token, span, pooled, image.
 
-All are called ``head(hidden, real)``: the final stream (B, T, D) and the (B, T) mask of real tokens, None when all are.
+All are called ``head(hidden, real)``: the final stream (B, T, D) and the mask of real tokens (B, T), None if all are.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def _max(hidden: Tensor, real: Tensor) -> Tensor:
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "last": _last, "mean": _mean, "max": _max}
 
 
-READ = {"first": slice(0, 1), "last": slice(-1, None)}  # real tokens of a sequence that a pooling reads, if not all
+READ = {"first": slice(0, 1), "last": slice(-1, None)}  # real tokens that a pooling reads; default all
 
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
-    """One vector a sequence from its real tokens: (B, T, D) → (B, D). The first real token is BERT's class token."""
+    """Pools the real tokens of each sequence: (B, T, D) → (B, D). The first real token is BERT's class token."""
     real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real.bool()
     return POOLINGS[pooling](hidden, real)
 
@@ -67,24 +67,24 @@ class Dense(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., into) → (..., out)."""
+        """Maps ``x`` (..., into) to (..., out)."""
         return self.activation(self.dense(x))
 
 
 class Hidden(nn.Module):
-    """No head: the stream as it is. A pooler, where there is one, waits for the head that will use it."""
+    """No head: returns the stream unchanged. A pooler is only stored, for a head that is added later."""
 
     def __init__(self, config: NoHead, dim: int) -> None:
         super().__init__()
         self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, T, D)."""
+        """Returns the stream (B, T, D)."""
         return hidden
 
 
 class LanguageModel(nn.Module):
-    """Logits over the vocabulary, with the embedding's own weights where tied (Press and Wolf 2017)."""
+    """Language-model head: logits over the vocabulary, optionally by tied embedding weights (Press and Wolf 2017)."""
 
     def __init__(self, config: LanguageHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()
@@ -94,16 +94,16 @@ class LanguageModel(nn.Module):
         self.factor = {"sqrt": dim**-0.5, "none": 1.0}[config.scale]
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """Input of the output map: (B, T, D)."""
+        """Returns the input (B, T, D) of the output projection."""
         return hidden * self.factor
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, T, V)."""
+        """Returns the logits (B, T, V)."""
         return self.output(self.transform(hidden))
 
 
 class MaskedLanguageModel(nn.Module):
-    """BERT's: logits = norm(act(dense(hidden))) Eᵀ + b. Devlin et al. 2019."""
+    """BERT's masked-language-model head: logits = norm(act(dense(hidden))) Eᵀ + b. Devlin et al. 2019."""
 
     def __init__(self, config: MaskedHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()
@@ -115,11 +115,11 @@ class MaskedLanguageModel(nn.Module):
             self.output.weight = token.weight
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """Input of the output map: (B, T, D)."""
+        """Returns the input (B, T, D) of the output projection."""
         return self.norm(self.activation(self.dense(hidden)))
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, T, V)."""
+        """Returns the logits (B, T, V)."""
         return self.output(self.transform(hidden))
 
 
@@ -135,11 +135,11 @@ class SequenceClassifier(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """The real tokens of a sequence that the output depends on."""
+        """Real tokens of a sequence that the output depends on."""
         return READ.get(self.pooling, ALL_TOKENS)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, labels)."""
+        """Returns the logits (B, labels)."""
         return self.output(self.dropout(self.pooler(pool(hidden, real, self.pooling))))
 
 
@@ -152,7 +152,7 @@ class TokenClassifier(nn.Module):
         self.output = Linear(dim, config.labels)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, T, labels)."""
+        """Returns the logits (B, T, labels)."""
         return self.output(self.dropout(hidden))
 
 
@@ -164,7 +164,7 @@ class SpanFinder(nn.Module):
         self.output = Linear(dim, 2)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, T, 2)."""
+        """Returns start and end logits (B, T, 2)."""
         return self.output(hidden)
 
 
@@ -179,17 +179,17 @@ class Pooled(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """The real tokens of a sequence that the output depends on."""
+        """Real tokens of a sequence that the output depends on."""
         return READ.get(self.pooling, ALL_TOKENS)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, D)."""
+        """Returns the vectors (B, D)."""
         return self.normalise(self.pooler(pool(hidden, real, self.pooling)))
 
 
 class ImageClassifier(nn.Module):
-    """Class logits: from the class token's row, averaged with what the distillation token's own classifier says; from
-    the mean of the patches, where no token stands before them.
+    """Class logits of an image: from the class token, averaged with those of the distillation token's own classifier;
+    without prefix tokens from the mean of the patches.
 
     Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4; Beyer et al. 2022, section 2.
     """
@@ -199,23 +199,23 @@ class ImageClassifier(nn.Module):
         self.hidden = Dense(dim, config.hidden) if config.hidden else nn.Identity()
         width = config.hidden or dim
         rows = 1 if config.tokens == "class" else max(1, prefix_tokens)
-        self.prefixed = prefix_tokens > 0
+        self.has_prefix = prefix_tokens > 0
         self.output = nn.ModuleList(Linear(width, config.labels) for _ in range(rows))
 
     @property
     def tokens_read(self) -> slice:
-        """The tokens of an image that the output depends on."""
-        return slice(0, len(self.output)) if self.prefixed else ALL_TOKENS
+        """Tokens of an image that the output depends on."""
+        return slice(0, len(self.output)) if self.has_prefix else ALL_TOKENS
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """(B, labels)."""
-        read = hidden[:, : len(self.output)] if self.prefixed else hidden.mean(1, keepdim=True)
-        rows = self.hidden(read).unbind(1)
+        """Returns the logits (B, labels)."""
+        vectors = hidden[:, : len(self.output)] if self.has_prefix else hidden.mean(1, keepdim=True)
+        rows = self.hidden(vectors).unbind(1)
         return torch.stack([output(row) for output, row in zip(self.output, rows, strict=True)]).mean(0)
 
 
 def head_of(config: Head, dim: int, token: nn.Embedding | None = None, prefix_tokens: int = 0) -> nn.Module:
-    """The head of a configuration, on a stack of width ``dim`` over the embedding ``token``."""
+    """Returns the head of a configuration, for a stack of width ``dim`` and the embedding ``token``."""
     return _BUILDERS[type(config)](config, dim, token, prefix_tokens)
 
 

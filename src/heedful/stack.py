@@ -27,7 +27,7 @@ ALL_TOKENS = slice(None)
 
 
 def norm_of(config: StackConfig) -> nn.Module:
-    """A norm of the stack's kind."""
+    """Returns a norm of the stack's kind."""
     return NORMS[config.norm](config.dim, eps=config.norm_eps)
 
 
@@ -36,7 +36,7 @@ Add = Callable[["Residual", Tensor, Tensor | None, Sublayer, Mapping[str, Any]],
 
 
 def every_slot(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
-    """after(x + drop_path(dropout(out(f(before(x)))))), with a call of every slot, empty ones too."""
+    """Computes after(x + drop_path(dropout(out(f(before(x)))))) by calling every slot, empty ones too."""
     y = residual.out(f(residual.before(x, real), **context), real)
     return residual.after(x + residual.drop_path(residual.dropout(y)), real)
 
@@ -58,11 +58,11 @@ class Residual(nn.Module):
         self.add: Add = every_slot  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
-        """``x`` (B, T, D) plus the output of ``f``, called with ``context``; batch norm uses ``real`` (B, T)."""
+        """Adds the output of ``f``, called with ``context``, to ``x`` (B, T, D); batch norm uses ``real`` (B, T)."""
         return self.add(self, x, real, f, context)
 
     def extra_repr(self) -> str:
-        """The implementation, where it is not the default."""
+        """Returns the kernel, if it is not the default."""
         return "" if self.add is every_slot else f"add={getattr(self.add, '__name__', self.add)}"
 
 
@@ -70,7 +70,7 @@ class Skip(nn.Module):
     """Residual of an absent sublayer: the identity."""
 
     def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
-        """``x`` unchanged."""
+        """Returns ``x`` unchanged."""
         return x
 
 
@@ -78,12 +78,12 @@ Run = Callable[..., Tensor]  # the sublayers of a block and their arguments → 
 
 
 def called(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
-    """Runs the sublayers of a block; autograd keeps their activations for the backward pass."""
+    """Runs the sublayers of a block; autograd saves their activations for the backward pass."""
     return sublayers(*context)
 
 
 class Block(nn.Module):
-    """Transformer block: self-attention, cross-attention where ``config.cross``, feed-forward, each in its residual.
+    """Transformer block: self-attention, cross-attention if ``config.cross``, and feed-forward, each in a residual.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -119,7 +119,7 @@ class Block(nn.Module):
         memory_mask: Mask = None,
         cache: tuple[AttentionCache, AttentionCache] = (NO_ATTENTION_CACHE, NO_ATTENTION_CACHE),
     ) -> Tensor:
-        """``x`` (B, T, D) → (B, T, D), under attention's ``mask``, with ``memory`` (B, S, D) for cross-attention."""
+        """Maps ``x`` (B, T, D) to (B, T, D), under ``mask``, with ``memory`` (B, S, D) for cross-attention."""
         return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache)
 
     def sublayers(
@@ -132,24 +132,24 @@ class Block(nn.Module):
         memory_mask: Mask,
         cache: tuple[AttentionCache, AttentionCache],
     ) -> Tensor:
-        """Self-attention, cross-attention and feed-forward in turn."""
+        """Computes self-attention, cross-attention and feed-forward in turn."""
         self_cache, cross_cache = cache
         x = self.attention_residual(x, real, self.attention, mask=mask, position=position, cache=self_cache)
         x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross_cache)
         return self.feed_forward_residual(x, real, self.feed_forward)
 
     def extra_repr(self) -> str:
-        """The implementation, where it is not the default."""
+        """Returns the kernel, if it is not the default."""
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
 
 
 def bidirectional(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Mask of an encoder: every token attends to all real tokens."""
+    """Returns the mask of an encoder: every token attends to all real tokens."""
     return None if tokens.real is None else tokens.mask(tokens.real)
 
 
 def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Mask of a decoder: every token attends to the real tokens up to itself."""
+    """Returns the mask of a decoder: every token attends to the real tokens up to itself."""
     queries, keys = tokens.queries.size(1), tokens.keys.size(1)
     if tokens.real is None:
         return "causal" if queries > 1 else None  # a single query is the last token, which attends to all
@@ -157,7 +157,7 @@ def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
 
 
 def sliding_window(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Mask of a decoder with a window: every token attends to the last ``config.window`` real tokens up to itself."""
+    """Returns the mask of a decoder with a window: tokens attend to ``config.window`` real tokens up to themselves."""
     assert config.window is not None
     queries, keys = tokens.queries.size(1), tokens.keys.size(1)
     mask = window_mask(tokens.queries, tokens.keys, config.window)
@@ -180,7 +180,7 @@ class Layout(Protocol):
     """Runs a stack over a batch: with its padding, or without (``heedful.kernels.unpadded``)."""
 
     def __call__(self, stack: Stack, batch: StackInput) -> Tensor:
-        """The final stream (B, T, D)."""
+        """Returns the final stream (B, T, D)."""
 
 
 def padded(stack: Stack, batch: StackInput) -> Tensor:
@@ -209,7 +209,7 @@ def padded(stack: Stack, batch: StackInput) -> Tensor:
 class Stack(nn.Module):
     """Stack of ``depth`` blocks, after positions, embedding norm and dropout, and before a final norm.
 
-    The final norm exists where blocks normalise their input, that is, without post-norm.
+    There is a final norm unless the blocks are post-norm.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -226,7 +226,7 @@ class Stack(nn.Module):
         self.dropout = Dropout(config.dropout.embedding)
         self.block = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
-        if config.window is not None:  # the configuration is causal, then
+        if config.window is not None:  # the configuration is then causal
             self.attention_mask = sliding_window
         else:
             self.attention_mask = causal if config.causal else bidirectional
@@ -242,7 +242,7 @@ class Stack(nn.Module):
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """Embeddings ``x`` (B, T, D) → final stream (B, T, D).
+        """Maps embeddings ``x`` (B, T, D) to the final stream (B, T, D).
 
         Args:
             x: embeddings of the tokens, without positions.
@@ -256,15 +256,15 @@ class Stack(nn.Module):
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read))
 
     def extra_repr(self) -> str:
-        """The layout, where it is not the default."""
+        """Returns the layout, if it is not the default."""
         return "" if self.layout is padded else f"layout={getattr(self.layout, '__name__', self.layout)}"
 
 
 def set_drop_path(model: nn.Module, rate: float) -> None:
     """Sets the rates of stochastic depth in every stack: 0 in the first block, rising linearly to ``rate`` in the last.
 
-    Touvron et al. 2021, table 9. Each sublayer draws for itself. Weights, their names and the configuration stay as
-    they are: a saved model does not mention it.
+    Touvron et al. 2021, table 9. Each sublayer draws its own numbers. Weights, their names and the configuration do
+    not change: a saved model does not contain the rates.
 
     >>> stack = Stack(StackConfig(dim=16, depth=3, heads=4))
     >>> set_drop_path(stack, 0.25)
@@ -306,7 +306,7 @@ DRAWS: dict[str, Callable[[Tensor, float], None]] = {
 def initialise(model: nn.Module, config: StackConfig) -> None:
     """Draws the first weights of a model: each stack by its own ``init``, the rest by that of ``config``.
 
-    Linear maps are drawn as ``DRAWS`` says, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), or N(0, 1/D) where
+    Linear maps are drawn by ``DRAWS``, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), or N(0, 1/D) if
     they are multiplied by √D, so that they do not outweigh the positions.
     """
     stacks = [part for part in model.modules() if isinstance(part, Stack)]

@@ -198,7 +198,7 @@ def test_a_language_model_and_its_fused_maps(desk: Path, optimiser: str) -> None
         (["--from=BASE", "--lora.alpha=4"], "--lora.alpha needs --lora.rank"),
         (["--from=BASE", "--lora.rank=0"], "--lora.rank must be at least 1"),
         (["--from=BASE", "--lora.rank=4", "--lora.targets=query,valu"], "did you mean 'value'?"),
-        (["--from=BASE", "--lora.rank=4", "--lora.targets=gate"], "no map 'gate'"),
+        (["--from=BASE", "--lora.rank=4", "--lora.targets=gate"], "no linear map 'gate'"),
         (["--from=ADAPTER", "--lora.rank=4"], "is an adapter already"),
         (["--from=BASE", "--lora.rank=4", "--lora.dropout=1"], "--lora.dropout must be below 1"),
     ],

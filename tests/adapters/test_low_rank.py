@@ -137,7 +137,7 @@ def test_maps_that_the_layout_stores_as_one_share_their_a() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     for config, words in (
-        (LoraConfig(targets=("gate",)), "no map 'gate'"),
+        (LoraConfig(targets=("gate",)), "no linear map 'gate'"),
         (LoraConfig(targets=("qury",)), "did you mean 'query'?"),
         (LoraConfig(targets=()), "no targets"),
     ):
@@ -146,7 +146,7 @@ def test_what_cannot_be_is_refused() -> None:
         assert "\n" not in str(error.value)
     with pytest.raises(HeedfulError, match="has an adapter already"):
         add_adapter(add_adapter(encoder(), LoraConfig()), LoraConfig())
-    with pytest.raises(HeedfulError, match="batch norm keeps statistics"):
+    with pytest.raises(HeedfulError, match="not store the statistics of batch norm"):
         add_adapter(encoder(norm="batch"), LoraConfig())
     model = encoder()
     model.fresh = ["embedding.token.weight"]

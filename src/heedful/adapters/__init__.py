@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA): small trained matrices beside frozen linear maps, or merged into them.
 
     low_rank   the linear map with its adapter
-    adapter    put on a model, merged, taken off
+    adapter    adds adapters to a model, merges and removes them
 
-Nothing here knows of files: ``heedful.pretrained.peft`` reads and writes PEFT's.
+This room reads and writes no files: ``heedful.pretrained.peft`` reads and writes PEFT's.
 """
 
 from heedful.adapters.adapter import (

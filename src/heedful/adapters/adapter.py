@@ -21,18 +21,18 @@ M = TypeVar("M", bound=Model)
 
 
 def low_rank_parts(model: nn.Module) -> dict[str, LowRank]:
-    """The maps that have an adapter, by path."""
+    """Returns the linear maps that have an adapter, by path."""
     return {path: part for path, part in model.named_modules() if isinstance(part, LowRank)}
 
 
 def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
-    """Put an adapter on a model, in place, and freeze the rest: at first it computes what it did.
+    """Adds an adapter to a model, in place, and freezes all other weights. The model's outputs do not change at first.
 
-    A is drawn as ``nn.Linear`` draws its weight, uniform in ±1/√in, and B is zero. Trained are A and B, and whole the
-    head where it tells classes or spans (``model.classifier``), as with PEFT, which does not open a file without it.
+    A is drawn as ``nn.Linear`` draws its weight, uniform in ±1/√in, and B is zero. A and B are trained, and all weights
+    of a head of classes or spans (``model.classifier``), as in PEFT, which does not load a file without them.
 
     Args:
-        model: any; one that was read from a folder or the Hub can be saved as an adapter of that.
+        model: any. A model that was read from a folder or the Hub can be saved as an adapter of it.
         config: the kind of adapter.
         seed: makes A repeatable, and leaves torch's own random state untouched; None draws from that state.
 
@@ -40,8 +40,8 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
         The model itself.
 
     Raises:
-        HeedfulError: for a model that has an adapter, batch norms (their statistics are no part of an adapter) or new
-            parameters outside its head, and for unknown targets and such as it has not.
+        HeedfulError: for a model that has an adapter, batch norms (an adapter does not store their statistics) or new
+            parameters outside its head, and for unknown or absent targets.
 
     >>> import heedful
     >>> from heedful.adapters import LoraConfig, add_adapter, merge
@@ -70,17 +70,17 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
 
 
 def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tensor]], whole: Sequence[str]) -> M:
-    """Put given A and B beside the maps at these paths, and freeze all but them and the parameters named ``whole``.
+    """Adds the given A and B to the linear maps at their paths; freezes all but them and the parameters ``whole``.
 
-    The same tensor A at several paths becomes one parameter.
+    A tensor A at several paths becomes one parameter.
     """
     if model.adapter is not None:
         raise HeedfulError("the model has an adapter already; merge it first (heedful.adapters.merge), or remove it")
     if any(isinstance(part, BatchNorm) for part in model.modules()):
-        raise HeedfulError("batch norm keeps statistics that an adapter does not hold; train the whole model instead")
+        raise HeedfulError("an adapter does not store the statistics of batch norm; train the whole model instead")
     parameters = {id(a): nn.Parameter(a) for a, _ in pairs.values()}
     for path, (a, b) in pairs.items():
-        made = LowRank(
+        low_rank = LowRank(
             _linear(model, path),
             parameters[id(a)],
             nn.Parameter(b),
@@ -88,7 +88,7 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
             dropout=config.dropout,
             rslora=config.rslora,
         )
-        _put(model, path, made)
+        _set_part(model, path, low_rank)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith((".lora_a", ".lora_b")))
     model.adapter = Adapter(config=config)
@@ -96,7 +96,7 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
 
 
 def train_whole(model: M, names: Sequence[str]) -> M:
-    """Have these parameters of a model with an adapter, a head's, trained whole and saved with it."""
+    """Makes these parameters, of a head, trainable, and saves them with the adapter."""
     assert model.adapter is not None
     for name in names:
         model.get_parameter(name).requires_grad_(True)
@@ -105,14 +105,14 @@ def train_whole(model: M, names: Sequence[str]) -> M:
 
 
 def fresh_head(model: Model) -> tuple[str, ...]:
-    """The parameters of the head that are new as a whole; of a larger vocabulary only rows are."""
+    """Returns the parameters of a new head; a larger vocabulary has only new rows, which do not count."""
     return tuple(name for name in model.fresh if name.startswith("head.") and "[" not in name)
 
 
 def merge(model: M) -> M:
-    """Fold the adapter into the weights, in place: W + s B A, in plain maps again, all of them trainable.
+    """Merges the adapter into the weights, in place: W + s B A, in plain linear maps, all trainable.
 
-    What the model computes stays, to rounding; it is then a model as any other and is saved whole.
+    Outputs stay equal up to rounding. The model is then saved with all its weights.
 
     >>> import heedful
     >>> merge(heedful.create("bert-tiny"))
@@ -124,12 +124,12 @@ def merge(model: M) -> M:
             raise HeedfulError(
                 f"{path} shares its weight with another part, which merging would change; untie it first"
             )
-    return _replaced(model, {path: part.merged() for path, part in low_rank_parts(model).items()})
+    return _replace_parts(model, {path: part.merged() for path, part in low_rank_parts(model).items()})
 
 
 def remove(model: M) -> M:
-    """Take the adapter off, in place: the base again, all of it trainable. A head that was trained with it stays."""
-    return _replaced(model, {path: part.base() for path, part in _adapted(model).items()})
+    """Removes the adapter, in place; all weights are trainable again. A head that was trained with it stays."""
+    return _replace_parts(model, {path: part.base() for path, part in _adapted(model).items()})
 
 
 def _adapted(model: Model) -> dict[str, LowRank]:
@@ -138,15 +138,15 @@ def _adapted(model: Model) -> dict[str, LowRank]:
     return low_rank_parts(model)
 
 
-def _replaced(model: M, parts: Mapping[str, nn.Linear]) -> M:
+def _replace_parts(model: M, parts: Mapping[str, nn.Linear]) -> M:
     for path, part in parts.items():
-        _put(model, path, part)
+        _set_part(model, path, part)
     model.adapter = None
     model.requires_grad_(True)
     return model
 
 
-def _put(model: nn.Module, path: str, part: nn.Module) -> None:
+def _set_part(model: nn.Module, path: str, part: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, part)
 
@@ -158,28 +158,28 @@ def _linear(model: nn.Module, path: str) -> nn.Linear:
 
 
 def _targets(model: Model, targets: Iterable[str]) -> list[str]:
-    """The paths of the maps of the blocks that are asked for by their last names, in the model's order."""
-    asked = set(targets)
-    there = {
+    """Returns the paths of the blocks' linear maps whose last names are ``targets``, in the model's order."""
+    requested = set(targets)
+    names = {
         path: path.rpartition(".")[2]
         for path, part in model.named_modules()
         if isinstance(part, nn.Linear) and ".block." in path
     }
-    for name in sorted(asked - {"all"}):
+    for name in sorted(requested - {"all"}):
         if name not in LORA_TARGETS:
             raise HeedfulError(f"unknown target {name!r} of an adapter; {nearest(name, [*LORA_TARGETS, 'all'])}")
-        if name not in there.values():
+        if name not in names.values():
             raise HeedfulError(
-                f"the model has no map {name!r} for an adapter; known: {', '.join(sorted(set(there.values())))}"
+                f"the model has no linear map {name!r} for an adapter; known: {', '.join(sorted(set(names.values())))}"
             )
-    if not asked:
+    if not requested:
         raise HeedfulError(f"the adapter has no targets; give some of {', '.join(LORA_TARGETS)}, or all")
-    chosen = [path for path, name in there.items() if asked & {name, "all"}]
-    wanted = {path for group in _groups(model, chosen) for path in group}
-    return [path for path in there if path in wanted]
+    chosen = [path for path, name in names.items() if requested & {name, "all"}]
+    target_paths = {path for group in _groups(model, chosen) for path in group}
+    return [path for path in names if path in target_paths]
 
 
 def _groups(model: Model, paths: Iterable[str]) -> list[tuple[str, ...]]:
-    """The paths, each with those that are one map with it in the model's layout."""
+    """Groups the paths that are one linear map in the model's layout."""
     fused = {path: tuple(group) for group in model.fused for path in group}
     return list(dict.fromkeys(fused.get(path, (path,)) for path in paths))

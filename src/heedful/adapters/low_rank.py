@@ -1,4 +1,4 @@
-"""A linear map with a low-rank adapter beside it."""
+"""Linear map with a low-rank adapter."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class LowRank(nn.Linear):
     """y = W x + b + s B A dropout(x), where A is (r, in), B (out, r), and s = α/r, or α/√r with ``rslora``.
 
     Hu et al. 2022, section 4.1; α/√r: Kalajdzievski 2023. It is a ``nn.Linear`` whose weight and bias keep their
-    names; what is added are ``lora_a`` and ``lora_b``, which may have another dtype than W (float32 beside bfloat16).
+    names, with ``lora_a`` and ``lora_b``, which may have another dtype than W (float32 beside bfloat16).
 
     Args:
-        base: the map; its parameters are taken as they are, not copied.
+        base: the linear map; its parameters are used, not copied.
         a: A, which several maps of one input may share.
         b: B; zeros add nothing.
         alpha: α.
         dropout: probability on the adapter's input in training.
-        rslora: divide α by the root of r.
+        rslora: divides α by the square root of r.
 
     >>> import torch
     >>> base = nn.Linear(4, 3)
@@ -49,24 +49,24 @@ class LowRank(nn.Linear):
         self.train(base.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., in) → (..., out)."""
+        """Maps ``x`` (..., in) to (..., out)."""
         y = F.linear(x, self.weight, self.bias)
         low = F.linear(F.dropout(x, self.dropout, self.training).to(self.lora_a.dtype), self.lora_a)  # (..., r)
         return y + (self.scale * F.linear(low, self.lora_b)).to(y.dtype)
 
     def extra_repr(self) -> str:
-        """As a linear map, with the rank."""
+        """Returns what torch shows for a linear map, with the rank."""
         return f"{super().extra_repr()}, rank={len(self.lora_a)}"
 
     def base(self) -> Linear:
-        """The map without its adapter: the same parameters in a plain ``Linear``."""
+        """Returns the linear map without its adapter: a ``Linear`` with the same parameters."""
         linear = Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         linear.weight, linear.bias = self.weight, self.bias
         return linear.train(self.training)
 
     @torch.no_grad()
     def merged(self) -> Linear:
-        """The plain map with W + s B A in place of W, summed in float32 at least and rounded once."""
+        """Returns a linear map with weight W + s B A, summed in float32 at least and rounded once."""
         wide = torch.promote_types(torch.promote_types(self.weight.dtype, self.lora_a.dtype), torch.float32)
         added = self.scale * (self.lora_b.to(wide) @ self.lora_a.to(wide))
         linear = self.base()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.tensor_paths import HookPoint
 from heedful.layers.attention import Attention, attention_scores, weights_of
-from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, apart
+from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, repeat_shared_rows
 
 _hooks: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
 _eager_users: list[object] = []  # contexts that need compiled code to run as it is written
@@ -74,7 +74,7 @@ class ObservedAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
         """Returns the output of ``attend`` (B, H, T, E), or the values weighted by the edited weights."""
         shared = (k, v, mask)
-        k, v, mask = apart(q, k, v, mask)
+        k, v, mask = repeat_shared_rows(q, k, v, mask)
         if not any(self.taps.values()):
             for observer in self.observers:
                 _recompute(observer, q.detach(), k.detach(), mask, scale)

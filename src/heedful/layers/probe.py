@@ -1,9 +1,9 @@
 """Probes: read or edit the tensors that a layer computes. Imports only torch.
 
-A ``Tap`` is one tensor on its way: what is to change it, then who is to see it. Most tensors go in or out of a module
-and are tapped by hooks; those inside attention by an ``AttentionProbe``, which stands before the callable that attends
-(``Attention.probe``) while anyone is there. Without one, nothing here runs. Nobody looks at a copy of a model, nor at
-one that was pickled.
+A ``Tap`` is a tensor with the functions that edit it and those that read it. Most tensors are inputs or outputs of
+modules and are tapped by hooks (``Hooked``). Those inside attention are tapped by an ``AttentionProbe``, which runs in
+place of the attention kernel (``Attention.probe``) while it has edits or reads. A copied or unpickled model has no
+probes.
 
 Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
 """
@@ -23,9 +23,9 @@ Attend = Callable[..., Tensor]
 
 
 class Tap:
-    """One tensor: each of ``edits`` changes it, in order, then each of ``reads`` sees a detached copy of its own.
+    """Tensor with ``edits``, which change it in order, and ``reads``, which then each receive a detached copy.
 
-    The copy may be used in autograd, in whichever mode the model runs.
+    The copy may be used in autograd, also if the model runs in inference mode.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Tap:
         return bool(self.edits or self.reads)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor after all edits."""
+        """Returns the tensor after all edits."""
         for edit in self.edits:
             tensor = edit(tensor)
         for read in self.reads:
@@ -46,52 +46,52 @@ class Tap:
         return tensor
 
     def __reduce__(self) -> tuple[type[Tap], tuple[()]]:
-        """Its copy is a tap with nobody there."""
+        """Makes a copy have no edits and reads."""
         return Tap, ()
 
 
-def apart(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
-    """Keys, values and mask with a row for each of q's, where several share one."""
+def repeat_shared_rows(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
+    """Repeats keys, values and mask if several rows of queries share one, so that each has its own."""
     if len(q) == len(k):
         return k, v, mask
-    own = torch.arange(len(q), device=q.device) // (len(q) // len(k))
-    return k[own], v[own], mask.expand(len(k), *mask.shape[1:])[own] if isinstance(mask, Tensor) else mask
+    rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
+    return k[rows], v[rows], mask.expand(len(k), *mask.shape[1:])[rows] if isinstance(mask, Tensor) else mask
 
 
 class AttentionProbe:
-    """Attends as ``attend`` does, with taps on queries, keys, values, and on what each head makes of them ("mixed")."""
+    """Attention by ``attend`` with taps on queries, keys, values, and on the output of each head ("mixed")."""
 
     def __init__(self, attend: Attend) -> None:
         self.attend = attend
         self.taps = {name: Tap() for name in ("query", "key", "value", "mixed")}
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
-        """The output of ``attend`` (B, H, T, E), untouched where nothing is to be changed."""
-        own_k, own_v, own_mask = apart(q, k, v, mask)
+        """Returns the output of ``attend`` (B, H, T, E) after all edits."""
+        own_k, own_v, own_mask = repeat_shared_rows(q, k, v, mask)
         q, own_k, own_v = self.taps["query"](q), self.taps["key"](own_k), self.taps["value"](own_v)
-        if self.taps["key"].edits + self.taps["value"].edits:  # otherwise rows go on sharing them, to the same bits
+        if self.taps["key"].edits + self.taps["value"].edits:  # otherwise rows share them still: equal to the bit
             k, v, mask = own_k, own_v, own_mask
         return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Its copy is None: nobody observes a copy of the attention."""
+        """Makes a copy of the attention have no probe."""
         return type(None), ()
 
 
 class Hooked:
-    """A tap on what goes into a module or comes out of it, for as long as anyone is there."""
+    """Tap on the input or output of a module, by a hook."""
 
     def __init__(self, part: nn.Module, side: str) -> None:
         self.tap = Tap()
         if side == "output":
-            self.handle = part.register_forward_hook(partial(_made, self.tap))
+            self.handle = part.register_forward_hook(partial(_tap_output, self.tap))
         else:
-            self.handle = part.register_forward_pre_hook(partial(_given, self.tap))
+            self.handle = part.register_forward_pre_hook(partial(_tap_input, self.tap))
 
 
-def _made(tap: Tap, module: nn.Module, given: tuple[Any, ...], made: Tensor) -> Tensor:
-    return tap(made)
+def _tap_output(tap: Tap, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    return tap(output)
 
 
-def _given(tap: Tap, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tap(given[0]), *given[1:]
+def _tap_input(tap: Tap, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tap(inputs[0]), *inputs[1:]

@@ -1,4 +1,4 @@
-"""The four families: embed → stack → head, each file the same shape. ``build`` makes the one a configuration names."""
+"""The four families, a file each: embed → stack → head. ``build`` makes the model of a configuration."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ FAMILIES: dict[type[ModelConfig], Callable[..., Model]] = {
 
 
 def build(config: ModelConfig) -> Model:
-    """The model of a configuration, with fresh weights from torch's current random state."""
+    """Returns the model of a configuration, with fresh weights from torch's current random state."""
     return FAMILIES[type(config)](config)
 
 

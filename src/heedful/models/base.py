@@ -17,7 +17,7 @@ from heedful.stack import ALL_TOKENS, initialise
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """The device of a name; None: the best there is (cuda, then mps, then cpu). Raises ``HeedfulError`` otherwise."""
+    """Returns the device of a name; None is the best available (cuda, mps, cpu). Raises ``HeedfulError`` for others."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -31,31 +31,33 @@ class Model(nn.Module):
     """A model of any family: ``embed → stack → head``. A call returns one tensor, its head's output."""
 
     config: ModelConfig
-    main: StackConfig  # the stack whose table fresh weights are drawn from
-    labels: Sequence[str] = ()  # the names of the head's classes, where a folder told them
-    multi_label: bool = False  # whether an input may have several of them, or none
-    regression: bool = False  # whether the head's only output is a number, not the score of a class
-    generation: Mapping[str, Any] = MappingProxyType({})  # how a folder says to generate, where the caller does not
+    main: StackConfig  # the stack whose ``init`` fresh weights are drawn by
+    labels: Sequence[str] = ()  # names of the head's classes, from a folder
+    multi_label: bool = False  # True if an input may have several classes, or none
+    regression: bool = False  # True if the head's only output is a number, not the score of a class
+    generation: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # a folder's generation config; the caller's options override it
     source_ids: Mapping[str, Any] = MappingProxyType({})  # token ids in generation_config.json of the source
     source_config: Mapping[str, Any] = MappingProxyType({})  # config.json of the source; unknown keys are saved again
-    layout: str = ""  # the family whose layout the model was read from, and is written in where that can say it
+    layout: str = ""  # model type whose layout the model was read from, and is written in if that can express it
     fresh: Sequence[str] = ()  # parameters of a loaded model that were drawn anew: an untrained head
     source: str = ""  # where the weights were read from: a folder's whole path, or the Hub's "org/name@revision"
     fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
-    watchers: Sequence[Any] = ()  # who is told of each step of a generation: see heedful.inspection.record
+    watchers: Sequence[Any] = ()  # called at each step of a generation: see heedful.inspection.record
     kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def begin(self) -> None:
-        """Draw all weights anew (see ``heedful.stack.initialise``); on the meta device there is nothing to draw."""
+        """Draws all weights anew (see ``heedful.stack.initialise``), except on the meta device."""
         if self.device.type != "meta":
             initialise(self, self.main)
 
     def __getstate__(self) -> dict[str, Any]:
-        """State to copy and pickle: everything except observers."""
+        """Returns the state to copy and pickle: everything except watchers."""
         return {name: value for name, value in self.__dict__.items() if name != "watchers"}
 
     @property
@@ -65,20 +67,20 @@ class Model(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights."""
+        """Type of the weights."""
         return next(self.parameters()).dtype
 
     @property
     def tokens_read(self) -> slice:
-        """The real tokens of a sequence that the head reads: all, where it does not say."""
+        """Real tokens of a sequence that the head reads; default all."""
         return getattr(self.head, "tokens_read", ALL_TOKENS)
 
     def count(self) -> int:
-        """The number of parameters: ties once, no buffers."""
+        """Returns the number of parameters: tied ones once, no buffers."""
         return sum(p.numel() for p in self.parameters()) + self.prepacked
 
     def whole(self, purpose: str) -> None:
-        """Raises where the weights are prepacked, and so cannot serve ``purpose``."""
+        """Raises ``HeedfulError`` if the model is optimised for inference, which excludes ``purpose``."""
         if self.optimised:
             raise HeedfulError(
                 f"the model was optimised for inference, in {self.optimised}; to {purpose}, load it anew with "
@@ -86,29 +88,29 @@ class Model(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """The plan of kernels, where one was applied."""
+        """Returns the plan of kernels, if one was applied."""
         return "" if self.kernels == "auto" else f"kernels={self.kernels!r}"
 
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
-        """Token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
+        """Generates the token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
         from heedful.generation import generate
 
         return generate(self, ids, mask, defaults=self.generation, **options)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_size: int | str = "5GB") -> None:
-        """Write the model as a folder, or of a model with an adapter that alone: see ``heedful.pretrained.save``."""
+        """Writes the model as a folder, or only its adapter if it has one: see ``heedful.pretrained.save``."""
         from heedful.pretrained import save
 
         save(self, folder, max_shard_size=max_shard_size)
 
     def push_to_hub(self, name: str, *, private: bool = False, revision: str | None = None) -> str:
-        """Send the model to the Hub and return its address there: see ``heedful.pretrained.push``.
+        """Uploads the model to the Hub and returns its address: see ``heedful.pretrained.push``.
 
-        The tokenizer is not part of a model: ``push`` sends a whole folder.
+        The tokenizer is not part of a model; ``push`` uploads a whole folder.
         """
         from heedful.pretrained import push
 
-        with TemporaryDirectory() as made:
-            folder = Path(made) / name.rpartition("/")[2]
+        with TemporaryDirectory() as temporary:
+            folder = Path(temporary) / name.rpartition("/")[2]
             self.save_pretrained(folder)
             return push(folder, name, private=private, revision=revision)

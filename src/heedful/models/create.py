@@ -37,33 +37,33 @@ HEADS: dict[str, type[Head]] = {
 
 
 def head_config(config: ModelConfig, head: str | None, num_labels: int | None = None) -> Head:
-    """The head named ``head`` (None: the configuration's own), with ``num_labels`` classes where it has classes.
+    """Returns the head named ``head`` (None: the configuration's own), with ``num_labels`` classes.
 
-    A sequence head pools as the family does: a decoder its last token, an encoder its first, through the pooler where
-    the configuration has one.
+    A sequence head pools as is usual in the family: a decoder the last token, an encoder the first, through the pooler
+    if the configuration has one.
     """
-    made = config.head
+    chosen = config.head
     if head is not None:
         name = head.lower().replace("_", "-")
         if name not in HEADS:
             raise HeedfulError(f"unknown head {head!r}; {nearest(name, HEADS)}")
-        made = HEADS[name]()
-        if isinstance(made, SequenceHead):
+        chosen = HEADS[name]()
+        if isinstance(chosen, SequenceHead):
             if isinstance(config, DecoderConfig):
-                made = replace(made, pooling="last", pooler=False, bias=False, dropout=0.0)
+                chosen = replace(chosen, pooling="last", pooler=False, bias=False, dropout=0.0)
             elif not (isinstance(config, EncoderConfig) and config.head == NoHead(pooler=True)):
-                made = replace(made, pooler=False)
+                chosen = replace(chosen, pooler=False)
     if num_labels is None:
-        return made
-    if not isinstance(made, SequenceHead | TokenHead | ImageHead):
-        raise HeedfulError(f"num_labels={num_labels}, but a {made.kind!r} head has no labels; give head= as well")
-    return replace(made, labels=num_labels)
+        return chosen
+    if not isinstance(chosen, SequenceHead | TokenHead | ImageHead):
+        raise HeedfulError(f"num_labels={num_labels}, but a {chosen.kind!r} head has no labels; give head= as well")
+    return replace(chosen, labels=num_labels)
 
 
 def create(
     name: str | ModelConfig, head: str | None = None, num_labels: int | None = None, seed: int | None = None
 ) -> Model:
-    """A model with fresh weights.
+    """Returns a model with fresh weights.
 
     Args:
         name: a preset's name (``heedful presets`` lists them) or a configuration.

@@ -1,4 +1,4 @@
-"""The decoder family (GPT-2, Llama): every token sees those before it."""
+"""Decoder family (GPT-2, Llama): every token attends to itself and the tokens before it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class Decoder(Model):
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real, after ``cache``; others than
-        ``tokens_read`` of each sequence may be zeros.
+        """Returns the final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real, after ``cache``.
+
+        Rows of tokens other than ``tokens_read`` may be zeros.
         """
         return self.decoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
-        """Output of the head: logits (B, T, V) for a language model."""
+        """Returns the output of the head: logits (B, T, V) for a language model."""
         return self.head(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)

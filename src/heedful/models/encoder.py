@@ -1,4 +1,4 @@
-"""The encoder family (BERT): every token sees every other."""
+"""Encoder family (BERT): every token attends to all tokens."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ class Encoder(Model):
         *,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """The final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real; others than ``tokens_read``
-        of each sequence may be zeros.
+        """Returns the final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real.
+
+        Rows of tokens other than ``tokens_read`` may be zeros.
         """
         return self.encoder(self.embedding(ids, segments), mask, tokens_read=tokens_read)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Output of the head."""
+        """Returns the output of the head."""
         return self.head(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)

@@ -1,4 +1,4 @@
-"""The encoder-decoder family (the paper's Transformer, T5, BART, Marian)."""
+"""Encoder-decoder family (the paper's Transformer, T5, BART, Marian)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.stack import Stack
 
 
 class EncoderDecoder(Model):
-    """source → embedding → encoder; target → embedding → decoder that also looks at the encoder → head.
+    """source → embedding → encoder; target → embedding → decoder with cross-attention → head.
 
     Vaswani et al. 2017. ``target`` is the decoder's *input*, start token included; nothing is shifted inside.
 
@@ -38,7 +38,7 @@ class EncoderDecoder(Model):
         self.begin()
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The encoder's final stream (B, S, D) of ``source`` (B, S), of which ``mask`` (B, S) are real."""
+        """Returns the encoder's final stream (B, S, D) of ``source`` (B, S), of which ``mask`` (B, S) are real."""
         return self.encoder(self.embedding(source), mask)
 
     def decode(
@@ -50,18 +50,18 @@ class EncoderDecoder(Model):
         *,
         cache: NoCache | None = None,
     ) -> Tensor:
-        """The decoder's final stream (B, T, D) of ``target`` (B, T) over ``memory`` (B, S, D), after ``cache``."""
+        """Returns the final stream (B, T, D) of ``target`` (B, T), over ``memory`` (B, S, D) and ``cache``."""
         x = self.target_embedding(target)
         return self.decoder(x, target_mask, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def hidden(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """The decoder's final stream (B, T, D)."""
+        """Returns the decoder's final stream (B, T, D)."""
         return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
 
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Output of the head: logits (B, T, V)."""
+        """Returns the output of the head: logits (B, T, V)."""
         return self.head(self.hidden(source, target, source_mask, target_mask), target_mask)

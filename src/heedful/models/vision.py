@@ -1,4 +1,4 @@
-"""The vision family (ViT, DeiT): an encoder over image patches."""
+"""Vision family (ViT, DeiT): an encoder over image patches."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class VisionTransformer(Model):
         self.begin()
 
     def hidden(self, pixels: Tensor, *, tokens_read: slice = ALL_TOKENS) -> Tensor:
-        """The final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first; others than
-        ``tokens_read`` may be zeros.
+        """Returns the final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first.
+
+        Rows of tokens other than ``tokens_read`` may be zeros.
         """
         return self.encoder(self.embedding(pixels), tokens_read=tokens_read)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Output of the head: class logits (B, labels)."""
+        """Returns the output of the head: class logits (B, labels)."""
         return self.head(self.hidden(pixels, tokens_read=self.tokens_read))
