@@ -168,7 +168,7 @@ def test_lines_are_as_thick_as_the_weights():
 
 
 def test_too_many_lines_and_maps_are_refused():
-    with pytest.raises(HeedfulError, match="61 queries and 61 keys cannot be read; draw the matrix"):
+    with pytest.raises(HeedfulError, match="61 queries and 61 keys are not readable; draw the matrix"):
         figures.heads(random_maps(1, 1, 61, 61), 0, 0, "t")
     with pytest.raises(HeedfulError, match="1,025 maps"):
         figures.model(random_maps(41, 25, 1, 1), "t")

@@ -62,7 +62,7 @@ def inspect(
 ) -> None:
     """Look inside a model: attention, generation step by step, predictions of each layer, and more."""
     check_model(model)
-    from heedful.views.inspect.request import Request, called, check_format
+    from heedful.views.inspect.request import Request, check_format, model_name
 
     if out is not None:
         check_format(out)
@@ -83,7 +83,7 @@ def inspect(
         print(to_json({"model": model, "view": look.view, "title": look.title, **look.data}))
     if json and out is None:
         return
-    path = look.save(out or f"{called(model)}.{look.view}.html")
+    path = look.save(out or f"{model_name(model)}.{look.view}.html")
     print(path, file=sys.stderr if json else sys.stdout)
     if show:
         import webbrowser

@@ -34,7 +34,7 @@ def test_a_folder_a_model_and_both(made: Make) -> None:
     for alone in ((model,), (folder, model)):
         with pytest.raises(heedful.HeedfulError, match=r"\(model, folder\)"):
             heedful.inspect(alone, TEXT)  # type: ignore[arg-type]
-    with pytest.raises(heedful.HeedfulError, match="move the model itself"):
+    with pytest.raises(heedful.HeedfulError, match="move a model in memory"):
         heedful.inspect(model, TEXT, device="cpu")
 
 
@@ -74,18 +74,18 @@ def test_words_of_decoding(made: Make) -> None:
         heedful.inspect(made("encoder"), TEXT, layer=[1])
     with pytest.raises(heedful.HeedfulError, match="unknown option 'num_beam'; did you mean 'num_beams'"):
         heedful.inspect(made("decoder"), TEXT, view="steps", num_beam=2)
-    with pytest.raises(heedful.HeedfulError, match="num_return_sequences: one text is looked at"):
+    with pytest.raises(heedful.HeedfulError, match="num_return_sequences must be 1"):
         heedful.inspect(made("decoder"), TEXT, view="steps", num_beams=2, num_return_sequences=2)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queries": (5, 2)}, "queries (5, 2) are no places"),
-        ({"keys": (-3, 2)}, "keys (-3, 2) are no places"),
-        ({"keys": [1, 2, 3]}, "keys [1, 2, 3] are no places"),
+        ({"queries": (5, 2)}, "queries (5, 2) is no range"),
+        ({"keys": (-3, 2)}, "keys (-3, 2) is no range"),
+        ({"keys": [1, 2, 3]}, "keys [1, 2, 3] is no range"),
         ({"layers": []}, "layers is empty; give numbers from 0 to 1"),
-        ({"heads": [-1]}, "head -1 is not there: the model's heads are 0 to 3"),
+        ({"heads": [-1]}, "no head -1; the model's heads are 0 to 3"),
     ],
 )
 def test_wrong_places(made: Make, options: dict[str, object], said: str) -> None:

@@ -13,46 +13,45 @@ from heedful.views.svg import LINE, label, thread, titled
 from heedful.views.text import cut, visible, width
 
 NAMED = 100  # pieces a side that are drawn one by one; of more, block means
-BLOCKS = 128  # a side
-LINED = 60  # pieces a side between which lines are drawn
-FAINT = 0.05  # weights below draw no line
-ROW = 25  # from one piece to the next below, beside lines
-THUMB, LARGE = 72, 150  # pixels of one map in the sheet of all, and where there are few heads
+BLOCKS = 128  # blocks a side
+LINED = 60  # pieces a side of a figure with lines
+FAINT = 0.05  # smaller weights have no line
+ROW = 25  # pixels from one piece to the next, beside lines
+THUMB, LARGE = 72, 150  # pixels of a map in the sheet of all maps; LARGE for few heads
 SHEET = 40_000  # cells of all maps in the sheet together
 STEPS = 32  # shades in the sheet
-MAPS = 1024  # in the sheet
+MAPS = 1024  # maps in the sheet
 
 
 def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str = "") -> str:
-    """One head's weights as a heat map: a row a query, a column a key, the weight as shade and, where it fits, in %.
+    """Returns one head's weights as a heat map: a row a query, a column a key, shades and, if they fit, numbers in %.
 
-    Of more than 100 pieces a side the means over blocks are drawn, against positions. Where ``maps`` is a window of a
-    longer text, its overview stands beside, with the window framed.
+    Of more than 100 pieces a side, means over blocks are drawn, with positions instead of names. If ``maps`` is a
+    window of a longer text, its overview is drawn beside it, with a frame around the window.
 
     Args:
         maps: the weights.
-        layer: by its number in the model.
-        head: by its number in the model; ``None`` is the mean over the heads given.
+        layer: number in the model.
+        head: number in the model; ``None`` is the mean over the heads of ``maps``.
         title: the heading; by default the name of the maps.
 
     Raises:
-        HeedfulError: a layer or a head that is not there.
+        HeedfulError: an unknown layer or head.
     """
-    weights, where = np.asarray(maps.map(layer, head), dtype=np.float64), _where(maps, layer, head)
+    weights, name = np.asarray(maps.map(layer, head), dtype=np.float64), _map_name(maps, layer, head)
     sums = "; each row sums to 1" if np.allclose(weights.sum(axis=1), 1, atol=1e-3) else ""
-    notes = [f"{where}; {span(maps)}queries down, keys across{sums}", maps.note]
     rows, columns = weights.shape
     if max(rows, columns) <= NAMED:
-        parts, size, noted = _named_cells(maps, weights)
+        parts, size, note = _named_cells(maps, weights)
     else:
-        parts, size, noted = _block_cells(weights, maps.rows[0], maps.columns[0])
-    notes[1:1] = [noted]
+        parts, size, note = _block_cells(weights, maps.rows[0], maps.columns[0])
+    notes = [f"{name}; {span(maps)}queries down, keys across{sums}", note, maps.note]
     if maps.overview is not None and not maps.whole:
-        stack = np.asarray(maps.overview[maps.layers.index(layer)], dtype=np.float64)
-        whole = stack.mean(axis=0) if head is None else stack[maps.heads.index(head)]
-        more, beside = _beside(maps, whole, size[0] + 40)
-        parts, size = parts + more, (size[0] + 40 + beside[0], max(size[1], beside[1]))
-    return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights))
+        by_head = np.asarray(maps.overview[maps.layers.index(layer)], dtype=np.float64)
+        overview = by_head.mean(axis=0) if head is None else by_head[maps.heads.index(head)]
+        more, overview_size = _overview(maps, overview, size[0] + 40)
+        parts, size = parts + more, (size[0] + 40 + overview_size[0], max(size[1], overview_size[1]))
+    return figure(title or visible(maps.name), notes, size, parts, _strongest(maps, weights))
 
 
 def _named_cells(maps: AttentionMaps, weights: Values) -> tuple[list[str], tuple[float, float], str]:
@@ -65,10 +64,10 @@ def _named_cells(maps: AttentionMaps, weights: Values) -> tuple[list[str], tuple
     middles = [left + (c + 0.5) * side for c in range(columns)]
     tops = [top + (r + 0.5) * side for r in range(rows)]
     parts = along(keys, middles, top, side, wide) + down(queries, left - 8, tops, wide)
-    written = side >= 28
-    shares, peak = (weights, 1.0) if written else _lifted(weights)
+    has_numbers = side >= 28
+    shares, peak = (weights, 1.0) if has_numbers else _scaled(weights)
     parts += shaded(shares, (left, top), (side, side))
-    if written:
+    if has_numbers:
         parts += [
             number(f"{100 * w:.0f}", w, middles[c], tops[r])
             for r, row in enumerate(weights)
@@ -76,15 +75,16 @@ def _named_cells(maps: AttentionMaps, weights: Values) -> tuple[list[str], tuple
             if w >= 0.01
         ]
     bottom = top + rows * side
-    parts += scale("0", "1" if written else f"{100 * peak:.2g} %", left, bottom + 12)
+    parts += scale("0", "1" if has_numbers else f"{100 * peak:.2g} %", left, bottom + 12)
     size = max(left + columns * side, overhang(keys, middles, side, wide), left + 160), bottom + 26
-    return parts, size, "numbers are weights in %, from 1 % on" if written else f"the darkest is {100 * peak:.2g} %"
+    note = "numbers are weights in %, from 1 % on" if has_numbers else f"the darkest is {100 * peak:.2g} %"
+    return parts, size, note
 
 
 def _block_cells(weights: Values, first_row: int, first_column: int) -> tuple[list[str], tuple[float, float], str]:
     rows, columns = weights.shape
     tall, broad = min(rows, BLOCKS), min(columns, BLOCKS)
-    means, peak = _lifted(block_means(weights, tall, broad))
+    means, peak = _scaled(block_means(weights, tall, broad))
     side = max(3, round(480 / max(tall, broad)))
     left, top = 14 + width(f"{first_row + rows:,}", 11), 22
     parts = shaded(means, (left, top), (side, side), gap=0)
@@ -100,7 +100,7 @@ def _block_cells(weights: Values, first_row: int, first_column: int) -> tuple[li
 def _positions(
     row: int, rows: int, column: int, columns: int, at: tuple[float, float], size: tuple[float, float]
 ) -> list[str]:
-    """Returns the first and last positions, and three between, along both sides of a map of blocks."""
+    """Returns labels of five positions, first to last, along both sides of a map of blocks."""
     (left, top), (wide, high) = at, size
     parts = []
     for share in (0, 0.25, 0.5, 0.75, 1):
@@ -113,12 +113,12 @@ def _positions(
     return parts
 
 
-def _beside(maps: AttentionMaps, whole: Values, x: float) -> tuple[list[str], tuple[float, float]]:
-    """Returns the overview at ``x``, with the window framed."""
+def _overview(maps: AttentionMaps, overview: Values, x: float) -> tuple[list[str], tuple[float, float]]:
+    """Returns the overview at ``x`` with a frame around the window, and its size."""
     total, across = len(maps.queries), len(maps.keys)
-    means, peak = _lifted(whole)
-    side = max(2, round(220 / max(whole.shape)))
-    wide, high = whole.shape[1] * side, whole.shape[0] * side
+    means, peak = _scaled(overview)
+    side = max(2, round(220 / max(overview.shape)))
+    wide, high = overview.shape[1] * side, overview.shape[0] * side
     left, top = x + 14 + width(f"{total:,}", 11), 44
     frame = [
         left + wide * maps.columns[0] / across,
@@ -141,18 +141,17 @@ def _beside(maps: AttentionMaps, whole: Values, x: float) -> tuple[list[str], tu
 
 
 def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str = "") -> str:
-    """One head's weights as lines from the queries on the left to the keys on the right, as thick as the weight.
+    """Returns one head's weights as lines from the queries (left) to the keys (right), as thick as the weight.
 
-    Weights below 5 % draw no line; where a query has no line, none of its weights reaches that. Arguments as of
-    ``matrix``.
+    Weights below 5 % have no line. Arguments are those of ``matrix``.
 
     Raises:
-        HeedfulError: a layer or a head that is not there, or over 60 pieces a side.
+        HeedfulError: an unknown layer or head, or over 60 pieces a side.
     """
     weights = np.asarray(maps.map(layer, head), dtype=np.float64)
     if max(weights.shape) > LINED:
         raise HeedfulError(
-            f"lines between {weights.shape[0]} queries and {weights.shape[1]} keys cannot be read; draw the matrix,"
+            f"lines between {weights.shape[0]} queries and {weights.shape[1]} keys are not readable; draw the matrix,"
             f" or choose at most {LINED} of each (queries, keys)"
         )
     queries, keys = _pieces(maps)
@@ -170,71 +169,71 @@ def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str =
         parts.append(thread(left, starts[t], right, ends[s], weights[t, s]))
     parts += down(queries, left - 8, starts)
     parts += [label(cut(key, 160, 13), right + 8, y + 4.5, "piece") for key, y in zip(keys, ends, strict=True)]
-    left_out = f"; weights below {100 * FAINT:.0f} % are not drawn"
+    omission = f"weights below {100 * FAINT:.0f} % are not drawn"
     notes = [
-        f"{_where(maps, layer, head)}; {span(maps)}the thicker a line, the larger the weight{left_out}",
+        f"{_map_name(maps, layer, head)}; {span(maps)}the thicker a line, the larger the weight; {omission}",
         maps.note,
     ]
     size = right + 8 + max(widest(keys), width("key", 11)), 22 + ROW * most
-    return figure(title or visible(maps.name), notes, size, parts, _most(maps, weights), LINE)
+    return figure(title or visible(maps.name), notes, size, parts, _strongest(maps, weights), LINE)
 
 
-def _lifted(means: Values) -> tuple[Values, float]:
-    """Weights as shares of the largest, and that: among many keys, and as means of blocks, they are small."""
+def _scaled(means: Values) -> tuple[Values, float]:
+    """Returns weights divided by the largest, and the largest: weights on many keys, or of blocks, are small."""
     peak = float(means.max())
     return means / max(peak, 1e-12), peak
 
 
 def _pieces(maps: AttentionMaps) -> tuple[list[str], list[str]]:
-    """Returns the window's queries and keys as they are shown."""
+    """Returns the window's queries and keys without control characters."""
     return [visible(p) for p in maps.queries[slice(*maps.rows)]], [visible(p) for p in maps.keys[slice(*maps.columns)]]
 
 
-def _where(maps: AttentionMaps, layer: int, head: int | None) -> str:
-    who = (
+def _map_name(maps: AttentionMaps, layer: int, head: int | None) -> str:
+    head_name = (
         f"head {head}" if head is not None else f"mean of {len(maps.heads)} heads" if len(maps.heads) > 1 else "1 head"
     )
-    return f"{visible(maps.name)}, layer {layer}, {who}"
+    return f"{visible(maps.name)}, layer {layer}, {head_name}"
 
 
 def span(maps: AttentionMaps) -> str:
-    """Names the window that is drawn, if it is not the whole."""
+    """Returns the window's queries and keys in words, "" for the whole text."""
     if maps.whole:
         return ""
     (top, bottom), (left, right) = maps.rows, maps.columns
     return f"queries {top}–{bottom - 1} of {len(maps.queries):,}, keys {left}–{right - 1} of {len(maps.keys):,}; "
 
 
-def _most(maps: AttentionMaps, weights: Values) -> str:
-    """Describes the strongest key of each of the first forty queries."""
+def _strongest(maps: AttentionMaps, weights: Values) -> str:
+    """Returns the strongest key of each of the first forty queries, in words."""
     queries, keys = _pieces(maps)
-    told = [
+    strongest = [
         f"{query}: {keys[int(row.argmax())]} {100 * row.max():.0f} %"
         for query, row in zip(queries, weights, strict=True)
     ]
-    rest = f"; and {len(told) - 40} more" if len(told) > 40 else ""
-    return "Attends to most: " + "; ".join(told[:40]) + rest
+    rest = f"; and {len(strongest) - 40} more" if len(strongest) > 40 else ""
+    return "Strongest key of each query: " + "; ".join(strongest[:40]) + rest
 
 
 def model(maps: AttentionMaps, title: str = "") -> str:
-    """Every layer and head at a glance: a row a layer, a column a head, each map small, queries down, keys across.
+    """Returns small maps of every layer and head: a row a layer, a column a head; queries down, keys across.
 
-    Where a map has more cells than are drawn (32 a side, fewer where there are many maps) its block means are, shaded
-    against the largest of the map, so that the shape of a long text's pattern is seen; the picture says so.
+    If a map has more than 32 cells a side (fewer with many maps), its block means are drawn, shaded relative to the
+    largest of the map, so that the pattern of a long text is visible; the figure says so.
 
     Raises:
         HeedfulError: over 1,024 maps.
     """
     layers, heads, rows, columns = maps.weights.shape
     if layers * heads > MAPS:
-        raise HeedfulError(f"{layers * heads:,} maps in one picture cannot be told apart; choose at most {MAPS:,}")
+        raise HeedfulError(f"{layers * heads:,} maps in one figure cannot be told apart; choose at most {MAPS:,}")
     most = min(32, max(4, math.isqrt(SHEET // (layers * heads))))
     weights = np.asarray(maps.weights, dtype=np.float64)
-    noted = f"the shade is the weight, in {STEPS} steps"
+    shading = f"the shade is the weight, in {STEPS} steps"
     if max(rows, columns) > most:
         means = block_means(weights, min(rows, most), min(columns, most))
         weights = means / np.maximum(means.max(axis=(2, 3), keepdims=True), 1e-12)
-        noted = (
+        shading = (
             f"{rows:,} × {columns:,} weights each, as the means of {means.shape[2]} × {means.shape[3]} blocks; the"
             f" shade is a block's share of its map's largest, in {STEPS} steps"
         )
@@ -255,7 +254,7 @@ def model(maps: AttentionMaps, title: str = "") -> str:
             parts.append(titled(f"layer {layer}, head {head}", "".join(cells)))
     notes = [
         f"{layers} layer{'s' * (layers > 1)} × {heads} head{'s' * (heads > 1)}; {span(maps)}queries down, keys across;"
-        f" {noted}",
+        f" {shading}",
         maps.note,
     ]
     size = left + (heads - 1) * step + wide, 18 + layers * pitch - 8

@@ -1,4 +1,4 @@
-"""The table of views: the models that have each, and its options and inputs. No torch here."""
+"""The table of views: the models that each supports, its options and inputs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heedful.config import (
     VisionConfig,
 )
 
-# --------------------------------------------------------------------------------------------- what a model is, briefly
+# --------------------------------------------------------------------------------------------------- kinds of models
 
 
 def stacks_of(config: ModelConfig) -> dict[str, StackConfig]:
@@ -28,32 +28,32 @@ def stacks_of(config: ModelConfig) -> dict[str, StackConfig]:
 
 
 def writes(config: ModelConfig) -> bool:
-    """Returns whether the model generates text."""
+    """Returns True if the model generates text."""
     return isinstance(config, DecoderConfig | EncoderDecoderConfig) and isinstance(config.head, LanguageHead)
 
 
 def speaks(config: ModelConfig) -> bool:
-    """Returns whether the model's head gives a probability to each token of the vocabulary, at each place."""
+    """Returns True if the model's head predicts a token at each position."""
     return isinstance(config.head, LanguageHead | MaskedHead)
 
 
 def translates(config: ModelConfig) -> bool:
-    """Returns whether the model reads one text and writes another."""
+    """Returns True if the model reads one text and writes another."""
     return isinstance(config, EncoderDecoderConfig) and not isinstance(config.head, SequenceHead)
 
 
 def classifies(config: ModelConfig) -> bool:
-    """Returns whether the model's answer is a class."""
+    """Returns True if the model predicts a class."""
     return isinstance(config.head, SequenceHead | ImageHead)
 
 
 def sees(config: ModelConfig) -> bool:
-    """Returns whether the model looks at images."""
+    """Returns True if the model's inputs are images."""
     return isinstance(config, VisionConfig)
 
 
 def reads(config: ModelConfig) -> bool:
-    """Returns whether the model reads text."""
+    """Returns True if the model's inputs are texts."""
     return not sees(config)
 
 
@@ -61,7 +61,7 @@ def _explains(config: ModelConfig) -> bool:
     return writes(config) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
 
 
-def _has_places(config: ModelConfig) -> bool:
+def _has_positions(config: ModelConfig) -> bool:
     return not all(isinstance(stack.position, NoPosition) for stack in stacks_of(config).values())
 
 
@@ -70,15 +70,15 @@ def _has_places(config: ModelConfig) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A view: where it lives, which models have it, and what it takes.
+    """A view: its function, the models that it supports, its options and number of inputs.
 
     Attributes:
         home: "module:function" of its function ``(OpenedModel, Request) -> InspectionResult``.
-        shows: what is to be seen, in a few words.
-        has: whether a model of a configuration has it.
-        whose: those models, in words.
+        shows: description in a few words.
+        has: returns True for the configuration of a supported model.
+        whose: the supported models, in words.
         takes: the options that have an effect, of ``OPTIONS``.
-        least, most: how many inputs; None: any number.
+        least, most: number of inputs; None is any number.
     """
 
     home: str
@@ -117,23 +117,23 @@ VIEWS: dict[str, View] = {
     ),
     "lens": View(
         home="heedful.views.inspect.lens_view:look",
-        shows="what every layer would say",
+        shows="the predictions of every layer",
         has=speaks,
         whose="language models",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(
         home="heedful.views.inspect.image_view:look",
-        shows="an image's patches and what looks at them",
+        shows="an image's patches and the attention to them",
         has=lambda config: sees(config) and isinstance(config.head, ImageHead),
         whose="image classifiers",
         takes=frozenset({"layers", "heads"}),
     ),
     "gradient": View(
         home="heedful.views.inspect.gradient_views:look_at_gradient",
-        shows="which parts of the input the answer hangs on",
+        shows="how much each part of the input contributes to the prediction",
         has=_explains,
-        whose="models that write, classify or fill in",
+        whose="models that write, classify or fill masks",
         takes=frozenset({"target", "decoding"}),
     ),
     "embeddings": View(
@@ -144,7 +144,7 @@ VIEWS: dict[str, View] = {
     ),
     "similarity": View(
         home="heedful.views.inspect.vector_views:look_at_similarity",
-        shows="how alike several inputs are to the model",
+        shows="how similar several inputs are to the model",
         has=lambda config: True,
         whose="any model",
         least=2,
@@ -152,15 +152,15 @@ VIEWS: dict[str, View] = {
     ),
     "positions": View(
         home="heedful.views.inspect.vector_views:look_at_positions",
-        shows="how alike the positions are",
-        has=_has_places,
-        whose="models that know positions",
+        shows="how similar the positions are",
+        has=_has_positions,
+        whose="models with positions",
         least=0,
         most=0,
     ),
     "filters": View(
         home="heedful.views.inspect.vector_views:look_at_filters",
-        shows="what the patch projection looks for",
+        shows="the filters of the patch projection",
         has=sees,
         whose="models of images",
         least=0,
@@ -168,7 +168,7 @@ VIEWS: dict[str, View] = {
     ),
     "importance": View(
         home="heedful.views.inspect.gradient_views:look_at_importance",
-        shows="which heads the loss hangs on",
+        shows="how much the loss depends on each head",
         has=lambda config: writes(config) or classifies(config),
         whose="models that write text or classify",
         takes=frozenset({"target", "decoding"}),

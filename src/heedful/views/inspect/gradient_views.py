@@ -1,7 +1,7 @@
 """The views of gradients: gradient × input of each token or patch, and the importance of each head.
 
-A classifier's answer is one number, and so is the next token of a text: a value for each piece of the input. What an
-encoder-decoder writes is explained token by token: a table of target pieces by source pieces.
+For a class, or the next token of a text, each input piece has one value. For the text of an encoder-decoder, each
+target piece has a row of values, one for each source piece.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
 
-MOST = 48  # target tokens that are explained: each is a forward and a backward of its own
-DRAWN = 500  # pieces of one picture, and of its table
+MOST = 48  # target tokens that are explained; each needs a forward and a backward pass
+DRAWN = 500  # pieces of a figure, and of its table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explained:
-    """Attribution: an answer, and the value of each input piece for it.
+class Explanation:
+    """Gradient × input of each input piece for a prediction.
 
-    ``values`` is (pieces,) for one answer, (answers, pieces) for several, (rows, columns) for the patches of an image.
+    ``values`` is (pieces,) for one prediction, (predictions, pieces) for several, (rows, columns) for image patches.
     """
 
     answer: Sequence[str]
@@ -47,29 +47,29 @@ class Explained:
 
 
 def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
-    """One input and the answer in question."""
+    """Returns the view of one input and a prediction."""
     reading = read(opened, request.inputs[0], request)
-    found = shown = explained(opened, reading, request)
-    if found.values.ndim == 1 and len(found.pieces) > DRAWN:
-        said = f"Drawn are the last {DRAWN:,} of {len(found.pieces):,} pieces; --json has all."
-        found = replace(found, note=f"{found.note} {said}".strip())
-        shown = replace(found, pieces=found.pieces[-DRAWN:], values=found.values[-DRAWN:])
+    explanation = shown = explain(opened, reading, request)
+    if explanation.values.ndim == 1 and len(explanation.pieces) > DRAWN:
+        note = f"Drawn are the last {DRAWN:,} of {len(explanation.pieces):,} pieces; --json has all."
+        explanation = replace(explanation, note=f"{explanation.note} {note}".strip())
+        shown = replace(explanation, pieces=explanation.pieces[-DRAWN:], values=explanation.values[-DRAWN:])
     title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
         "input": reading.name,
-        "answer": list(found.answer),
-        "pieces": list(found.pieces),
-        "values": found.values,
-        "note": found.note,
+        "answer": list(explanation.answer),
+        "pieces": list(explanation.pieces),
+        "values": explanation.values,
+        "note": explanation.note,
     }
-    caption = "gradient × input" + (f" → {found.answer[0].strip()}" if len(found.answer) == 1 else "")
+    caption = "gradient × input" + (f" → {explanation.answer[0].strip()}" if len(explanation.answer) == 1 else "")
     return InspectionResult.drawn(
         title, request.view, data, caption=caption, draw=partial(_gradient_svg, shown), table=_gradient_table(shown)
     )
 
 
-def explained(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
-    """Gradient × input for the answer that was asked for, or the likeliest."""
+def explain(opened: OpenedModel, reading: ModelInput, request: Request) -> Explanation:
+    """Returns gradient × input for the requested prediction, or the likeliest."""
     config = opened.model.config
     if sees(config) or classifies(config):
         return _class(opened, reading, request)
@@ -78,49 +78,47 @@ def explained(opened: OpenedModel, reading: ModelInput, request: Request) -> Exp
     return _token(opened, reading, request)
 
 
-def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
+def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explanation:
     config, number = opened.model.config, label_of(opened, reading, request)
-    found = gradient_x_input(opened.model, *reading.arguments, label=number)
+    attribution = gradient_x_input(opened.model, *reading.arguments, label=number)
     answer, note = [opened.labels[number]], opened.untrained
-    values = _numbers(found)
+    values = _numbers(attribution)
     if isinstance(config, VisionConfig):
         values, pieces = values[config.patches.prefix_tokens :].reshape(grid(opened.model)), reading.read["encoder"]
-        return Explained(
+        return Explanation(
             answer=answer,
             pieces=pieces[config.patches.prefix_tokens :],
             values=values,
             note=note,
             pixels=reading.pixels,
         )
-    if found.target is not None:  # its decoder reads the text again, one place further: each token's two values add up
-        again = found.target[0].float().cpu().numpy()
-        values = values + np.append(again[1:], 0.0).astype(values.dtype)
-    return Explained(answer=answer, pieces=next(iter(reading.read.values())), values=values, note=note)
+    if attribution.target is not None:  # the decoder reads the text too, shifted by one: each token has two values
+        shifted = attribution.target[0].float().cpu().numpy()
+        values = values + np.append(shifted[1:], 0.0).astype(values.dtype)
+    return Explanation(answer=answer, pieces=next(iter(reading.read.values())), values=values, note=note)
 
 
 def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
-    """Returns the number of the label that was asked for; by default the likeliest for the input."""
+    """Returns the id of the requested label, by default the likeliest."""
     if request.target is not None:
         if request.target not in opened.labels:
-            raise HeedfulError(
-                f"no label {request.target!r} among the model's; {nearest(request.target, opened.labels)}"
-            )
+            raise HeedfulError(f"the model has no label {request.target!r}; {nearest(request.target, opened.labels)}")
         return opened.labels.index(request.target)
     with torch.no_grad():
         return int(opened.model(*reading.arguments)[0].argmax())
 
 
-def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explained:
-    """Returns a language model's next token, a masked one's first mask, a span's best start and end."""
+def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explanation:
+    """Explains a language model's next token, a masked language model's first mask, or a span's start and end."""
     model, tokenizer, pieces = opened.model, opened.source, next(iter(reading.read.values()))
     query = -1
     if not isinstance(model.config.head, MaskedHead) and not hasattr(model, "decoder"):
-        found = gradient_x_input(model, *reading.arguments)
-        return Explained(answer=["best start + best end"], pieces=pieces, values=_numbers(found), note=opened.untrained)
+        values = _numbers(gradient_x_input(model, *reading.arguments))
+        return Explanation(answer=["best start + best end"], pieces=pieces, values=values, note=opened.untrained)
     if isinstance(model.config.head, MaskedHead):
         if tokenizer.mask is None or tokenizer.mask not in reading.ids:
             name = tokenizer.config.get("mask_token", "a mask token")
-            raise HeedfulError(f"there is nothing to fill in: write {name} in the text where the model is to guess")
+            raise HeedfulError(f"the text has no mask; write {name} in it where the model should predict")
         query = list(reading.ids).index(tokenizer.mask)
     note = ""
     if request.target is None:
@@ -132,12 +130,12 @@ def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explai
             raise HeedfulError("the target is empty; give a word")
         label = ids[0]
         note = "" if len(ids) == 1 else "The target has several pieces: the first is explained."
-    found = gradient_x_input(model, *reading.arguments, label=label, query=query)
-    return Explained(answer=pieces_of(tokenizer, [label]), pieces=pieces, values=_numbers(found), note=note)
+    values = _numbers(gradient_x_input(model, *reading.arguments, label=label, query=query))
+    return Explanation(answer=pieces_of(tokenizer, [label]), pieces=pieces, values=values, note=note)
 
 
-def _translation(opened: OpenedModel, reading: ModelInput) -> Explained:
-    """Returns each token that is written, by each piece of the source."""
+def _translation(opened: OpenedModel, reading: ModelInput) -> Explanation:
+    """Explains each target token by the source pieces."""
     rows = [
         _numbers(gradient_x_input(opened.model, *reading.arguments, label=label, query=query))
         for query, label in enumerate(reading.answer[:MOST])
@@ -145,29 +143,31 @@ def _translation(opened: OpenedModel, reading: ModelInput) -> Explained:
     notes = [reading.note]
     if len(reading.answer) > MOST:
         notes.append(f"Explained are the first {MOST} of {len(reading.answer):,} tokens.")
-    notes.append("What a token owes to those written before it is left out.")
-    return Explained(
+    notes.append("The contributions of earlier target tokens are left out.")
+    return Explanation(
         answer=reading.written[:MOST], pieces=reading.read["encoder"], values=np.stack(rows), note=" ".join(notes)
     )
 
 
-def _numbers(found: Attribution) -> Array:
-    return found.input[0].float().cpu().numpy()
+def _numbers(attribution: Attribution) -> Array:
+    return attribution.input[0].float().cpu().numpy()
 
 
-def _gradient_table(found: Explained) -> list[list[str | float]]:
-    """Returns a row a piece, a column an answer."""
-    columns = found.values if found.pixels is None and found.values.ndim == 2 else found.values.reshape(1, -1)
-    rows = zip(found.pieces, *columns.tolist(), strict=True)
-    return [["gradient × input", *found.answer], *(list(row) for row in rows)]
+def _gradient_table(explanation: Explanation) -> list[list[str | float]]:
+    """Returns a row a piece, a column a prediction."""
+    values = explanation.values
+    columns = values if explanation.pixels is None and values.ndim == 2 else values.reshape(1, -1)
+    rows = zip(explanation.pieces, *columns.tolist(), strict=True)
+    return [["gradient × input", *explanation.answer], *(list(row) for row in rows)]
 
 
-def _gradient_svg(found: Explained, *, title: str, note: str) -> str:
-    if found.pixels is not None:
-        return figures.overlay(found.pixels, found.values, title, note=note)
-    if found.values.ndim == 2:
-        return figures.heat(found.values, list(found.answer), list(found.pieces), title, signed=True, note=note)
-    return figures.saliency(list(found.pieces), found.values, title, note=note)
+def _gradient_svg(explanation: Explanation, *, title: str, note: str) -> str:
+    answer, pieces, values = list(explanation.answer), list(explanation.pieces), explanation.values
+    if explanation.pixels is not None:
+        return figures.overlay(explanation.pixels, values, title, note=note)
+    if values.ndim == 2:
+        return figures.heat(values, answer, pieces, title, signed=True, note=note)
+    return figures.saliency(pieces, values, title, note=note)
 
 
 NAMES = {
@@ -176,16 +176,16 @@ NAMES = {
     "decoder.cross_attention": "cross-attention",
 }
 IMPORTANCE_NOTE = (
-    "How fast the loss of these inputs changes as a head is turned down (Michel et al. 2019), the mean over them."
+    "Absolute gradient of the loss with respect to a gate on each head (Michel et al. 2019), mean over these inputs."
 )
 
 
 def look_at_importance(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns all inputs together: each has the loss of its own text, target or label."""
-    readings = [read(opened, one, request) for one in request.inputs]
+    """Returns the view of all inputs together; each has the loss of its own text, target or label."""
+    readings = [read(opened, item, request) for item in request.inputs]
     losses = [loss_of(opened, reading, request) for reading in readings]
-    found = head_importance(opened.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
-    kinds = kinds_of({path: values.cpu().numpy() for path, values in found.items()})
+    importance = head_importance(opened.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
+    kinds = kinds_of({path: values.cpu().numpy() for path, values in importance.items()})
     title = f"{opened.name}: {readings[0].name}" + (f" and {len(readings) - 1} more" if readings[1:] else "")
     note = " ".join(part for part in (IMPORTANCE_NOTE, readings[0].note, opened.untrained) if part)
     data: dict[str, Any] = {
@@ -198,13 +198,13 @@ def look_at_importance(opened: OpenedModel, request: Request) -> InspectionResul
 
 
 def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
-    """Returns a function that runs the model and gives the summed loss of one input."""
+    """Returns a function that runs the model and returns the summed loss of one input."""
     model = opened.model
     if classifies(model.config):
         number = label_of(opened, reading, request)
         return lambda: -model(*reading.arguments).float().log_softmax(-1)[0, number]
     if not translates(model.config) and len(reading.ids) < 2:
-        raise HeedfulError(f"{reading.name!r} is one token, which nothing predicts; give a longer text")
+        raise HeedfulError(f"{reading.name!r} is one token, so no token is predicted; give a longer text")
     answer = reading.arguments[0].new_tensor(list(reading.answer))
 
     def loss() -> Tensor:
@@ -213,10 +213,10 @@ def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
     return loss
 
 
-def kinds_of(found: dict[str, Array]) -> dict[str, Array]:
-    """(layers, heads) of each kind of attention, from a row a path."""
+def kinds_of(by_path: dict[str, Array]) -> dict[str, Array]:
+    """Returns (layers, heads) for each kind of attention, from a row for each path."""
     rows: dict[str, list[Array]] = {}
-    for path, values in found.items():
+    for path, values in by_path.items():
         stack, _, rest = path.partition(".block.")
         rows.setdefault(f"{stack}.{rest.partition('.')[2]}", []).append(values)
     named = {NAMES[kind] if len(rows) > 1 else "self-attention": np.stack(own) for kind, own in rows.items()}
@@ -232,11 +232,11 @@ def _importance_table(kinds: dict[str, Array]) -> list[list[str | float]]:
 
 
 def _importance_svg(kinds: dict[str, Array], *, title: str, note: str) -> str:
-    """One kind as a grid; several below one another, where they have as many heads; otherwise the first of them."""
+    """Returns a grid of all kinds below each other; only of the first if their numbers of heads differ."""
     name, values = next(iter(kinds.items()))
     if len(kinds) == 1:
         return figures.grid(values, title, note=note)
-    if len({one.shape[1] for one in kinds.values()}) > 1:
+    if len({by_layer.shape[1] for by_layer in kinds.values()}) > 1:
         return figures.grid(values, f"{title}: {name}", note=f"{note} Drawn is {name}; the numbers are of all kinds.")
-    rows = [f"{kind} {layer}" for kind, one in kinds.items() for layer in range(len(one))]
+    rows = [f"{kind} {layer}" for kind, by_layer in kinds.items() for layer in range(len(by_layer))]
     return figures.heat(np.concatenate(list(kinds.values())), rows, None, title, note=note, column_label="head")

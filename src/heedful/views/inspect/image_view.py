@@ -1,4 +1,4 @@
-"""An image with its patches: what each looks at, rollout, gradient × input, and what the model says."""
+"""The view image: an image with its patches, their attention, rollout, gradient × input and predicted classes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
 
-CLASSES = 5  # likeliest, told
-MOST = 64_000_000  # weights held at once: 256 MB
+CLASSES = 5  # likeliest classes to show
+MOST = 64_000_000  # weights in memory: 256 MB
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
-    """One image."""
+    """Returns the view of one image."""
     reading = read(opened, request.inputs[0], request)
     assert reading.pixels is not None
     image = image_of(opened, reading.arguments[0], reading.pixels, request)
@@ -37,7 +37,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
         "prefix": list(image.prefix),
         "layers": list(image.layers),
         "heads": list(image.heads),
-        "classes": [list(one) for one in image.classes],
+        "classes": [list(predicted) for predicted in image.classes],
         "rollout": image.rollout,
         "gradient": image.gradient,
         "weights": image.weights,
@@ -53,21 +53,23 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Request) -> ImageMaps:
-    """Returns all that the page shows; rollout is through every layer and head, whichever are shown."""
+    """Returns the page's data. Rollout is through every layer and head, also those that are not shown."""
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]
-    if (held := stack.depth * stack.heads * config.patches.tokens**2) > MOST:
-        what = f"{held:,} weights of {config.patches.tokens:,} tokens do not fit one page"
-        raise HeedfulError(f"{what}; take --view matrix with --layers and --heads")
+    if (count := stack.depth * stack.heads * config.patches.tokens**2) > MOST:
+        raise HeedfulError(
+            f"{count:,} weights of {config.patches.tokens:,} tokens do not fit one page; take --view matrix with "
+            "--layers and --heads"
+        )
     with torch.no_grad(), record(model, "attention.pattern") as seen:
-        chances = model(pixels).float().softmax(-1)[0]
+        probabilities = model(pixels).float().softmax(-1)[0]
     patterns = [seen[f"encoder.block.{layer}.attention.pattern"] for layer in range(stack.depth)]
-    through = rollout(patterns)
-    reached = class_token_overlay(through, cells) if prefix else through.mean(1).unflatten(-1, cells)
+    rolled_out = rollout(patterns)
+    overlay = class_token_overlay(rolled_out, cells) if prefix else rolled_out.mean(1).unflatten(-1, cells)
     layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
-    best = chances.topk(min(CLASSES, len(chances)))
-    slopes = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
+    best = probabilities.topk(min(CLASSES, len(probabilities)))
+    gradients = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
     return ImageMaps(
         pixels=shown,
         grid=cells,
@@ -75,19 +77,19 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
         layers=layers,
         heads=heads,
         weights=torch.stack([patterns[layer][0, heads] for layer in layers]).float().cpu().numpy(),
-        rollout=reached[0].cpu().numpy(),
+        rollout=overlay[0].cpu().numpy(),
         classes=[
-            (opened.labels[number], chance)
-            for number, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            (opened.labels[number], probability)
+            for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
-        gradient=slopes.float().reshape(cells).cpu().numpy(),
+        gradient=gradients.float().reshape(cells).cpu().numpy(),
         note=opened.untrained,
     )
 
 
 def _svg(image: ImageMaps, title: str) -> str:
-    """Returns the rollout over the image."""
-    said = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in image.classes[:1])
-    gathers = "class token" if image.prefix else "mean of all patches"
-    note = f"Rollout: how much of each patch reaches the {gathers}. {image.note}"
-    return figures.overlay(np.asarray(image.pixels), np.asarray(image.rollout), f"{title} · {said}", note=note.strip())
+    """Returns a figure of the rollout over the image."""
+    predicted = ", ".join(f"{name} {100 * probability:.0f} %" for name, probability in image.classes[:1])
+    output = "class token" if image.prefix else "mean of all patches"
+    note = f"Rollout: how much of each patch reaches the {output}. {image.note}".strip()
+    return figures.overlay(np.asarray(image.pixels), np.asarray(image.rollout), f"{title} · {predicted}", note=note)

@@ -28,37 +28,36 @@ def inspect(
     device: str | None = None,
     **decoding: Any,
 ) -> InspectionResult:
-    """Looks inside a model while it reads, or writes.
+    """Looks inside a model while it reads, or generates.
 
     Args:
-        model: a model folder, a Hub id, a model that ``from_pretrained`` opened, or ``(model, folder)``, where the
-            folder tells the tokenizer.
+        model: a model folder, a Hub id, a model of ``from_pretrained``, or ``(model, folder)`` with the tokenizer's
+            folder.
         input: a text; a pair of texts ``(text, pair)``, or one string with a tab between; an image (a path, bytes, a
             PIL image, an array); for ``view="similarity"`` a list of inputs; nothing for "positions" and "filters".
-        target: what an encoder-decoder is to write; by default what it does write. For ``view="gradient"`` and
-            "importance" of a classifier the label in question; by default the likeliest.
-        view: "heads", "model", "matrix" (attention maps); "steps" (generated text, step by step); "lens" (what every
-            layer would say); "image" (patches, overlay, rollout); "gradient" (gradient × input); "embeddings";
+        target: the target text of an encoder-decoder; by default the model generates it. For ``view="gradient"`` and
+            "importance" of a classifier the label to explain; by default the likeliest.
+        view: "heads", "model", "matrix" (attention maps); "steps" (generated text, step by step); "lens" (predictions
+            of every layer); "image" (patches, overlay, rollout); "gradient" (gradient × input); "embeddings";
             "similarity"; "positions"; "filters"; "importance" (of heads). By default "image" for image classifiers and
             "heads" for all others; an encoder-decoder's first map is its cross-attention.
         layers, heads: only this one, or these, numbered from 0.
-        queries, keys: only these places, as ``"START:END"`` or ``(start, end)``. By default all where a page can hold
-            them; of a long input the first, under an overview of the whole.
-        device: where to run; the best there is.
-        **decoding: how to write, where something is written: ``num_beams=4``, ``max_new_tokens=20``, ... as of
-            ``generate``.
+        queries, keys: only these positions, as ``"START:END"`` or ``(start, end)``. By default all that fit a page; of
+            a long input the first, with an overview of the whole.
+        device: by default the best available.
+        **decoding: options of ``generate``, if text is generated: ``num_beams=4``, ``max_new_tokens=20``, ...
 
     Returns:
         An ``InspectionResult``: ``save("x.html")`` (or .svg, .png, .pdf), ``html()``, ``svg()``, and ``data`` with the
-        numbers. Notebooks show it as it is.
+        numbers. Notebooks show it as a page.
 
     Raises:
-        HeedfulError: a view that there is not, or that the model cannot have; a layer, head or place that is not there;
-            an option without effect; an input that is empty, or that the model cannot read.
+        HeedfulError: an unknown view, or one that the model does not support; an unknown layer, head or position; an
+            option without effect; an input that is empty, or that the model cannot read.
 
     >>> import heedful
-    >>> heedful.inspect("runs/en-fr", "How are you?").save("look.html")  # doctest: +SKIP
-    PosixPath('look.html')
+    >>> heedful.inspect("runs/en-fr", "How are you?").save("attention.html")  # doctest: +SKIP
+    PosixPath('attention.html')
     """
     for name in decoding:
         if name not in NAMES:
@@ -70,7 +69,7 @@ def inspect(
 
 
 def run_request(model: Named, request: Request, device: str | None = None) -> InspectionResult:
-    """Returns the same for what is asked as one object."""
+    """Returns the result of a request."""
     opened, request = open_model(model, request, device)
     with evaluating(opened.model):
         module, _, function = check_view(request.view).home.partition(":")

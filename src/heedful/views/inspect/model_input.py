@@ -1,4 +1,4 @@
-"""An input as the arguments of a model's call, and as pieces for people.
+"""An input as the arguments of a model's call, and as token pieces.
 
 Shapes: B = 1, T tokens of the text or patches of the image.
 """
@@ -32,18 +32,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """One input.
+    """One input of a model.
 
     Attributes:
-        name: the input, short, for headings.
-        arguments: what the model is called with: ``model(*arguments)``.
-        ids: the ids that the main text became, for an encoder-decoder its source; none for an image.
-        read: by stack, "encoder" or "decoder", the pieces that it reads.
-        written: of an encoder-decoder that writes, the pieces after each that its decoder reads, the end token last; of
-            a decoder the next piece of its text, "" after the last.
+        name: the input, shortened, for headings.
+        arguments: of the model's call: ``model(*arguments)``.
+        ids: token ids of the text, of an encoder-decoder those of its source; [] for an image.
+        read: the input pieces of each stack, "encoder" or "decoder".
+        written: the piece that follows each input piece of the decoder: an encoder-decoder's target with the end token;
+            a decoder's text shifted by one, "" after the last.
         answer: the ids of ``written``; −1 after the last token of a text.
-        pixels: of an image, uint8 (H, W, C), as it was cut to the model's size.
-        note: what is to be said about it.
+        pixels: of an image, uint8 (H, W, C), resized for the model.
+        note: a sentence about the input.
     """
 
     name: str
@@ -56,85 +56,87 @@ class ModelInput:
     note: str = ""
 
 
-def read(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
-    """The input ``one`` as ``opened`` takes it; what an encoder-decoder writes is ``request.target``, or is generated.
+def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
+    """Returns the model's input for a text or image; an encoder-decoder's target is ``request.target``, or generated.
 
-    Raises ``HeedfulError`` for what is no text, or no image, for nothing, and for more than the model takes.
+    Raises ``HeedfulError`` for an invalid or empty input, and for one that is too long for the model.
     """
     config = opened.model.config
     if isinstance(config, VisionConfig):
-        reading = _image(opened, config, one)
+        reading = _image(opened, config, item)
     elif translates(config):
-        reading = _pair(opened, one, request)
+        reading = _pair(opened, item, request)
     elif writes(config):
-        reading = _prompt(opened, one)
+        reading = _prompt(opened, item)
     else:
-        reading = _sentence(opened, one)
+        reading = _sentence(opened, item)
     for stack, pieces in reading.read.items():
         fits(opened, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text")
     return reading
 
 
-def fits(opened: OpenedModel, stack: str, length: int, what: str = "the text") -> None:
-    """Raises where a stack has fewer positions than ``length``."""
+def fits(opened: OpenedModel, stack: str, length: int, name: str = "the text") -> None:
+    """Raises if a stack has fewer positions than ``length``."""
     scheme = stacks_of(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
-        raise HeedfulError(f"{what} has {length:,} tokens, {opened.name} takes {scheme.length:,}; give a shorter one")
+        raise HeedfulError(f"{name} has {length:,} tokens, {opened.name} takes {scheme.length:,}; give a shorter one")
 
 
-def read_source(opened: OpenedModel, one: Any) -> tuple[str, list[int]]:
-    """Returns the name and the ids of one text, of an encoder-decoder its source: nothing is generated."""
+def read_source(opened: OpenedModel, text: Any) -> tuple[str, list[int]]:
+    """Returns the name and token ids of one text, of an encoder-decoder its source; generates nothing."""
     if translates(opened.model.config):
-        return short(one), _source(opened, one)
-    reading = _prompt(opened, one) if writes(opened.model.config) else _sentence(opened, one)
+        return short(text), _source(opened, text)
+    reading = _prompt(opened, text) if writes(opened.model.config) else _sentence(opened, text)
     return reading.name, list(reading.ids)
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 
 
-def _image(opened: OpenedModel, config: VisionConfig, one: Any) -> ModelInput:
-    how = opened.preprocessing
-    assert how is not None
-    picture = LazyImage.of(one)
-    pixels = how.fitted(picture.pixels(how.channels))
+def _image(opened: OpenedModel, config: VisionConfig, item: Any) -> ModelInput:
+    preprocessing = opened.preprocessing
+    assert preprocessing is not None
+    image = LazyImage.of(item)
+    pixels = preprocessing.fitted(image.pixels(preprocessing.channels))
+    normalised = torch.from_numpy(preprocessing.normalised(pixels[None])).to(opened.model.dtype)
     return ModelInput(
-        name=short(picture.name.rpartition("/")[2]),
-        arguments=(on_device(opened, torch.from_numpy(how.normalised(pixels[None])).to(opened.model.dtype)),),
+        name=short(image.name.rpartition("/")[2]),
+        arguments=(on_device(opened, normalised),),
         read={"encoder": tokens(opened.model)},
         pixels=np.ascontiguousarray(pixels.transpose(1, 2, 0)),
     )
 
 
-def _sentence(opened: OpenedModel, one: Any) -> ModelInput:
-    """Returns a text, or a pair of texts, with what the tokenizer puts around."""
+def _sentence(opened: OpenedModel, item: Any) -> ModelInput:
+    """Returns a text, or a pair of texts, with the tokenizer's special tokens."""
     config, tokenizer = opened.model.config, opened.source
-    sides = sides_of(one, "text?")
+    sides = sides_of(item, "text?")
     parts = tokenizer.encode(sides)
-    _something(parts)
+    _check_not_empty(parts)
     ids, segments = tokenizer.around(pair=len(sides) == 2).join(*parts)
     name, pieces = short(" + ".join(sides)), tokenizer.pieces(ids)
-    if isinstance(config, EncoderDecoderConfig):  # the decoder of a classifier reads the text again, one place further
-        again = [start_of(config), *ids[:-1]]
-        arguments = (row_of(opened, ids), row_of(opened, again))
-        read = {"encoder": pieces, "decoder": tokenizer.pieces(again)}
+    if isinstance(config, EncoderDecoderConfig):  # a classifier's decoder reads the text too, shifted by one
+        shifted = [start_of(config), *ids[:-1]]
+        arguments = (row_of(opened, ids), row_of(opened, shifted))
+        read = {"encoder": pieces, "decoder": tokenizer.pieces(shifted)}
         return ModelInput(name=name, arguments=arguments, ids=ids, read=read)
     if isinstance(config, EncoderConfig):
-        two = (None, row_of(opened, segments)) if config.embedding.segments > 1 else ()
-        return ModelInput(name=name, arguments=(row_of(opened, ids), *two), ids=ids, read={"encoder": pieces})
+        mask_and_segments = (None, row_of(opened, segments)) if config.embedding.segments > 1 else ()
+        arguments = (row_of(opened, ids), *mask_and_segments)
+        return ModelInput(name=name, arguments=arguments, ids=ids, read={"encoder": pieces})
     return ModelInput(name=name, arguments=(row_of(opened, ids),), ids=ids, read={"decoder": pieces})
 
 
-def _prompt(opened: OpenedModel, one: Any) -> ModelInput:
-    """Returns a text that goes on, with what the tokenizer puts before it."""
+def _prompt(opened: OpenedModel, text: Any) -> ModelInput:
+    """Returns a decoder's text, with the tokenizer's special tokens before it."""
     tokenizer = opened.source
-    check_texts("this model", [one])
-    parts = tokenizer.encode([one])
-    _something(parts)
+    check_texts("this model", [text])
+    parts = tokenizer.encode([text])
+    _check_not_empty(parts)
     ids = [*tokenizer.around().before, *parts[0]]
     pieces = tokenizer.pieces(ids)
     return ModelInput(
-        name=short(one),
+        name=short(text),
         arguments=(row_of(opened, ids),),
         ids=ids,
         read={"decoder": pieces},
@@ -143,45 +145,45 @@ def _prompt(opened: OpenedModel, one: Any) -> ModelInput:
     )
 
 
-def _pair(opened: OpenedModel, one: Any, request: Request) -> ModelInput:
-    """Returns a source, and the target that is given or generated."""
+def _pair(opened: OpenedModel, text: Any, request: Request) -> ModelInput:
+    """Returns a source and its target, which is given or generated."""
     source, target = opened.source, opened.target
-    ids = _source(opened, one)
-    made, note = _target(opened, ids, request)
-    before = [start_of(opened.model.config), *made[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
+    ids = _source(opened, text)
+    target_ids, note = _target(opened, ids, request)
+    shifted = [start_of(opened.model.config), *target_ids[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
     return ModelInput(
-        name=short(one),
-        arguments=(row_of(opened, ids), row_of(opened, before)),
+        name=short(text),
+        arguments=(row_of(opened, ids), row_of(opened, shifted)),
         ids=ids,
-        read={"encoder": source.pieces(ids), "decoder": pieces_of(target, before)},
-        written=pieces_of(target, made),
-        answer=made,
+        read={"encoder": source.pieces(ids), "decoder": pieces_of(target, shifted)},
+        written=pieces_of(target, target_ids),
+        answer=target_ids,
         note=note,
     )
 
 
-def _source(opened: OpenedModel, one: Any) -> list[int]:
-    check_texts("this model", [one])
-    _something(opened.source.encode([one]))
-    ids = encode_with_special(opened.source, [opened.prefix + one])[0]
+def _source(opened: OpenedModel, text: Any) -> list[int]:
+    check_texts("this model", [text])
+    _check_not_empty(opened.source.encode([text]))
+    ids = encode_with_special(opened.source, [opened.prefix + text])[0]
     fits(opened, "encoder", len(ids))  # before anything is generated
     return ids
 
 
 def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[list[int], str]:
-    """Returns the ids that are written, the end token last, and whose they are."""
+    """Returns the target's ids with the end token, and a note on their origin."""
     if request.target is not None:
-        _something(opened.target.encode([request.target]), "the target")
+        _check_not_empty(opened.target.encode([request.target]), "the target")
         return encode_with_special(opened.target, [request.target])[0], "The target was given."
-    options = {"defaults": opened.model.generation, "tokenizer": opened.target, **one_answer(request)}
-    found = decode(opened.model, row_of(opened, ids), **options)
-    return found.ids[0, 1 : int(found.lengths[0])].tolist(), "The target is what the model itself wrote."
+    options = {"defaults": opened.model.generation, "tokenizer": opened.target, **single_output(request)}
+    output = decode(opened.model, row_of(opened, ids), **options)
+    return output.ids[0, 1 : int(output.lengths[0])].tolist(), "The target was generated by the model."
 
 
-def one_answer(request: Request) -> dict[str, Any]:
-    """Returns the decoding options that were given, for one row; several are an error."""
+def single_output(request: Request) -> dict[str, Any]:
+    """Returns the request's decoding options for a single output; raises for several."""
     if request.decoding.get("num_return_sequences", 1) != 1:
-        raise HeedfulError("num_return_sequences: one text is looked at; leave it out")
+        raise HeedfulError("num_return_sequences must be 1 here; leave it out")
     return {**request.decoding, "num_return_sequences": 1}
 
 
@@ -189,20 +191,20 @@ def one_answer(request: Request) -> dict[str, Any]:
 
 
 def pieces_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """The pieces of ids; one that the vocabulary lacks, of a spare row of the embedding, by its number: ``<id 7>``."""
+    """Returns the pieces of ids; ``<id 7>`` for an unused row of the embedding, which the vocabulary lacks."""
     return [piece or f"<id {number}>" for piece, number in zip(tokenizer.pieces(ids), ids, strict=True)]
 
 
-def _something(parts: Sequence[Sequence[int]], what: str = "the text") -> None:
+def _check_not_empty(parts: Sequence[Sequence[int]], name: str = "the text") -> None:
     if not parts or not all(parts):
-        raise HeedfulError(f"{what} is empty; give a word at least")
+        raise HeedfulError(f"{name} is empty; give at least a word")
 
 
 def row_of(opened: OpenedModel, ids: Sequence[int]) -> Tensor:
-    """Returns ids as (1, T), where the model is."""
+    """Returns ids as a tensor (1, T) on the model's device."""
     return on_device(opened, torch.tensor([list(ids)], dtype=torch.long))
 
 
 def on_device(opened: OpenedModel, tensor: Tensor) -> Tensor:
-    """Returns a tensor where the model is."""
+    """Returns a tensor on the model's device."""
     return tensor.to(opened.model.device)

@@ -1,4 +1,4 @@
-"""A model opened for inspection, with its tokenizers or its image preprocessing."""
+"""A loaded model for inspection, with its tokenizers or its image preprocessing."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.model_setup import check_vocabulary, tokenizer_of
 from heedful.tasks.published import prefix_of
 from heedful.text import Tokenizer
-from heedful.views.inspect.request import Request, called, check_request
+from heedful.views.inspect.request import Request, check_request, model_name
 
 Named = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
-    """A model, its name for headings, and its tokenizers or its preparation of images.
-
-    ``tokenizers`` are those of source and target, one and the same but for some encoder-decoders; None for images.
-    ``pooled`` says how the folder makes one vector of a text, where it does.
-    """
+    """A model, its name for headings, and its tokenizers or its image preprocessing."""
 
     model: Model
     name: str
-    tokenizers: tuple[Tokenizer, Tokenizer] | None = None
+    tokenizers: tuple[Tokenizer, Tokenizer] | None = None  # of source and target, usually the same; None for images
     preprocessing: Preprocessing | None = None
-    pooled: PooledHead | None = None
-    prefix: str = ""  # what stands before every source, as the model was trained
+    pooled: PooledHead | None = None  # pooling of the folder's sentence-transformers files
+    prefix: str = ""  # before every source, as in training
 
     @property
     def source(self) -> Tokenizer:
@@ -53,30 +49,31 @@ class OpenedModel:
 
     @property
     def labels(self) -> list[str]:
-        """The names of the head's classes; their numbers where the folder names none."""
+        """Label names; the labels' numbers if the folder has no names."""
         named = list(self.model.labels)
         return named or [str(number) for number in range(getattr(self.model.config.head, "labels", 0))]
 
     @property
     def untrained(self) -> str:
         """A warning if the head is untrained, else ""."""
-        return "The head is untrained: its answers mean nothing yet." if self.model.fresh else ""
+        return "The head is untrained: its predictions mean nothing yet." if self.model.fresh else ""
 
 
 def open_model(model: Named, request: Request, device: str | None = None) -> tuple[OpenedModel, Request]:
-    """The model of a folder or a Hub id, or one in memory with the folder that it came from; and what is asked, once it
-    is known that the model can show it: before its weights are read.
+    """Returns a model in memory, or loads one from a folder or Hub id, and the checked request.
+
+    The request is checked before the weights are read.
     """
-    given, place = _parts(model)
-    if given is not None and device is not None:
-        raise HeedfulError(f"device {device!r} is for a model that is opened here; move the model itself with .to(...)")
-    folder = find(place if isinstance(place, str) else Path(place))
-    name = called(place)
-    config = config_of(folder) if given is None else given.config
+    loaded, source = _parts(model)
+    if loaded is not None and device is not None:
+        raise HeedfulError(f"device {device!r} is for a folder; move a model in memory with .to(...)")
+    folder = find(source if isinstance(source, str) else Path(source))
+    name = model_name(source)
+    config = config_of(folder) if loaded is None else loaded.config
     request = check_request(config, name, request)
-    if given is None:
-        given = load(folder, device=device_of(device))
-    return OpenedModel(model=given, name=name, **_prepares(given, folder)), request
+    if loaded is None:
+        loaded = load(folder, device=device_of(device))
+    return OpenedModel(model=loaded, name=name, **_preparation(loaded, folder)), request
 
 
 def _parts(model: Named) -> tuple[Model | None, str | PathLike[str]]:
@@ -91,16 +88,17 @@ def _parts(model: Named) -> tuple[Model | None, str | PathLike[str]]:
     return model, model.source
 
 
-def _prepares(model: Model, folder: Path) -> dict[str, Any]:
+def _preparation(model: Model, folder: Path) -> dict[str, Any]:
+    """Returns the fields of ``OpenedModel`` that prepare inputs."""
     config = model.config
     if isinstance(config, VisionConfig):
-        how = read_preprocessing(folder)
-        takes = (config.patches.channels, *config.patches.image_size)
-        if takes != how.shape:
+        preprocessing = read_preprocessing(folder)
+        shape = (config.patches.channels, *config.patches.image_size)
+        if shape != preprocessing.shape:
             raise HeedfulError(
-                f"{folder}: the model takes images of {takes}, its preprocessor_config.json makes {how.shape}"
+                f"{folder}: the model takes images of {shape}, its preprocessor_config.json makes {preprocessing.shape}"
             )
-        return {"preprocessing": how}
+        return {"preprocessing": preprocessing}
     source = target = tokenizer_of(folder)
     first = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
     check_vocabulary(source, first)

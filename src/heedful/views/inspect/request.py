@@ -15,18 +15,15 @@ from heedful.errors import HeedfulError, lookup
 from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
-BROKEN = re.compile("[\ud800-\udfff]")  # half characters: what bytes that are not UTF-8 come as
-Span = tuple[int, int | None]  # from the first place to before the second; None: to the end
-
-
-# -------------------------------------------------------------------------------------------------------- what is asked
+BROKEN = re.compile("[\ud800-\udfff]")  # lone surrogates, which stand for bytes that are not UTF-8
+Span = tuple[int, int | None]  # first position, end; None: to the end of the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A checked request: view, inputs and options; ``heedful.inspect`` documents the fields."""
 
-    view: str = ""  # nothing: what suits the model
+    view: str = ""  # "": the model's default
     inputs: tuple[Any, ...] = ()
     target: str | None = None
     layers: tuple[int, ...] | None = None
@@ -38,7 +35,7 @@ class Request:
     @classmethod
     def of(
         cls,
-        given: Any,
+        inputs: Any,
         view: str | None = None,
         *,
         layers: int | Sequence[int] | None = None,
@@ -50,10 +47,9 @@ class Request:
         """Returns a request that is not yet checked against a model. Each item of a list is an input."""
         if view is not None:
             check_view(view)
-        inputs = tuple(given) if isinstance(given, list) else () if given is None else (given,)
         return cls(
             view=view or "",
-            inputs=inputs,
+            inputs=tuple(inputs) if isinstance(inputs, list) else () if inputs is None else (inputs,),
             layers=_numbers(layers, "layers"),
             heads=_numbers(heads, "heads"),
             queries=span(queries, "queries"),
@@ -62,29 +58,29 @@ class Request:
         )
 
     def checked(self, folder: str | Path) -> Request:
-        """Returns the same, known to suit the model in ``folder``; nothing but its configuration is read."""
+        """Returns the request, checked against the model in ``folder``; reads only its configuration."""
         from heedful.pretrained.configuration import config_of
 
-        return check_request(config_of(Path(folder)), called(folder), self)
+        return check_request(config_of(Path(folder)), model_name(folder), self)
 
     def given(self) -> list[str]:
         """Returns the names of the options that were given."""
         return [name for name in OPTIONS if getattr(self, name) not in (None, {})]
 
 
-def _numbers(given: int | Sequence[int] | None, what: str) -> tuple[int, ...] | None:
-    if given is None:
+def _numbers(numbers: int | Sequence[int] | None, name: str) -> tuple[int, ...] | None:
+    if numbers is None:
         return None
     try:
-        return tuple(index(number) for number in (given if isinstance(given, Iterable) else (given,)))
+        return tuple(index(number) for number in (numbers if isinstance(numbers, Iterable) else (numbers,)))
     except TypeError:
-        raise HeedfulError(f"{what} {given!r} are no whole numbers; give one, or a list of them") from None
+        raise HeedfulError(f"{name} {numbers!r} are no whole numbers; give one, or a list of them") from None
 
 
-def called(model: str | PathLike[str]) -> str:
+def model_name(model: str | PathLike[str]) -> str:
     """Returns the name of a folder or Hub model for headings and file names.
 
-    >>> called("org/name@main")
+    >>> model_name("org/name@main")
     'name'
     """
     path = Path(model)
@@ -92,12 +88,12 @@ def called(model: str | PathLike[str]) -> str:
 
 
 def check_view(name: str) -> View:
-    """Returns the view of a name; raises ``HeedfulError``, naming the nearest, where there is none."""
+    """Returns the view of a name; raises ``HeedfulError`` with the nearest name if there is none."""
     return lookup(VIEWS, name, "view")
 
 
 def check_format(path: str) -> str:
-    """Returns the suffix of a file to write, in lower case; raises ``HeedfulError`` for one that is not written."""
+    """Returns the suffix of a file to write, in lower case; raises ``HeedfulError`` for an unsupported one."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise HeedfulError(f"{path} ends in {suffix or 'no suffix'}; give it one of {', '.join(FORMATS)}")
@@ -106,42 +102,42 @@ def check_format(path: str) -> str:
     return suffix
 
 
-def span(given: str | Sequence[int] | None, what: str) -> Span | None:
-    """``"START:END"``, or two numbers, as a span; raises ``HeedfulError`` where it is none.
+def span(text: str | Sequence[int] | None, name: str) -> Span | None:
+    """Returns the span of ``"START:END"``, or of two numbers; raises ``HeedfulError`` for anything else.
 
     >>> span("128:256", "queries"), span(":64", "keys"), span("7:", "keys")
     ((128, 256), (0, 64), (7, None))
     """
-    if given is None:
+    if text is None:
         return None
-    if isinstance(given, str):
-        found = re.fullmatch(r"(\d*):(\d*)", given)
-        first, end = (int(found[1] or 0), int(found[2]) if found[2] else None) if found else (1, 0)
+    if isinstance(text, str):
+        match = re.fullmatch(r"(\d*):(\d*)", text)
+        first, end = (int(match[1] or 0), int(match[2]) if match[2] else None) if match else (1, 0)
     else:
-        whole = len(given) == 2 and all(isinstance(number, int) and number >= 0 for number in given)
-        first, end = (given[0], given[1]) if whole else (1, 0)
+        is_pair = len(text) == 2 and all(isinstance(number, int) and number >= 0 for number in text)
+        first, end = (text[0], text[1]) if is_pair else (1, 0)
     if end is not None and first >= end:
-        raise HeedfulError(f"{what} {given!r} are no places; give START:END, counted from 0, such as 128:256")
+        raise HeedfulError(f"{name} {text!r} is no range; give START:END, counted from 0, such as 128:256")
     return first, end
 
 
-def within(span: Span | None, length: int, what: str) -> tuple[int, int] | None:
-    """Returns a span of ``length`` places; raises ``HeedfulError`` where it begins after their end."""
+def within(span: Span | None, length: int, name: str) -> tuple[int, int] | None:
+    """Returns a span within ``length`` positions; raises ``HeedfulError`` if it begins after their end."""
     if span is None:
         return None
     first, end = span
     if first >= length:
-        raise HeedfulError(f"{what} begin at {first}, but there are {length}, counted from 0; give smaller numbers")
+        raise HeedfulError(f"{name} begin at {first}, but there are {length}, counted from 0; give smaller numbers")
     return first, length if end is None else min(end, length)
 
 
 def check_request(config: ModelConfig, name: str, request: Request) -> Request:
-    """The same where a model of ``config``, called ``name``, can show it; else a ``HeedfulError`` says what it can."""
+    """Returns the request with its view, if a model of ``config`` with this ``name`` supports it; else raises."""
     request = request if request.view else replace(request, view=default_view(config))
     view = check_view(request.view)
     if not view.has(config):
-        there = ", ".join(known for known, other in VIEWS.items() if other.has(config))
-        raise HeedfulError(f"view {request.view!r} is for {view.whose}; {name} ({config.kind}) has {there}")
+        supported = ", ".join(known for known, other in VIEWS.items() if other.has(config))
+        raise HeedfulError(f"view {request.view!r} is for {view.whose}; {name} ({config.kind}) has {supported}")
     _check_inputs(config, request, view)
     for option in request.given():
         if option not in view.takes:
@@ -153,26 +149,26 @@ def check_request(config: ModelConfig, name: str, request: Request) -> Request:
     elif request.decoding and not translates(config) and request.view != "steps":
         raise HeedfulError(f"{', '.join(request.decoding)}: view {request.view!r} generates nothing here; leave it out")
     elif "target" in view.takes and translates(config) and not writes(config):
-        raise HeedfulError(f"{name} has no head to write with; say what its decoder is to read with --target TEXT")
-    for what, most in (("layer", "depth"), ("head", "heads")):
-        _check_numbers(getattr(request, f"{what}s"), what, max(getattr(s, most) for s in stacks_of(config).values()))
+        raise HeedfulError(f"{name} has no language model head; give the decoder's input with --target TEXT")
+    for kind, count in (("layer", "depth"), ("head", "heads")):
+        _check_numbers(getattr(request, f"{kind}s"), kind, max(getattr(s, count) for s in stacks_of(config).values()))
     return request
 
 
 def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
-    what, number = "an image" if sees(config) else "a text", len(request.inputs)
+    an_input, number = "an image" if sees(config) else "a text", len(request.inputs)
     if number < view.least:
-        wanted = what if view.least == 1 else f"{view.least} inputs or more"
-        raise HeedfulError(f"view {request.view!r} shows {view.shows}; give {wanted}, not {number or 'nothing'}")
+        required = an_input if view.least == 1 else f"{view.least} inputs or more"
+        raise HeedfulError(f"view {request.view!r} shows {view.shows}; give {required}, not {number or 'nothing'}")
     if view.most is not None and number > view.most:
-        wanted = what if view.most else "no input"
+        allowed = an_input if view.most else "no input"
         takes_pairs = view.most and not sees(config) and not writes(config)
         pair = ", or give a pair of texts as one input with a tab between" if takes_pairs else ""
-        raise HeedfulError(f"view {request.view!r} takes {wanted}, not {number} inputs; leave the others out{pair}")
-    if any(one == "" for one in request.inputs if isinstance(one, str)):
-        raise HeedfulError(f"the input is empty; give {what}")
-    if not sees(config):  # whose inputs are names of files, in any bytes
-        texts = [text for one in request.inputs for text in (one if isinstance(one, tuple) else (one,))]
+        raise HeedfulError(f"view {request.view!r} takes {allowed}, not {number} inputs; leave the others out{pair}")
+    if any(item == "" for item in request.inputs if isinstance(item, str)):
+        raise HeedfulError(f"the input is empty; give {an_input}")
+    if not sees(config):  # names of image files may have any bytes
+        texts = [text for item in request.inputs for text in (item if isinstance(item, tuple) else (item,))]
         for text in (*texts, request.target):
             if isinstance(text, str) and BROKEN.search(text):
                 raise HeedfulError(f"{text!r:.60} is not UTF-8; convert it first")
@@ -180,9 +176,9 @@ def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
 
 def _check_target(config: ModelConfig, request: Request, name: str) -> None:
     explains = request.view in ("gradient", "importance") and classifies(config)
-    goes_on = request.view == "gradient" and writes(config)
-    if not (translates(config) or explains or goes_on):
-        raise HeedfulError(f"{name} ({config.kind}) has no target to be told here; leave target out")
+    continues = request.view == "gradient" and writes(config)
+    if not (translates(config) or explains or continues):
+        raise HeedfulError(f"target has no effect on {name} ({config.kind}) here; leave it out")
     if request.decoding:
         raise HeedfulError(f"{', '.join(request.decoding)}: with a target nothing is generated; leave one out")
     if translates(config) and len(request.inputs) > 1:
@@ -191,16 +187,16 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
         raise HeedfulError("the target is empty; give its text, or leave it out")
 
 
-def _check_numbers(given: Sequence[int] | None, what: str, most: int) -> None:
-    for number in given or ():
-        if not 0 <= number < most:
-            raise HeedfulError(f"{what} {number} is not there: the model's {what}s are 0 to {most - 1}")
-    if given is not None and not given:
-        raise HeedfulError(f"{what}s is empty; give numbers from 0 to {most - 1}, or leave it out")
-    if given and len(set(given)) < len(given):
-        raise HeedfulError(f"{what}s {', '.join(map(str, given))} name one twice; give each once")
+def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int) -> None:
+    for number in numbers or ():
+        if not 0 <= number < count:
+            raise HeedfulError(f"no {kind} {number}; the model's {kind}s are 0 to {count - 1}")
+    if numbers is not None and not numbers:
+        raise HeedfulError(f"{kind}s is empty; give numbers from 0 to {count - 1}, or leave it out")
+    if numbers and len(set(numbers)) < len(numbers):
+        raise HeedfulError(f"{kind}s {', '.join(map(str, numbers))} has duplicates; give each once")
 
 
 def default_view(config: ModelConfig) -> str:
-    """Returns the view of a model where nobody says: images for image classifiers, heads for all others."""
+    """Returns the default view of a model: image for image classifiers, heads for all others."""
     return "image" if VIEWS["image"].has(config) else "heads"

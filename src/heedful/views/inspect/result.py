@@ -1,4 +1,4 @@
-"""The result of ``heedful.inspect``: a page, a picture, and their data."""
+"""The result of ``heedful.inspect``: a page, a figure, and their data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heedful.views.inspect.request import check_format
 from heedful.views.page import page
 from heedful.views.text import escaped
 
-HIGH = 640  # pixels of a page within a notebook
+HIGH = 640  # pixels of a page in a notebook
 MOST = 500  # rows of a table
 STYLE = """
 img { max-width: max(100%, 40rem); height: auto; }
@@ -36,10 +36,10 @@ class InspectionResult:
 
     Attributes:
         title: the heading.
-        view: its name.
-        data: what is shown, as dictionaries, lists, texts, numbers and numpy arrays.
-        page: makes the HTML page.
-        picture: makes the SVG picture.
+        view: name of the view.
+        data: the numbers and texts, in dictionaries, lists and numpy arrays.
+        page: returns the HTML page.
+        picture: returns the SVG figure.
     """
 
     title: str
@@ -59,33 +59,33 @@ class InspectionResult:
         draw: Callable[..., str],
         table: Sequence[Sequence[str | float]],
     ) -> Self:
-        """One whose page is its picture, with the numbers as a ``table`` below, names in its first row and column.
+        """Returns a result whose page is its figure, with the numbers in a ``table`` below it.
 
-        ``draw`` is called with a ``title`` and a ``note``, which is ``data["note"]``: under the page's heading the
-        ``caption`` alone is the picture's title.
+        The first row and column of ``table`` are names. ``draw`` is called with a ``title`` and the ``note`` of
+        ``data``. On the page, which has its own heading, the figure's title is the ``caption`` alone.
         """
         draw = partial(draw, note=data["note"])
         return cls(
             title=title,
             view=view,
             data=data,
-            page=lambda: _around(title, draw(title=caption), f"{caption}. {data['note']}", table),
+            page=lambda: _figure_page(title, draw(title=caption), f"{caption}. {data['note']}", table),
             picture=lambda: draw(title=f"{title} · {caption}"),
         )
 
     def html(self) -> str:
-        """Returns a self-contained page, which opens from disk and needs no network."""
+        """Returns a self-contained HTML page."""
         return self.page()
 
     def svg(self) -> str:
-        """Returns a picture for a paper or a README."""
+        """Returns an SVG figure for a paper or a README."""
         return self.picture()
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Writes it: a page where the name ends in .html, a picture for .svg, .png or .pdf.
+        """Writes the page (.html) or the figure (.svg, .png or .pdf), and returns the path.
 
-        A file that is there is replaced as a whole. Raises ``HeedfulError`` for another suffix, and for .png and .pdf
-        without ``pip install 'heedful[figures]'``.
+        Replaces an existing file atomically. Raises ``HeedfulError`` for another suffix, and for .png and .pdf without
+        ``pip install 'heedful[figures]'``.
         """
         suffix = check_format(fspath(path))
         if suffix == ".html":
@@ -95,7 +95,7 @@ class InspectionResult:
         return figure_files.write(self.svg(), path)
 
     def _repr_html_(self) -> str:
-        """Returns the page in a frame of its own, as notebooks show it."""
+        """Returns the page in a frame, for notebooks."""
         return (
             f'<iframe srcdoc="{html.escape(self.html(), quote=True)}" title="{html.escape(self.title, quote=True)}"'
             f' style="width:100%;height:{HIGH}px;border:0"></iframe>'
@@ -105,16 +105,16 @@ class InspectionResult:
         return f"InspectionResult({self.title!r}, view={self.view!r})"
 
 
-def _around(title: str, picture: str, said: str, table: Sequence[Sequence[str | float]]) -> str:
-    """Returns a page of one picture, which is an image of its own, so that its looks and the page's stay apart."""
-    head = [_cell(one) for one in table[0]]
+def _figure_page(title: str, picture: str, description: str, table: Sequence[Sequence[str | float]]) -> str:
+    """Returns a page with a figure as an image, so that its styles do not reach the page, and its table."""
+    head = [_cell(name) for name in table[0]]
     rows = [[_cell(first), *map(_data, others)] for first, *others in table[1 : MOST + 1]]
     left_out = f"These are the first {MOST} of {len(table) - 1:,} rows." if len(table) > MOST + 1 else ""
     names = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     sides = (f'<tr><th scope="row">{first}</th>' + "".join(others) + "</tr>" for first, *others in rows)
     lines = "\n".join(sides)
     source = base64.b64encode(picture.encode()).decode("ascii")
-    body = f"""<p class="scroll"><img alt="{escaped(said)}" src="data:image/svg+xml;base64,{source}"></p>
+    body = f"""<p class="scroll"><img alt="{escaped(description)}" src="data:image/svg+xml;base64,{source}"></p>
 <details><summary>the numbers</summary>
 <div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>
 {lines}

@@ -22,7 +22,7 @@ from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import numbers
 from heedful.views.inspect.catalogue import stacks_of
-from heedful.views.inspect.model_input import fits, one_answer, pieces_of, read_source, row_of
+from heedful.views.inspect.model_input import fits, pieces_of, read_source, row_of, single_output
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
@@ -71,7 +71,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
         else {"self-attention": "attention"}
     )
     paths = {name: [f"decoder.block.{n}.{part}.pattern" for n in layers] for name, part in kinds.items()}
-    options = one_answer(request)
+    options = single_output(request)
     if "max_new_tokens" not in options and "max_length" not in options:
         options |= _default_length(model.config, ids)
     all_paths = [path for layer_paths in paths.values() for path in layer_paths]

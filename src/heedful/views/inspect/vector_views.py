@@ -36,37 +36,37 @@ NEAR = 8  # neighbours of each token
 
 
 def look_at_embeddings(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns each token of one text once, in the order in which it comes; of an encoder-decoder its source."""
+    """Returns the view of one text: each different token in its order; of an encoder-decoder its source."""
     name, ids = read_source(opened, request.inputs[0])
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
-        raise HeedfulError(f"a picture needs 3 different tokens, {name!r} has {len(ids)}; give a longer text")
+        raise HeedfulError(f"the figure needs 3 different tokens, {name!r} has {len(ids)}; give a longer text")
     table = embedding_tables(opened.model)["embedding.token"]
-    seen = principal_components(table[ids])
-    near, cosines = neighbours(table, ids, k=min(NEAR, len(table) - 1))
+    components = principal_components(table[ids])
+    nearest_ids, cosines = neighbours(table, ids, k=min(NEAR, len(table) - 1))
     pieces = pieces_of(opened.source, ids)
-    around = [
+    nearest = [
         list(zip(pieces_of(opened.source, row), values, strict=True))
-        for row, values in zip(near.tolist(), cosines.tolist(), strict=True)
+        for row, values in zip(nearest_ids.tolist(), cosines.tolist(), strict=True)
     ]
-    first, second = (f"{100 * share:.0f} %" for share in seen.explained.tolist())
+    first, second = (f"{100 * share:.0f} %" for share in components.explained.tolist())
     note = (
-        f"The two axes along which these {len(ids)} embeddings differ most hold {first} and {second} of their "
+        f"The first two principal components of these {len(ids)} embeddings hold {first} and {second} of their "
         "variance; the rest is left out."
     )
-    points = seen.points.float().cpu().numpy()
+    points = components.points.float().cpu().numpy()
     data: dict[str, Any] = {
         "input": name,
         "pieces": pieces,
         "points": points,
-        "explained": seen.explained.tolist(),
-        "neighbours": [[list(one) for one in row] for row in around],
+        "explained": components.explained.tolist(),
+        "neighbours": [[list(neighbour) for neighbour in row] for row in nearest],
         "note": note,
     }
     title = f"{opened.name}: {name}"
     lines: list[list[str | float]] = [["token", "x", "y", "nearest in the whole vocabulary, by cosine"]]
-    for piece, point, row in zip(pieces, points.tolist(), around, strict=True):
-        lines.append([piece, *point, ", ".join(f"{visible(one)} {cosine:.2f}" for one, cosine in row)])
+    for piece, point, row in zip(pieces, points.tolist(), nearest, strict=True):
+        lines.append([piece, *point, ", ".join(f"{visible(near)} {cosine:.2f}" for near, cosine in row)])
     axes = f"{first} of the variance", f"{second} of the variance"
     caption = "the tokens' embeddings in two dimensions"
     draw = partial(figures.scatter, points, pieces, axes=axes)
@@ -82,12 +82,12 @@ ROWS = {
 
 
 def look_at_similarity(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Two inputs or more."""
-    pooling, what = _pooling(opened)
-    names, vectors = zip(*(_vector(opened, one, pooling, request) for one in request.inputs), strict=True)
+    """Returns the view of two inputs or more."""
+    pooling, description = _pooling(opened)
+    names, vectors = zip(*(_vector(opened, item, pooling, request) for item in request.inputs), strict=True)
     cosines = cosine_similarity(torch.stack(vectors)).cpu().numpy()
-    note = f"The cosine of the inputs' vectors, each {what}."
-    title = f"{opened.name}: how alike {len(names)} inputs are"
+    note = f"The cosine of the inputs' vectors, each {description}."
+    title = f"{opened.name}: similarity of {len(names)} inputs"
     data: dict[str, Any] = {"inputs": list(names), "similarity": cosines, "note": note}
     table: list[list[str | float]] = [["cosine", *names]]
     table += [[name, *row] for name, row in zip(names, cosines.tolist(), strict=True)]
@@ -104,37 +104,37 @@ def _pooling(opened: OpenedModel) -> tuple[str, str]:
     if isinstance(config, EncoderDecoderConfig):
         return "mean", "the mean of the encoder's last layer over all tokens"
     if isinstance(config.head, PooledHead):
-        return "", "as the model's head makes it"
-    told = config.head if isinstance(config.head, SequenceHead) else opened.pooled
-    pooling = told.pooling if told else "mean"
-    return pooling, f"{ROWS[pooling]} in the last layer" + ("" if told else ", since the folder says nothing of it")
+        return "", "the output of the model's head"
+    head = config.head if isinstance(config.head, SequenceHead) else opened.pooled
+    pooling = head.pooling if head else "mean"
+    return pooling, f"{ROWS[pooling]} in the last layer" + ("" if head else ", since the folder names no pooling")
 
 
 @torch.no_grad()
-def _vector(opened: OpenedModel, one: Any, pooling: str, request: Request) -> tuple[str, Tensor]:
+def _vector(opened: OpenedModel, item: Any, pooling: str, request: Request) -> tuple[str, Tensor]:
     model = opened.model
     if isinstance(model.config, EncoderDecoderConfig):
-        name, ids = read_source(opened, one)
+        name, ids = read_source(opened, item)
         stream = model.encode(row_of(opened, ids))  # type: ignore[operator]  # an encoder-decoder's
     else:
-        reading = read(opened, one, request)
+        reading = read(opened, item, request)
         if isinstance(model.config.head, PooledHead):
             return reading.name, model(*reading.arguments)[0].float()
         name, stream = reading.name, model.hidden(*reading.arguments)  # type: ignore[operator]  # every model's
     return name, pool(stream, None, pooling)[0].float()
 
 
-POSITIONS = 64  # positions of schemes without a length of their own
-DRAWN = 64  # positions a side of a picture
+POSITIONS = 64  # positions of schemes without a maximum length
+DRAWN = 64  # positions a side of a figure
 COSINE = "The cosine of each position's vector with each other's."
-TURNED = (
-    "The cosine of a vector turned by one position with itself turned by another, the mean over the pairs of a head."
+ROTATED = (
+    "The cosine of a vector rotated by one position with itself rotated by another, the mean over the pairs of a head."
 )
-ADDED = "What the positions add to the scores before the softmax, the mean over heads; rows are the queries."
+BIAS = "The position bias that is added to the scores before the softmax, the mean over heads; rows are the queries."
 
 
 def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns every stack that has positions, the encoder first; the picture is of the first."""
+    """Returns the view of every stack with positions, the encoder first; the figure is of the first."""
     shown: dict[str, Array] = {}
     notes = {}
     for name, stack in stacks_of(opened.model.config).items():
@@ -142,20 +142,20 @@ def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult
         if isinstance(scheme, NoPosition):
             continue
         if isinstance(scheme, AlibiPosition | RelativePosition):
-            found, notes[name] = position_bias(opened.model, POSITIONS, name).mean(0), ADDED
+            matrix, notes[name] = position_bias(opened.model, POSITIONS, name).mean(0), BIAS
         else:
             length = scheme.length if isinstance(scheme, LearnedPosition) else POSITIONS
-            found = position_similarity(opened.model, length, name)
-            notes[name] = COSINE if not isinstance(scheme, RotaryPosition) else TURNED
-        shown[name] = found.float().cpu().numpy()
+            matrix = position_similarity(opened.model, length, name)
+            notes[name] = COSINE if not isinstance(scheme, RotaryPosition) else ROTATED
+        shown[name] = matrix.float().cpu().numpy()
     first, values = next(iter(shown.items()))
-    places = list(range(0, len(values), -(-len(values) // DRAWN)))
+    positions = list(range(0, len(values), -(-len(values) // DRAWN)))
     note = notes[first]
-    if len(places) < len(values):
-        note += f" Drawn is every {places[1]}th of {len(values):,} positions."
+    if len(positions) < len(values):
+        note += f" Drawn is every {positions[1]}th of {len(values):,} positions."
     title = f"{opened.name}: positions"
     data: dict[str, Any] = {"positions": shown, "note": note}
-    drawn, names = values[places][:, places], [str(place) for place in places]
+    drawn, names = values[positions][:, positions], [str(position) for position in positions]
     table: list[list[str | float]] = [["position", *names]]
     table += [[name, *row] for name, row in zip(names, drawn.tolist(), strict=True)]
     draw = partial(figures.heat, drawn, names, names, row_label="position", column_label="position")
@@ -167,11 +167,11 @@ COMPONENTS = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 
 
 def look_at_filters(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the principal components of the patch filters, those of most variance first."""
+    """Returns the view of the principal components of the patch filters, by variance."""
     weights = filters(opened.model)
     count = min(COMPONENTS, len(weights), weights[0].numel())
-    found = patch_filters(opened.model, count)
-    images, shares = found.images.cpu().numpy(), found.explained.tolist()
+    components = patch_filters(opened.model, count)
+    images, shares = components.images.cpu().numpy(), components.explained.tolist()
     note = (
         f"The first {count} principal components of {len(weights)} patch filters (Dosovitskiy et al. 2021, figure 7), "
         f"row by row; they hold {100 * sum(shares):.0f} % of the filters' variance."
