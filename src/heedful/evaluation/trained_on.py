@@ -1,8 +1,8 @@
 """Hashes of training rows, to count evaluated rows that the model was trained on.
 
 Two rows are equal if their inputs are, by the rule of the audit (:mod:`heedful.audit.duplicates`):
-any case, any blanks. Of documents the first 4,096 characters are compared, since the last part of
-one may have been held back.
+any case, any blanks. Of documents the first 4,096 characters are compared, since the last part may
+have been split off for validation.
 
 The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. Of more than five million rows
 it holds the hashes below 2^(64 − k) alone, a random share of 2^−k of the rows.

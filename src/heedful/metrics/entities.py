@@ -97,7 +97,7 @@ def _lenient(pairs: Sequence[tuple[str, str]]) -> list[Entity]:
 
 
 def _strict(pairs: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
-    """``closed``: an entity of several words must end with E, and one of a single word is S."""
+    """Returns the well-formed entities; if ``closed``, an entity of several words ends with E, a single word is S."""
     spans: list[Entity] = []
     kind, start = "", 0
     for place, (part, own) in enumerate([*pairs, ("", "")]):

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry:
-    """A task, as it is known before its file is imported."""
+    """Entry of a task, which needs no import of its file."""
 
     path: str  # "module:class"
     summary: str  # one line
-    # A metric chooses the weights that are kept; of several, the first that a variant of the task measures.
+    # The metric that chooses the best weights; of several, the first that the task's variant has.
     main_metrics: Sequence[str]
     # (family, kind of head) of the published models that are for this task
     heads: Sequence[tuple[str, str]] = ()
@@ -131,7 +131,7 @@ def specific_settings() -> frozenset[str]:
 
 
 def chosen(settings: RunSettings) -> type[Task]:
-    """Returns the class of a run's task, for the family of the model that it resumes, starts from, or creates."""
+    """Returns the class of a run's task, by the family of the model that it resumes, fine-tunes or creates."""
     check(settings.task)
     if not TASKS[settings.task].families:
         return get(settings.task)

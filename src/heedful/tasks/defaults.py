@@ -109,8 +109,8 @@ ENCODER: Sizes[EncoderSize] = (
     (float("inf"), EncoderSize("bert-mini", 30_000, 0.1, 4, 5e-4)),
 )
 MAX_LENGTH = 128  # tokens of an encoder's example in training
-# A model that sees little text must see each pair of places, and each token, often: otherwise it stays for long at the
-# tokens' frequencies (stdlib: 1,000 steps of 128 places and 8,000 tokens end there).
+# On little text a model needs few positions and tokens, so that it reads each often. Otherwise it learns only the
+# tokens' frequencies for long (built-in set stdlib: with 128 positions and 8,000 tokens for 1,000 steps).
 MASKED: Sizes[MaskedSize] = (
     (500_000, MaskedSize("bert-tiny", 1000, 20, 32)),
     (20_000_000, MaskedSize("bert-tiny", 1000, 1, 32)),
@@ -163,7 +163,7 @@ VISION_FINETUNING_EPOCHS = 10
 
 
 def _training(**own: Any) -> TrainingSettings:
-    """The settings that all tasks share, and those that are a family's own.
+    """Returns the settings that all tasks share, with a family's ``own``.
 
     A gradient norm of 1 is the ecosystem's usual limit. Ten evaluations without a gain end a run.
     """
@@ -171,7 +171,7 @@ def _training(**own: Any) -> TrainingSettings:
 
 
 def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE) -> RunSettings:
-    """Training an encoder from scratch on examples of about ``tokens`` tokens each.
+    """Returns settings for an encoder trained from scratch on examples of about ``tokens`` tokens each.
 
     β₂ = 0.98 is RoBERTa's (Liu et al. 2019, section 3.1).
     """
@@ -199,8 +199,8 @@ def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE)
 
 
 def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSettings:
-    """Fine-tuning an encoder as BERT is: few epochs over batches of sentences, a rate that rises over a tenth of the
-    steps and falls in a line, no smoothing and no averaging (Devlin et al. 2019, section 4.1 and A.3).
+    """Returns settings for fine-tuning an encoder as BERT: few epochs, batches of sentences, linear warm-up over a
+    tenth of the steps and linear decay, no smoothing and no averaging (Devlin et al. 2019, section 4.1 and A.3).
     """
     training = given.training
     batch = training.batch_size or FINETUNING_BATCH
@@ -227,7 +227,7 @@ def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSet
 
 
 def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_LR) -> RunSettings:
-    """Training a masked language model from scratch; β₂ and ε are RoBERTa's (Liu et al. 2019, section 3.1)."""
+    """Returns settings for a new masked language model; β₂ and ε are RoBERTa's (Liu et al. 2019, section 3.1)."""
     size = size_for(characters, MASKED)
     steps = given.max_steps or size.epochs * max(1, characters // (CHARACTERS_PER_TOKEN * ENCODER_TOKENS))
     return replace(
@@ -252,13 +252,13 @@ def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_L
 
 
 def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSettings:
-    """Training an encoder-decoder of this width on hidden spans: as a masked language model, by its width."""
+    """Returns settings for span corruption: those of a masked language model, with a rate by the width ``dim``."""
     peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
     return masked_model(characters, given, lr=lr_for_width(peak, 256, dim))
 
 
 def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
-    """Training or fine-tuning a language model on windows of ``context`` tokens; the caller adds its tokenizer.
+    """Returns settings for a language model on windows of ``context`` tokens; the caller adds the tokenizer.
 
     Rate, cosine to a tenth of it, warm-up, weight decay and β₂ are nanoGPT's (config/train_shakespeare_char.py).
     """
@@ -284,7 +284,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
 
 
 def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> RunSettings:
-    """Training or fine-tuning an encoder-decoder of this width; the caller adds lengths and prefix.
+    """Returns settings for an encoder-decoder of width ``dim``; the caller adds lengths and prefix.
 
     Label smoothing, β and ε are those of Vaswani et al. 2017, sections 5.3 and 5.4.
     """
@@ -312,11 +312,11 @@ def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> R
 
 
 def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> RunSettings:
-    """Training or fine-tuning a vision model on images of ``side`` pixels; the caller adds preset and patches.
+    """Returns settings for a vision model on images of ``side`` pixels; the caller adds preset and patches.
 
     Smoothing, weight decay and cosine are DeiT's (Touvron et al. 2021, table 9). Fine-tuning takes an encoder's rate,
-    but no more than 1e-4, since what was learned is easily overwritten. Small images are not shifted, since one pixel
-    is much to a patch of few, and nothing is mirrored unless asked: the mirror image of a digit is something else.
+    but no more than 1e-4, since a higher rate overwrites what was learned. Small images are not shifted, since one
+    pixel is much of a small patch. Images are not mirrored by default, since a mirrored digit is another one.
     """
     size = size_for(images, VISION)
     if given.start_from:
@@ -344,6 +344,6 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
 
 
 def lora(given: LoraSettings, rank: int) -> LoraSettings:
-    """A low-rank adapter: α twice the rank, on queries and values, which Hu et al. 2022 adapt."""
+    """Returns settings of a low-rank adapter: α twice the rank, on queries and values, as in Hu et al. 2022."""
     defaults = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
     return replace(defaults, **given.given())

@@ -37,7 +37,7 @@ from heedful.text import Tokenizer
 from heedful.text.tokenizer import Kind as TokenizerKind
 
 NO_LIMIT = 512  # maximum number of tokens if neither the model nor its tokenizer has a limit
-HIDDEN_SHARE = 0.1  # of a fresh model's tokens that classifiers hide in training, so that it relies on no single one
+HIDDEN_SHARE = 0.1  # share of tokens that classifiers hide in training a new model, so that it relies on no single one
 VOCABULARY = 8_000  # tokens of a new tokenizer, unless the settings say otherwise
 
 
@@ -82,11 +82,11 @@ class EncoderTask(Task):
     @classmethod
     def model_folder(cls, folder: str | Path) -> Path:
         """Returns a model folder; raises ``HeedfulError`` if its model is of another family than the task's."""
-        found = find(folder)
-        config = config_of(found)
+        resolved = find(folder)
+        config = config_of(resolved)
         if not isinstance(config, cls.families):
             raise HeedfulError(f"{cls.name} needs {cls.needs}; the model in {folder} is of kind {config.kind!r}")
-        return found
+        return resolved
 
     def save(self, folder: str | Path) -> None:
         """Writes the tokenizer; label names are the model's."""

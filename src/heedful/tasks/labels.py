@@ -36,8 +36,8 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
     """Returns the training labels in alphabetical order; raises ``HeedfulError`` for fewer than two."""
     names = sorted({label for row in rows for label in row_labels(row)})
     if not names or (len(names) == 1 and not are_multi_label(rows)):
-        found = f"only the label {names[0]!r}" if names else "no label"
-        raise HeedfulError(f"{rows[0].file}: {found} in {plural(len(rows), 'row')}; there must be two or more")
+        which = f"only the label {names[0]!r}" if names else "no label"
+        raise HeedfulError(f"{rows[0].file}: {which} in {plural(len(rows), 'row')}; there must be two or more")
     return names
 
 

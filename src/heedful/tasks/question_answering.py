@@ -56,8 +56,8 @@ class QuestionAnswering(EncoderTask):
     windows that share ``stride`` tokens. The target of a window without the whole answer is ``[CLS]``: no answer.
 
     >>> import heedful
-    >>> asked = {"question": "Who came ?", "context": "Then Ann came .", "answers": (Span("Ann", 5),)}
-    >>> data = Rows([Row(asked, "set.json", 1)])
+    >>> values = {"question": "Who came ?", "context": "Then Ann came .", "answers": (Span("Ann", 5),)}
+    >>> data = Rows([Row(values, "set.json", 1)])
     >>> settings = RunSettings(task="question-answering", train=("set.json",), out="qa", preset="bert-tiny")
     >>> task = QuestionAnswering.prepare(data, settings)
     >>> model = heedful.create(task.config(settings), seed=0).eval()

@@ -1,4 +1,4 @@
-"""Text classification: a label, or several, for a text or a pair of texts (Devlin et al. 2019)."""
+"""Text classification: one or several labels for a text or a pair of texts (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
 
-THRESHOLD = 0.5  # the probability from which on a label is one of an output's several
+THRESHOLD = 0.5  # probability from which a label is predicted, with several labels
 
 
 class TextClassification(TextPairTask):
@@ -204,7 +204,7 @@ class TextClassification(TextPairTask):
         """Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
 
         With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its
-        own and smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` as :mod:`heedful.tasks.r_drop` says.
+        own and smoothed to (1 − ε) y + ε/2. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
         """
         if not self.agreement:
             return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
@@ -248,10 +248,10 @@ class TextClassification(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Accuracy, macro F1 and Matthews correlation; with several labels the exact match, micro and macro F1.
+        """Returns accuracy, macro F1 and Matthews correlation; with several labels exact match, micro and macro F1.
         Always of all examples.
 
-        Details: ``by_class``, ``confusion`` (but for several labels) and the surest ``mistakes``.
+        Details: ``by_class``, ``confusion`` (unless there are several labels) and the most confident ``mistakes``.
         """
         scores, mistakes = Labelled(self.labels, len(examples), self.multi_label), Mistakes()
 
@@ -311,7 +311,7 @@ class TextClassification(TextPairTask):
         return self.predictions(model, inputs, empty, compute, options.get("batch_tokens"))
 
     def row_line(self, row: Row) -> str:
-        """``text → label``, ``text + pair → label``."""
+        """Returns ``text → label`` or ``text + pair → label``."""
         return self.line_of(row, ", ".join(map(named, row_labels(row))))
 
 

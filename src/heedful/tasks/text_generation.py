@@ -497,10 +497,10 @@ class TextGeneration(Task):
         ids = torch.tensor([prompt], device=model.device)
         context = self._context(decoding, limit)
         tokens = stream(model, ids, decoding=decoding, context=context, tokenizer=self.tokenizer)
-        made = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
+        texts = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
         return chain(
             [text] if isinstance(text, str) and text else [],
-            until(made, decoding.stop_strings),
+            until(texts, decoding.stop_strings),
         )
 
     def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:

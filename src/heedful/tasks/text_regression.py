@@ -143,7 +143,9 @@ class TextRegression(TextPairTask):
         """Raises ``HeedfulError`` unless the model has a classifier's head with one output."""
         head = model.config.head
         if isinstance(head, SequenceHead) and head.labels != 1:
-            raise HeedfulError(f"the model gives {head.labels} numbers, and one is wanted; take a model of one output")
+            raise HeedfulError(
+                f"the model has {head.labels} outputs, but regression needs one; take a model with one output"
+            )
         check_classifier(self.name, model, self.labels, SequenceHead)
         if isinstance(model.config, EncoderDecoderConfig):
             start_of(model.config)
@@ -169,7 +171,7 @@ class TextRegression(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """R², Pearson's and Spearman's correlation, the mean absolute error; always of all examples."""
+        """Returns R², Pearson's and Spearman's correlation and the mean absolute error; always of all examples."""
         predicted = np.zeros(len(examples))
 
         def compute(batch: Batch) -> Tensor:
@@ -208,7 +210,7 @@ class TextRegression(TextPairTask):
         return self.predictions(model, inputs, None, compute, options.get("batch_tokens"))
 
     def row_line(self, row: Row) -> str:
-        """``text → 3.5``, ``text + pair → 3.5``."""
+        """Returns ``text → 3.5`` or ``text + pair → 3.5``."""
         return self.line_of(row, f"{row.values['label']:g}")
 
 
