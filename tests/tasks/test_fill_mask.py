@@ -566,7 +566,7 @@ def test_wrong_files(tmp_path: Path) -> None:
     (tmp_path / "table.tsv").write_text("body\tkind\nThe cow\tx\n")
     for name, told in {
         "latin.txt": r"latin\.txt:1",
-        "empty.txt": r"only what is blank or no text \(1\), in .*empty\.txt; give text files",
+        "empty.txt": r"only blank or unreadable text \(1\), in .*empty\.txt; give text files",
         "line.txt": r"no text has two lines, in .*line\.txt, .*--valid FILE",
         "absent.txt": r"absent\.txt",
     }.items():

@@ -23,91 +23,98 @@ def read_rows(
     limit: int | None = None,
     remembered: Mapping[str, str] | None = None,
 ) -> Rows:
-    r"""A row for each document of `sources`, in their order; its text is the value of `column`.
+    r"""Returns a row for each document of `sources`, in order; its text is the value of `column`.
 
-    - A text file (any extension that no table has), or ``-``, standard input: one document, every line end ``\n``.
-    - A table: a document in each row, in the column of that name, or in the one that `names` names, or that was
-      `remembered`, or else the column of texts, if one is longer than any other.
-    - A folder: every text file and table in it, then those of the folders in it; hidden ones are passed over. `splits`
-      says when it has parts, of which `split` chooses one (None: the training part).
+    - A text file (any extension but a table's), or ``-``, standard input: one document, every line end ``\n``.
+    - A table: a document in each row, in the column of that name, the one in `names` or `remembered`, or else the
+      column of the longest texts.
+    - A folder: every text file and table in it, then those of its sub-folders, without hidden ones. If it has `splits`,
+      `split` chooses one (None: "train").
 
-    Where text files, JSON lines and Parquet, none of them packed, have 256 MiB and more together, their texts are read
-    when they are asked for: `heedful.data.texts_on_disk` and `heedful.data.texts_on_disk`. Of the text files each MiB
-    is then a row.
-    A `limit` counts documents, and with it all are read at once.
+    If uncompressed text files, JSON lines and Parquet have 256 MiB or more together, their texts are read on access
+    (`heedful.data.texts_on_disk`), and a row is one MiB of a text file. A `limit` counts documents; with it all texts
+    are read at once.
 
-    `Rows.skipped` counts blank documents, and the files of a folder that are no text in UTF-8, or tables without the
-    column. Raises `HeedfulError` for anything else that cannot be read, and where no document is found.
+    `Rows.skipped` counts blank documents, and the files of a folder that are not UTF-8 text, or tables without the
+    column. Raises `HeedfulError` for other unreadable files, and for no documents.
     """
-    if len(sources) > 1 and (special := next((one for one in sources if one.startswith(PREFIX)), None)):
-        raise HeedfulError(f"{special} is a set of its own and cannot be one of several sources; give it alone")
+    if len(sources) > 1 and (special := next((path for path in sources if path.startswith(PREFIX)), None)):
+        raise HeedfulError(f"{special} cannot be one of several sources; give it alone")
     rows = Rows(columns=names or [column])
     files = [*_files(sources, split)]
     large = limit is None and are_large(path for path, _ in files)
-    for path, chosen in files:
-        before = len(rows)
-        # Columns are named, so that of the files that nobody chose one by one no table is read by position.
-        asked = names or [column] if extension(path) in EXTENSIONS else None
-        told = names if chosen else asked
+    for path, is_named in files:
+        rows_before = len(rows)
+        # In the files of a folder columns are looked up by name, so that no table is read by position.
+        table_names = names or [column] if extension(path) in EXTENSIONS else None
+        file_names = names if is_named else table_names
         try:
-            if large and can_stay_on_disk(path) and (asked or not told):
-                _add_on_disk(rows, path, column, asked and [_name(rows, path, column, told, remembered)])
+            if large and can_stay_on_disk(path) and (table_names or not file_names):
+                on_disk = table_names and [_text_column(rows, path, column, file_names, remembered)]
+                _add_on_disk(rows, path, column, on_disk)
             else:
-                _add(rows, path, _texts(rows, path, column, told, (chosen and remembered) or {}), column, limit)
+                texts = _texts(rows, path, column, file_names, (is_named and remembered) or {})
+                _add(rows, path, texts, column, limit)
         except (NotText, NoColumn):
-            if chosen or len(rows) > before:
+            if is_named or len(rows) > rows_before:
                 raise
             rows.skip(path)
     if not rows:
-        found = f"only what is blank or no text ({rows.skipped})" if rows.skipped else "no text"
+        problem = f"only blank or unreadable text ({rows.skipped})" if rows.skipped else "no text"
         raise HeedfulError(
-            f"{found}, in {display_name(', '.join(sources))}; give text files, a folder of them, or a table"
+            f"{problem}, in {display_name(', '.join(sources))}; give text files, a folder of them, or a table"
         )
     return rows
 
 
 def _files(sources: Sequence[str], split: str | None) -> Iterator[tuple[str, bool]]:
-    """The files of sources, and whether a person chose each by its name."""
+    """Yields (file, True if it is named in `sources` and not found in a folder)."""
     for source in sources:
         if os.path.isdir(source):
-            yield from ((path, False) for path in _chosen(source, split))
+            yield from ((path, False) for path in _files_in_folder(source, split))
         else:
             yield source, True
 
 
 def line_of_character(row: Row, text: str, offset: int) -> int:
-    r"""The line that a character of a row's text stands in: its own in a text file, else that of the row.
+    r"""Returns the line of a character of a row's text: its own in a text file, else that of the row.
 
     >>> line_of_character(Row({"text": "one\ntwo"}, "book.txt", 1), "one\ntwo", 4)
     2
     """
-    held = row.file.startswith(PREFIX) or extension_of(row.file) in (*EXTENSIONS, ".json")
-    return row.line if held else row.line + text.count("\n", 0, offset)
+    has_row_lines = row.file.startswith(PREFIX) or extension_of(row.file) in (*EXTENSIONS, ".json")
+    return row.line if has_row_lines else row.line + text.count("\n", 0, offset)
 
 
 def splits(folder: str) -> tuple[str, ...]:
-    """Of "train", "valid" and "test" those that a folder has: where all its sub-folders are called train, val (valid,
-    validation) or test, and one of them is train. Files beside these belong to no part, and are not read.
+    """Returns the splits of a folder ("train", "valid", "test").
+
+    A folder has splits if all its sub-folders are called train, val (valid, validation) or test, and one of them train.
+    Files beside these are then not read.
     """
     return tuple(_split_folders(folder))
 
 
 def _split_folders(folder: str) -> dict[str, str]:
-    inner = subfolders(folder)
-    if not all(name.lower() in PARTS for name in inner):
+    names = subfolders(folder)
+    if not all(name.lower() in PARTS for name in names):
         return {}
-    found = {PARTS[name.lower()]: os.path.join(folder, name) for name in inner}
-    return {part: found[part] for part in ("train", "valid", "test") if part in found} if "train" in found else {}
+    folders = {PARTS[name.lower()]: os.path.join(folder, name) for name in names}
+    return (
+        {split: folders[split] for split in ("train", "valid", "test") if split in folders}
+        if "train" in folders
+        else {}
+    )
 
 
 def _splits_without_train(folder: str) -> list[str]:
-    """The parts that a folder's sub-folders are called, where it holds nothing else and training is none of them."""
+    """Returns the splits of a folder that has only folders of splits, and none for training; else []."""
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
-    found = {PARTS.get(entry.name.lower(), "") if os.path.isdir(entry.path) else "" for entry in entries}
-    return [] if {"", "train"} & found else sorted(found)
+    present = {PARTS.get(entry.name.lower(), "") if os.path.isdir(entry.path) else "" for entry in entries}
+    return [] if {"", "train"} & present else sorted(present)
 
 
-def _chosen(folder: str, split: str | None) -> Iterator[str]:
+def _files_in_folder(folder: str, split: str | None) -> Iterator[str]:
     folders = _split_folders(folder)
     if split == "train" and not folders and (others := _splits_without_train(folder)):
         raise HeedfulError(
@@ -121,7 +128,7 @@ def _chosen(folder: str, split: str | None) -> Iterator[str]:
 def _texts(
     rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str]
 ) -> Iterator[tuple[int, str]]:
-    """(line, text) of each document in a file; `rows` are told how a table is read."""
+    """Yields (line, text) for each document in a file. Annotates `rows`."""
     if path != STDIN and extension(path) in EXTENSIONS:
         table = Table(path, {column: "document"}, names, remembered=remembered)
         for line, values in table:
@@ -134,8 +141,10 @@ def _texts(
         yield 1, read_text(path)
 
 
-def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str] | None) -> str:
-    """Returns the table's name for the column of documents; `rows` are told."""
+def _text_column(
+    rows: Rows, path: str, column: str, names: Sequence[str] | None, remembered: Mapping[str, str] | None
+) -> str:
+    """Returns the table's name for the column of documents. Annotates `rows`."""
     if names:
         return names[0]
     table = Table(path, {column: "document"}, None, remembered=remembered or {})
@@ -146,11 +155,11 @@ def _name(rows: Rows, path: str, column: str, names: Sequence[str] | None, remem
 
 
 def _add_on_disk(rows: Rows, path: str, column: str, names: Sequence[str] | None) -> None:
-    """Rows whose texts stay in the file."""
+    """Adds rows whose texts stay in the file."""
     if names is None:
-        found = file_slices(path, column)
-        rows.extend(found)
-        if not found:
+        slices = file_slices(path, column)
+        rows.extend(slices)
+        if not slices:
             rows.skip(path)
         return
     for line, row in table_on_disk(path, column, names[0]).rows():

@@ -18,14 +18,14 @@ Unit = Literal["token", "word", "span"]
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-SHARE = 0.15  # of the tokens (Devlin et al. 2019, section 3.1)
-MASKED, OTHER = 0.8, 0.1  # of the chosen ones: behind the mask token, replaced by any other; the rest stays
-STOP, LONGEST = 0.2, 10  # a span of words ends after each with this probability, and has at most so many (SpanBERT)
+SHARE = 0.15  # fraction of tokens that are chosen (Devlin et al. 2019, section 3.1)
+MASKED, OTHER = 0.8, 0.1  # fractions of chosen tokens: replaced by the mask, replaced by another; the rest is kept
+STOP, LONGEST = 0.2, 10  # probability that a span ends after a word; maximum words of a span (SpanBERT)
 SPANS = np.arange(1, LONGEST + 1)
 
 
 def span_length_probabilities(stop: float) -> NDArray[np.float64]:
-    """Returns the probabilities of span lengths 1 to 10, where a span ends after each word with probability ``stop``.
+    """Returns the probabilities of span lengths 1 to 10 if a span ends after each word with probability ``stop``.
 
     >>> round(float(span_length_probabilities(STOP) @ SPANS), 1)
     3.8
@@ -35,13 +35,13 @@ def span_length_probabilities(stop: float) -> NDArray[np.float64]:
 
 
 def stop_probability(length: float) -> float:
-    """Returns the probability ``stop`` with which spans have ``length`` words on average (1 to less than 5.5).
+    """Returns the probability ``stop`` that gives spans a mean length of ``length`` words (1 to less than 5.5).
 
     >>> round(stop_probability(3.797), 3), round(stop_probability(1), 3)
     (0.2, 1.0)
     """
     check("the mean length of a span", length, float, least=1, below=float(SPANS.mean()))
-    low, high = 0.0, 1.0  # the likelier it ends, the shorter it is
+    low, high = 0.0, 1.0  # a larger probability gives shorter spans
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if span_length_probabilities(middle) @ SPANS > length else (low, middle)
@@ -52,28 +52,27 @@ def stop_probability(length: float) -> float:
 class Masking:
     """Token masking for masked language models.
 
-    Of each window the share ``share`` of its ordinary tokens is chosen, rounded at random so that the mean is exact, at
-    least one:
+    In each window, the fraction ``share`` of ordinary tokens is chosen, at least one. The number is rounded at random
+    so that its mean is exact. The tokens are chosen by ``unit``:
 
-    - ``token``: any of them (Devlin et al. 2019, section 3.1);
-    - ``word``: all tokens of whole words, as long as they are no more than are to be chosen (the same authors'
-      whole-word masking, 2019);
-    - ``span``: whole words in a row, as many as a geometric distribution says (p = ``stop``, at most 10), each span
-      from a word chosen at random (Joshi et al. 2020, section 3.1).
+    - ``token``: single tokens (Devlin et al. 2019, section 3.1)
+    - ``word``: all tokens of whole words, as long as they fit the number (whole-word masking of the same authors, 2019)
+    - ``span``: consecutive whole words from a random one, with a geometric number of words (p = ``stop``, at most 10;
+      Joshi et al. 2020, section 3.1)
 
-    A chosen token becomes the mask with probability 0.8, any ordinary token with 0.1, and stays as it is with 0.1; in
-    ``span`` all tokens of a span share that draw. Special tokens and padding are neither chosen nor put in.
+    A chosen token becomes the mask with probability 0.8 and a random ordinary token with 0.1, and is kept with 0.1. In
+    ``span`` all tokens of a span share that draw. Special tokens and padding are neither chosen nor inserted.
 
     Args:
         mask: the id of the mask token.
-        ordinary: (V,) which ids stand for text.
-        before: (V,) which ids may go on with a word (``heedful.text.word_boundaries.word_joints``).
-        after: (V,) which ids a word may go on after.
-        share: of the ordinary tokens.
-        unit: what is chosen.
-        masked: how likely a chosen token becomes the mask.
-        other: how likely any ordinary one.
-        stop: how likely a span ends after each of its words.
+        ordinary: (V,) boolean, True for ids that represent text.
+        before: (V,) boolean, True for ids that may continue a word (``heedful.text.word_boundaries.word_joints``).
+        after: (V,) boolean, True for ids after which a word may continue.
+        share: fraction of ordinary tokens that are chosen.
+        unit: token, word or span.
+        masked: probability that a chosen token becomes the mask.
+        other: probability that it becomes a random ordinary token.
+        stop: probability that a span ends after a word.
 
     >>> every = np.ones(10, dtype=bool)
     >>> ordinary = every & (np.arange(10) > 4)
@@ -94,7 +93,7 @@ class Masking:
     stop: float = STOP
 
     def __call__(self, ids: Ids, random: np.random.Generator) -> tuple[Ids, Flags]:
-        """Returns ``ids`` (B, T), padded with special ones, as the model reads them, and which were chosen."""
+        """Returns the masked ``ids`` (B, T), padded with special ones, and a boolean array of chosen tokens."""
         groups = np.stack([self.groups(row, random) for row in ids])
         chosen, draws = groups >= 0, random.random(groups.shape)
         if self.unit == "span":
@@ -105,55 +104,57 @@ class Masking:
         return np.where(chosen & (draws >= self.masked) & (draws < self.masked + self.other), others, hidden), chosen
 
     def groups(self, row: Ids, random: np.random.Generator) -> Ids:
-        """Returns for each token of one window (T,) the number of its span or word, -1 if not chosen."""
-        found = np.full(len(row), -1)
+        """Returns for each token of one window (T,) the number of its span or word; -1 if it is not chosen."""
+        groups = np.full(len(row), -1)
         words = self.words(row)
         if words:
-            most = int(self.share * int(self.ordinary[row].sum()) + random.random())
+            count = int(self.share * int(self.ordinary[row].sum()) + random.random())
             order = random.permutation(len(words))
             lengths = (
                 random.choice(SPANS, size=len(words), p=span_length_probabilities(self.stop))
                 if self.unit == "span"
                 else order
             )
-            CHOOSE[self.unit](found, words, order, most, lengths)
-            if (found < 0).all():
-                found[words[order[0]]] = 0
-        return found
+            CHOOSE[self.unit](groups, words, order, count, lengths)
+            if (groups < 0).all():
+                groups[words[order[0]]] = 0
+        return groups
 
     def words(self, row: Ids) -> list[NDArray[np.int64]]:
-        """Returns the places of each word of a window, in order; of each token if the unit is the token."""
-        places = np.flatnonzero(self.ordinary[row])
+        """Returns the positions of each word of a window, in order; of each token if the unit is the token."""
+        positions = np.flatnonzero(self.ordinary[row])
         if self.unit == "token":
-            return list(places[:, None])
+            return list(positions[:, None])
         joined = self.after[row[:-1]] & self.before[row[1:]] & self.ordinary[row[:-1]] & self.ordinary[row[1:]]
-        begins = np.concatenate([[True], ~joined])[places]
-        return np.split(places, np.flatnonzero(begins)[1:])
+        is_start = np.concatenate([[True], ~joined])[positions]
+        return np.split(positions, np.flatnonzero(is_start)[1:])
 
 
-def _choose_words(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
-    """Words in any order, but for those that are longer than what is still to be chosen; of one word each."""
-    for number, place in enumerate(order):
-        if left <= 0:
+def _choose_words(groups: Ids, words: Sequence[Ids], order: Ids, count: int, lengths: Ids) -> None:
+    """Writes the numbers of chosen words into ``groups``: those that fit the remaining ``count`` of tokens."""
+    for number, index in enumerate(order):
+        if count <= 0:
             return
-        if len(words[place]) <= left:
-            found[words[place]] = number
-            left -= len(words[place])
+        if len(words[index]) <= count:
+            groups[words[index]] = number
+            count -= len(words[index])
 
 
-def _choose_spans(found: Ids, words: Sequence[Ids], order: Ids, left: int, lengths: Ids) -> None:
-    """Spans of so many words, from words in any order; one ends before what was chosen, a special token, and what would
-    be too many.
+def _choose_spans(groups: Ids, words: Sequence[Ids], order: Ids, count: int, lengths: Ids) -> None:
+    """Writes the numbers of chosen spans into ``groups``.
+
+    A span starts at each word in ``order`` with the words of ``lengths``. It ends before a chosen word, a special token
+    and a word beyond the remaining ``count`` of tokens.
     """
     for number, (first, length) in enumerate(zip(order, lengths, strict=True)):
-        if left <= 0:
+        if count <= 0:
             return
-        following = words[first][0]
+        next_position = words[first][0]
         for word in words[first : first + length]:
-            if found[word[0]] >= 0 or word[0] != following or len(word) > left:
+            if groups[word[0]] >= 0 or word[0] != next_position or len(word) > count:
                 break
-            found[word] = number
-            left, following = left - len(word), word[-1] + 1
+            groups[word] = number
+            count, next_position = count - len(word), word[-1] + 1
 
 
 CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, Ids], None]] = {
@@ -163,24 +164,23 @@ CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, Ids], None]] = {
 }
 
 
-LENGTH = 3.0  # tokens of a span on average (Raffel et al. 2020, section 3.3.4)
+LENGTH = 3.0  # mean number of tokens of a span (Raffel et al. 2020, section 3.3.4)
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """Span corruption (Raffel et al. 2020, section 3.1.4; the counts are their code's).
+    """Span corruption (Raffel et al. 2020, section 3.1.4; the counts follow their code).
 
     Of n ordinary tokens round(n · ``share``) are hidden, at least one and at most n − 1, in round(hidden / ``length``)
-    spans, at least one. How long each span is, and how long each piece of text between them, is drawn with all ways
-    of adding up to these numbers equally likely; a text begins with what is shown and ends with what is hidden.
-    Special tokens are never hidden: a span that reaches one ends there, and its rest is a span of its own. Of more
-    spans than there are sentinels, one kept for the end, the last are shown.
+    spans, at least one. The lengths of spans and of the pieces between them are drawn uniformly from all that have
+    these sums. A text begins with a visible piece and ends with a hidden span. Special tokens are never hidden: they
+    split a span in two. The last sentinel is reserved for the end; spans beyond the others stay visible.
 
     Args:
-        sentinels: the ids that stand for the first span, the second, ...
-        ordinary: (V,) which ids stand for text.
-        share: of the ordinary tokens.
-        length: of a span, on average.
+        sentinels: the ids that replace the first span, the second, ...
+        ordinary: (V,) boolean, True for ids that represent text.
+        share: fraction of ordinary tokens that are hidden.
+        length: mean length of a span.
 
     >>> hide = Corruption([9, 8], np.arange(10) < 8, share=0.5, length=2)
     >>> hide(np.array([0, 1, 2, 3]), np.random.default_rng(0))
@@ -200,36 +200,37 @@ class Corruption:
         return hidden, min(max(round(hidden / self.length), 1), tokens - hidden)
 
     def hidden(self, row: Ids, random: np.random.Generator) -> Flags:
-        """Returns which tokens of one text (T,) are hidden."""
-        flags, places = np.zeros(len(row), dtype=bool), np.flatnonzero(self.ordinary[row])
-        hidden, spans = self.counts(len(places))
+        """Returns a boolean array (T,), True for the hidden tokens of one text."""
+        flags, positions = np.zeros(len(row), dtype=bool), np.flatnonzero(self.ordinary[row])
+        hidden, spans = self.counts(len(positions))
         if spans:
             lengths = np.stack(
-                [_random_lengths(len(places) - hidden, spans, random), _random_lengths(hidden, spans, random)], axis=1
+                [_random_lengths(len(positions) - hidden, spans, random), _random_lengths(hidden, spans, random)],
+                axis=1,
             )
-            flags[places] = np.repeat(np.arange(2 * spans) % 2 == 1, lengths.ravel())
+            flags[positions] = np.repeat(np.arange(2 * spans) % 2 == 1, lengths.ravel())
         return flags & (np.cumsum(_span_starts(flags)) < len(self.sentinels))
 
     def __call__(self, row: Ids, random: np.random.Generator) -> tuple[list[int], list[int]]:
-        """Returns the text with a sentinel a span, and the target: sentinels with their spans, and one more."""
+        """Returns the text with sentinels for spans, and the target: each sentinel with its span, and a last one."""
         return self.split(row, self.hidden(row, random))
 
     def split(self, row: Ids, hidden: Flags) -> tuple[list[int], list[int]]:
-        """Returns the same for given ``hidden`` tokens (T,)."""
-        begins = _span_starts(hidden)
-        places, firsts = np.flatnonzero(hidden), np.flatnonzero(begins)
-        named = np.asarray(self.sentinels)[: len(firsts) + 1]
-        source = np.where(begins, named[np.cumsum(begins) - 1], row)[~hidden | begins]
-        target = np.insert(row[places], np.searchsorted(places, firsts), named[:-1])
-        return source.tolist(), [*target.tolist(), int(named[-1])]
+        """Returns source and target, as ``__call__``, for given ``hidden`` tokens (T,)."""
+        is_start = _span_starts(hidden)
+        positions, firsts = np.flatnonzero(hidden), np.flatnonzero(is_start)
+        sentinels = np.asarray(self.sentinels)[: len(firsts) + 1]
+        source = np.where(is_start, sentinels[np.cumsum(is_start) - 1], row)[~hidden | is_start]
+        target = np.insert(row[positions], np.searchsorted(positions, firsts), sentinels[:-1])
+        return source.tolist(), [*target.tolist(), int(sentinels[-1])]
 
 
 def _span_starts(hidden: Flags) -> Flags:
-    """Returns where a span begins."""
+    """Returns a boolean array, True for the first tokens of spans."""
     return hidden & ~np.concatenate([[False], hidden[:-1]])
 
 
 def _random_lengths(total: int, number: int, random: np.random.Generator) -> Ids:
-    """Draws ``number`` lengths of at least one that add up to ``total``, all such rows equally likely."""
-    cuts = np.sort(random.permutation(total - 1)[: number - 1]) + 1
-    return np.diff(np.concatenate([[0], cuts, [total]]))
+    """Draws ``number`` lengths of at least one with the sum ``total``, uniformly."""
+    bounds = np.sort(random.permutation(total - 1)[: number - 1]) + 1
+    return np.diff(np.concatenate([[0], bounds, [total]]))

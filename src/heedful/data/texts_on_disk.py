@@ -24,14 +24,14 @@ from heedful.data.tables import Table, extension_of
 from heedful.data.text_files import COMPRESSED, STDIN, decode_line, extension, open_file, require_library
 from heedful.errors import HeedfulError
 
-LARGE = 1 << 28  # total bytes of files from which texts stay on disk
-PIECE = 1 << 20  # bytes of a piece, about
+LARGE = 1 << 28  # total bytes of files above which texts stay on disk
+PIECE = 1 << 20  # approximate bytes of a piece
 RECORDS = (".jsonl", ".ndjson", ".parquet")  # tables with random access to rows
-CUT = re.compile(rb"[A-Za-z](?=\r?\n)")  # between a letter and a line's end, where tokenizers of words split too
+PIECE_END = re.compile(rb"[A-Za-z](?=\r?\n)")  # between a letter and a line's end, where word tokenizers split too
 
 
 class OnDisk(Mapping[str, str]):
-    """Values of a row whose one text is in a file and is read on access, not kept."""
+    """Values of a row with one text, which stays in a file and is read on access."""
 
     __slots__ = ()
 
@@ -43,11 +43,11 @@ class OnDisk(Mapping[str, str]):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Its bytes in UTF-8."""
+        """Number of bytes of the text in UTF-8."""
 
     @property
     def continues(self) -> bool:
-        """True if it continues the text of the row before it."""
+        """True if the text continues that of the previous row."""
         return False
 
     @abstractmethod
@@ -74,13 +74,13 @@ class OnDisk(Mapping[str, str]):
 
 
 class FileSlice(OnDisk):
-    """Values of a row whose text is in a file from byte ``start`` to ``end``; every line end is ``\\n``.
+    """Values of a row whose text is a piece of a file; every line end is ``\\n``.
 
     Args:
         path: the file, UTF-8.
         column: the name of the text.
-        start: its first byte.
-        end: the one after its last.
+        start: index of its first byte.
+        end: index after its last byte.
     """
 
     __slots__ = ("_column", "end", "path", "start")
@@ -95,12 +95,12 @@ class FileSlice(OnDisk):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Number of bytes."""
         return self.end - self.start
 
     @property
     def continues(self) -> bool:
-        """True unless it is the first piece of its file."""
+        """True unless this is the first piece of its file."""
         return self.start > 0
 
     def text(self) -> str:
@@ -108,13 +108,13 @@ class FileSlice(OnDisk):
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
-                found = file.read(self.end - self.start)
-            return normalize_line_ends(found.decode("utf-8" if self.start else "utf-8-sig"))
+                content = file.read(self.end - self.start)
+            return normalize_line_ends(content.decode("utf-8" if self.start else "utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise changed_error(self.path, error) from None
 
     def identity(self) -> Hashable:
-        """Returns its place, and when the file was written."""
+        """Returns the bounds of the piece, and the file with its modification time."""
         return file_stamp(self.path), self.start, self.end
 
 
@@ -127,7 +127,7 @@ def file_stamp(path: str) -> tuple[str, int, int]:
 def changed_error(path: str, error: Exception) -> HeedfulError:
     """Returns the error for a file that changed since it was first read."""
     reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-    return HeedfulError(f"{path} is not what it was when the run began ({reason}); begin again")
+    return HeedfulError(f"{path} changed during the run ({reason}); start again")
 
 
 def normalize_line_ends(text: str) -> str:
@@ -141,7 +141,7 @@ def any_on_disk(rows: Sequence[Row]) -> bool:
 
 
 def continues_previous(row: Row) -> bool:
-    """Returns True if a row continues the text of the row before it."""
+    """Returns True if a row continues the text of the previous row."""
     return isinstance(row.values, OnDisk) and row.values.continues
 
 
@@ -158,7 +158,7 @@ def utf8_length(text: str) -> int:
 
 
 def text_identity(row: Row) -> Hashable:
-    """Returns a key that equal texts share; of a text on disk while its file is unchanged."""
+    """Returns a key that equal texts share; that of a text on disk is valid while its file is unchanged."""
     if isinstance(row.values, OnDisk):
         return row.values.identity()
     return tuple(str(value) for value in row.values.values())
@@ -179,50 +179,50 @@ def are_large(paths: Iterable[str]) -> bool:
 
 
 def file_slices(path: str, column: str) -> list[Row]:
-    """Returns a row for each piece of a file, none for a file without words. A piece ends between a letter and a line's
-    end if there is such a place within twice its size, else after a line's end, else after a character.
+    """Returns a row for each piece of a file; none for a blank file.
 
-    Raises `NoText` as `heedful.data.text_files.read_lines` does.
+    A piece ends between a letter and a line's end if there is such a position within twice its size, else after a
+    line's end, else after a character. Raises `NotText` as `heedful.data.text_files.read_lines`.
     """
-    rows, start, line, words = list[Row](), 0, 1, False
+    rows, start, line, has_words = list[Row](), 0, 1, False
     with open_file(path) as file:
-        while found := file.read(2 * PIECE):
-            end = len(found) if len(found) < 2 * PIECE else _slice_end(found)
-            words = bool(_decoded_slice(found[:end], path, line, start).strip()) or words
+        while content := file.read(2 * PIECE):
+            end = len(content) if len(content) < 2 * PIECE else _slice_end(content)
+            has_words = bool(_decode_slice(content[:end], path, line, start).strip()) or has_words
             rows.append(Row(FileSlice(path, column, start, start + end), path, line))
-            line += found.count(b"\n", 0, end)
+            line += content.count(b"\n", 0, end)
             start += end
             file.seek(start)
-    return rows if words else []
+    return rows if has_words else []
 
 
-def _decoded_slice(found: bytes, path: str, line: int, start: int) -> str:
-    """Returns a piece as text. Raises ``NoText``."""
+def _decode_slice(content: bytes, path: str, line: int, start: int) -> str:
+    """Returns a piece as text. Raises ``NotText`` with its line."""
     try:
-        text = found.decode()
+        text = content.decode()
     except UnicodeDecodeError:
         text = "\0"
     if start and "\0" not in text:
         return text
-    return "".join(decode_line(content, path, number) for number, content in enumerate(io.BytesIO(found), line))
+    return "".join(decode_line(bytes_, path, number) for number, bytes_ in enumerate(io.BytesIO(content), line))
 
 
-def _slice_end(found: bytes) -> int:
-    if place := CUT.search(found, PIECE):
-        return place.end()
-    if (end := found.rfind(b"\n")) > 0:
+def _slice_end(content: bytes) -> int:
+    if match := PIECE_END.search(content, PIECE):
+        return match.end()
+    if (end := content.rfind(b"\n")) > 0:
         return end + 1
-    end = len(found)
-    while end > 1 and found[end - 1] & 0xC0 == 0x80:  # continuation bytes of UTF-8
+    end = len(content)
+    while end > 1 and content[end - 1] & 0xC0 == 0x80:  # continuation bytes of UTF-8
         end -= 1
-    return end - 1 if end > 1 and found[end - 1] & 0x80 else end
+    return end - 1 if end > 1 and content[end - 1] & 0x80 else end
 
 
 CHUNK = 1 << 24  # bytes searched for line ends at a time
 
 
 class Document(OnDisk):
-    """Values of a row whose text is that of ``line`` in a table."""
+    """Values of a row whose text is in ``line`` of a table."""
 
     __slots__ = ("line", "table")
 
@@ -236,15 +236,15 @@ class Document(OnDisk):
 
     @property
     def size(self) -> int:
-        """Its bytes in UTF-8."""
+        """Number of bytes of the text in UTF-8."""
         return self.table.sizes[self.line - 1]
 
     def text(self) -> str:
-        """The text, read."""
+        """Reads the text."""
         return self.table.text(self.line)
 
     def identity(self) -> Hashable:
-        """Returns its place, and when the table was written."""
+        """Returns the line and column, and the table with its modification time."""
         return *self.table.stamp, self.table.name, self.line
 
 
@@ -253,17 +253,17 @@ class TableOnDisk(ABC):
 
     Args:
         path: path of the table.
-        column: column of the text in rows.
-        name: its column in the table; None: the same.
+        column: the task's column of the text.
+        name: the table's column; None: the same.
     """
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
         self.path, self.column, self.name = path, column, name or column
         self.stamp = file_stamp(path)
-        self.sizes = array("q")  # bytes of each line's text
+        self.sizes = array("q")  # number of bytes of each line's text
 
     def rows(self) -> Iterator[tuple[int, Row | None]]:
-        """Yields (line, row); row is None without words. Raises like ``heedful.data.tables.Table``."""
+        """Yields (line, row); the row is None for a blank text. Raises as ``heedful.data.tables.Table``."""
         for line, values in Table(self.path, {self.column: "document"}, [self.name]):
             text = values[0] if values else ""
             self.sizes.append(utf8_length(text))
@@ -273,16 +273,16 @@ class TableOnDisk(ABC):
         """Returns the text of a line, from 1. Raises ``HeedfulError`` if the file changed."""
         try:
             value = nested_value(self.record(line), self.name)
-        except (OSError, ValueError, LookupError, StopIteration) as error:  # pyarrow's own are some of these
+        except (OSError, ValueError, LookupError, StopIteration) as error:  # also pyarrow's
             raise changed_error(self.path, error) from None
         if not isinstance(value, str):
             raise changed_error(self.path, ValueError(f"no text in line {line}"))
         return value
 
     def check(self) -> None:
-        """Raises `ValueError` if the file was written since."""
+        """Raises `ValueError` if the file was written after it was scanned."""
         if file_stamp(self.path) != self.stamp:
-            raise ValueError("it was written since")
+            raise ValueError("it was written again")
 
     @abstractmethod
     def record(self, line: int) -> dict[str, Any]:
@@ -294,20 +294,20 @@ class JsonLinesOnDisk(TableOnDisk):
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
         super().__init__(path, column, name)
-        self._begins = _line_offsets(path)
+        self._offsets = _line_offsets(path)
 
     def record(self, line: int) -> dict[str, Any]:
         """Returns the object of a line."""
         self.check()
-        start, end = self._begins[line - 1 : line + 1].tolist()
+        start, end = self._offsets[line - 1 : line + 1].tolist()
         with open(self.path, "rb") as file:
             file.seek(start)
-            found: dict[str, Any] = json.loads(file.read(end - start))
-        return found
+            record: dict[str, Any] = json.loads(file.read(end - start))
+        return record
 
 
 class ParquetOnDisk(TableOnDisk):
-    """Parquet file, decoded some rows at a time: fast in order."""
+    """Parquet file, decoded some rows at a time, which is fast for access in order."""
 
     def record(self, line: int) -> dict[str, Any]:
         """Returns the record of a row, with the text's column only."""
@@ -320,29 +320,29 @@ class _Decoder:
     def __init__(self, table: ParquetOnDisk) -> None:
         parquet = require_library("pyarrow.parquet", table.path)
         self._file = parquet.ParquetFile(table.path, pre_buffer=False, buffer_size=BUFFER)
-        there, metadata = self._file.schema_arrow.names, self._file.metadata
+        present, metadata = self._file.schema_arrow.names, self._file.metadata
         self._check = table.check
-        self._column = table.name if table.name in there else table.name.partition(".")[0]
+        self._column = table.name if table.name in present else table.name.partition(".")[0]
         groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        self._begins = [0, *accumulate(groups)]  # of the row groups
+        self._group_starts = [0, *accumulate(groups)]
         self._rows = rows_per_batch(metadata)
         self._batches: Iterator[Any] = iter(())
         self._batch: Any = ()
-        self._first = self._end = 0  # the first row of the batch, and the one after the last of its group
+        self._first = self._end = 0  # first row of the batch, and end of its row group
 
-    def record(self, place: int) -> dict[str, Any]:
+    def record(self, index: int) -> dict[str, Any]:
         """Returns the record of a row, from 0."""
-        if not self._first <= place < self._end:
+        if not self._first <= index < self._end:
             self._check()
-            group = bisect_right(self._begins, place) - 1
+            group = bisect_right(self._group_starts, index) - 1
             self._batches = self._file.iter_batches(self._rows, row_groups=[group], columns=[self._column])
-            self._first, self._end, self._batch = *self._begins[group : group + 2], ()
-        while place >= self._first + len(self._batch):
+            self._first, self._end, self._batch = *self._group_starts[group : group + 2], ()
+        while index >= self._first + len(self._batch):
             self._first += len(self._batch)
-            self._batch = ()  # not two of them in memory
+            self._batch = ()  # frees it before the next is decoded
             self._batch = next(self._batches)
-        found: dict[str, Any] = self._batch.slice(place - self._first, 1).to_pylist()[0]
-        return found
+        record: dict[str, Any] = self._batch.slice(index - self._first, 1).to_pylist()[0]
+        return record
 
 
 @lru_cache(maxsize=1)
@@ -353,12 +353,12 @@ def _decoder(table: ParquetOnDisk) -> _Decoder:
 
 def _line_offsets(path: str) -> np.ndarray:
     """Returns the byte offsets of the lines, and of the file's end."""
-    found, at = [np.zeros(1, dtype=np.int64)], 0
+    offsets, start = [np.zeros(1, dtype=np.int64)], 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
-            found.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + at + 1)
-            at += len(chunk)
-    return np.concatenate([*found, [at]])
+            offsets.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + start + 1)
+            start += len(chunk)
+    return np.concatenate([*offsets, [start]])
 
 
 def table_on_disk(path: str, column: str, name: str | None) -> TableOnDisk:

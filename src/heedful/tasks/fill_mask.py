@@ -223,7 +223,7 @@ class FillMask(EncoderTask):
         if random is not None:
             hidden, chosen = self.masking(rows, random)
         else:
-            generators = [np.random.default_rng([SEED, window.place]) for window in examples]
+            generators = [np.random.default_rng([SEED, window.number]) for window in examples]
             masked = [
                 self.evaluation_masking(row[None], generator) for row, generator in zip(rows, generators, strict=True)
             ]
@@ -289,7 +289,7 @@ class FillMask(EncoderTask):
 
         for places, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
             window, position = hidden.T
-            windows = np.array([examples[i].place for i in places])
+            windows = np.array([examples[i].number for i in places])
             firsts = windows * stream.context - len(self.around.before)
             np.add.at(row_sums[:, :3], document_numbers(stream, firsts[window] + position), sums)
             np.add.at(window_sums[:, :3], windows[window], sums)

@@ -88,7 +88,7 @@ def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most
     is_example = np.ones(stream.windows, dtype=bool)
     if not isinstance(examples, StreamWindows):
         is_example[:] = False
-        is_example[[window.place for window in examples]] = True
+        is_example[[window.number for window in examples]] = True
 
     def candidates() -> Iterator[np.ndarray]:
         for start, chunk in chunks(stream.tokens[: stream.windows * stream.context]):
@@ -118,7 +118,7 @@ def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | N
     tokens, is_token, _ = (part[:, :-1] for part in read_windows(examples, random))
     stream = examples[0].stream
     if random is None:
-        remaining = [len(stream.tokens) - 1 - window.place * stream.context for window in examples]
+        remaining = [len(stream.tokens) - 1 - window.number * stream.context for window in examples]
         is_token &= np.arange(stream.context) < np.array(remaining)[:, None]
     return [row[mask] for row, mask in zip(tokens, is_token, strict=True)]
 

@@ -224,7 +224,7 @@ class SpanCorruption(EncoderDecoderTask):
 
     def _masked_in_evaluation(self, examples: Sequence[StreamWindow]) -> list[np.ndarray]:
         """Returns flags of the tokens of each window that are masked in evaluation."""
-        generators = (np.random.default_rng([SEED, window.place]) for window in examples)
+        generators = (np.random.default_rng([SEED, window.number]) for window in examples)
         pairs = zip(window_ids(examples), generators, strict=True)
         return [self.evaluation_corruption.hidden(text, generator) for text, generator in pairs]
 
@@ -272,7 +272,7 @@ class SpanCorruption(EncoderDecoderTask):
             windows = [examples[i] for i in places]
             positions = np.concatenate(
                 [
-                    window.place * stream.context + np.flatnonzero(flags)
+                    window.number * stream.context + np.flatnonzero(flags)
                     for window, flags in zip(windows, self._masked_in_evaluation(windows), strict=True)
                 ]
             )

@@ -275,11 +275,11 @@ class TextGeneration(Task):
             return collate_instructions(instructions, self.tokenizer.pad or 0)
         windows = [example for example in examples if isinstance(example, StreamWindow)]
         read = read_windows(windows, random)
-        labels = np.where(read.there, read.tokens, IGNORED)[:, 1:]
+        labels = np.where(read.is_inside, read.tokens, IGNORED)[:, 1:]
         batch = {"ids": read.tokens[:, :-1]}
         if self.separate:
-            begins = read.begins(windows[0].stream)
-            batch["texts"] = np.where(read.there, begins.cumsum(1) + ~begins[:, :1], 0)[:, :-1]
+            begins = read.document_starts(windows[0].stream)
+            batch["texts"] = np.where(read.is_inside, begins.cumsum(1) + ~begins[:, :1], 0)[:, :-1]
             if self.closes:  # else the token that begins the next document ends this one
                 labels = np.where(begins[:, 1:], IGNORED, labels)
         return {name: torch.from_numpy(array) for name, array in {**batch, "labels": labels}.items()}
@@ -366,7 +366,7 @@ class TextGeneration(Task):
             return nats.cpu().numpy(), (labels != IGNORED).cpu().numpy()
 
         for places, (nats, predicted) in self.map_batches(model, examples, token_losses, batch_tokens):
-            starts = np.array([examples[i].place * stream.context for i in places])
+            starts = np.array([examples[i].number * stream.context for i in places])
             positions = (starts[:, None] + np.arange(1, stream.context + 1)).ravel()[predicted]
             documents = np.searchsorted(stream.starts, positions, side="right") - 1
             yield documents, (positions - 1) // stream.context, nats[predicted]
