@@ -112,7 +112,7 @@ def test_a_file_that_is_gone_or_another_is_said(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*; start again"):
         row.values["text"]
     (tmp_path / "sea.txt").unlink()
-    with pytest.raises(HeedfulError, match=r"sea.txt is not what it was .*No such file.*; begin again"):
+    with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*No such file.*; start again"):
         row.values["text"]
 
 

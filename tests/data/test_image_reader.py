@@ -199,16 +199,16 @@ def test_the_four_files_of_mnist(tmp_path: Path) -> None:
 
 
 BROKEN_IDX: dict[str, tuple[bytes, bytes, str]] = {
-    "empty": (b"", idx(LABELS), "{images} is empty and is no IDX file; give"),
+    "empty": (b"", idx(LABELS), "{images} is empty and is not an IDX file; give"),
     "no idx": (
         b"hello there",
         idx(LABELS),
-        "{images} begins with 0x68656c6c and is no IDX file; give images and labels",
+        "{images} begins with 0x68656c6c and is not an IDX file; give images and labels",
     ),
     "compressed": (
         gzip.compress(idx(PIXELS), mtime=0),
         idx(LABELS),
-        "{images} begins with 0x1f8b0800 and is no IDX file; it is compressed, so name it images.gz",
+        "{images} begins with 0x1f8b0800 and is not an IDX file; it is compressed, so name it images.gz",
     ),
     "another type": (
         idx(PIXELS, 13),
@@ -340,7 +340,7 @@ def test_broken_npz_files(tmp_path: Path) -> None:
     )
     path = npz(tmp_path, pictures=PIXELS, targets=LABELS)
     assert said(path) == (
-        f"no array 'images' among 'pictures', 'targets', in {path}; say which to use: --data.columns IMAGES,LABELS"
+        f"no array 'images' among 'pictures', 'targets', in {path}; name the arrays: --data.columns IMAGES,LABELS"
     )
     assert "did you mean 'targets'?" in said(path, names=("pictures", "target"))
     assert "no array 'y_train' among 'x_train', in " in said(npz(tmp_path, x_train=PIXELS))
@@ -433,4 +433,4 @@ def test_tables_of_paths(tmp_path: Path, name: str) -> None:
     assert rows[1].values["image"].name == f"{tmp_path}/b.png"
     (tmp_path / "b.png").unlink()
     line = rows[1].line
-    assert said(path) == f"no image {tmp_path}/b.png, in {path}:{line}; write paths as seen from the table's folder"
+    assert said(path) == f"no image {tmp_path}/b.png, in {path}:{line}; write paths relative to the table's folder"

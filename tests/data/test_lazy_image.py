@@ -269,7 +269,7 @@ def test_moments_are_those_of_all_pixels_together(channels: int, monkeypatch: py
     random = np.random.default_rng(0)
     images = [random.integers(0, 256, (channels, 30, 20), dtype=np.uint8) for _ in range(9)]
     images += [np.full((channels, 30, 20), 7, np.uint8)]
-    monkeypatch.setattr(image_arrays, "COUNTED", 64)
+    monkeypatch.setattr(image_arrays, "CHUNK", 64)
     mean, std = image_arrays.channel_moments(iter(images))
     pixels = np.stack(images) / 255
     assert_close(mean, pixels.mean((0, 2, 3)), "layer")

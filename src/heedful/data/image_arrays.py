@@ -16,65 +16,64 @@ from heedful.data.text_files import COMPRESSED, open_file
 from heedful.errors import HeedfulError, nearest
 
 CHANNELS = (1, 3, 4)
-COUNTED = 1 << 20  # pixels counted at a time
+CHUNK = 1 << 20  # pixels counted at a time
 
 
-def stack_images(images: np.ndarray, place: str) -> np.ndarray:
+def stack_images(images: np.ndarray, location: str) -> np.ndarray:
     """Returns images as uint8 (N, H, W, C), C = 1, 3 or 4: grey, colour, colour with alpha.
 
     Accepts (N, H, W); (N, H, W, C) if the last size is 1, 3 or 4; else (N, C, H, W) if the second is. Values as in
-    `as_uint8`. Raises `HeedfulError`, naming `place`, for other shapes and values, and for no pixels.
+    `as_uint8`. Raises `HeedfulError`, naming `location`, for other shapes and values, and for no pixels.
     """
     shape = images.shape
     if not images.size:
-        raise HeedfulError(f"no pixels (shape {_by(shape)}), in {place}; give images")
+        raise HeedfulError(f"no pixels (shape {_size_text(shape)}), in {location}; give images")
     if len(shape) == 3:
         images = images[..., None]
     elif len(shape) == 4 and shape[3] not in CHANNELS and shape[1] in CHANNELS:
         images = images.transpose(0, 2, 3, 1)
     elif len(shape) != 4 or shape[3] not in CHANNELS:
         raise HeedfulError(
-            f"an array of shape {_by(shape)} where images are wanted, in {place}; give number × height × width, or "
-            "these and 1, 3 or 4 channels last (or second)"
+            f"an array of shape {_size_text(shape)} where images are wanted, in {location}; give number × "
+            "height × width, or these and 1, 3 or 4 channels last (or second)"
         )
-    return as_uint8(images, place)
+    return as_uint8(images, location)
 
 
-def label_names(labels: np.ndarray, classes: np.ndarray | None, place: str) -> list[str]:
+def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -> list[str]:
     """Returns labels (N) or (N, 1) as texts: texts unchanged, whole numbers by their name in `classes` or written out.
 
-    Raises `HeedfulError`, naming `place`, for other shapes and types, and for a number that has no name.
+    Raises `HeedfulError`, naming `location`, for other shapes and types, and for a number that has no name.
     """
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1:
         raise HeedfulError(
-            f"an array of shape {_by(labels.shape)} where labels are wanted, in {place}; give one an image"
+            f"an array of shape {_size_text(labels.shape)} where labels are wanted, in {location}; give one an image"
         )
     if flat.dtype.kind == "S":
         return [text.decode("utf-8", "replace") for text in flat.tolist()]
     if flat.dtype.kind == "U":
         return flat.tolist()
     if flat.dtype.kind not in "bui":
-        raise HeedfulError(f"labels of type {flat.dtype}, in {place}; give whole numbers or texts")
+        raise HeedfulError(f"labels of type {flat.dtype}, in {location}; give whole numbers or texts")
     numbers = flat.astype(np.int64).tolist()
     if classes is None:
         return [str(number) for number in numbers]
-    names = label_names(classes, None, f"'classes' of {place}")
+    names = label_names(classes, None, f"'classes' of {location}")
     outside = next((number for number in numbers if not 0 <= number < len(names)), None)
     if outside is not None:
         raise HeedfulError(
-            f"label {outside} and only {len(names)} names of classes, in {place}; give every number a name"
+            f"label {outside} and only {len(names)} names of classes, in {location}; give every number a name"
         )
     return [names[number] for number in numbers]
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _size_text(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape)) or "()"
 
 
 def channel_moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation (C,) of each channel, divided by 255, over all pixels of uint8 (C, H, W)
-    images.
+    """Returns mean and standard deviation (C,) of each channel, divided by 255, of uint8 images (C, H, W).
 
     The images are read one by one. Sums over the counts of the 256 values are exact:
     var = (n Σ x² − (Σ x)²) / n².
@@ -86,7 +85,7 @@ def channel_moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     counts: list[np.ndarray] = []
     for image in images:
         counts = counts or [np.zeros(256, np.int64) for _ in image]
-        rows = max(1, COUNTED // image.shape[2])
+        rows = max(1, CHUNK // image.shape[2])
         for count, channel in zip(counts, image, strict=True):
             for start in range(0, len(channel), rows):
                 count += np.bincount(channel[start : start + rows].ravel(), minlength=256)
@@ -101,47 +100,46 @@ def _moments(count: list[int]) -> tuple[float, float]:
     return total / number / 255, ((number * squares - total * total) / number**2) ** 0.5 / 255
 
 
-USUAL = re.compile(r"(train|t10k|test)-(images|labels)[.-]idx\d-ubyte(\.gz|\.xz|\.zst)?")
+MNIST_NAME = re.compile(r"(train|t10k|test)-(images|labels)[.-]idx\d-ubyte(\.gz|\.xz|\.zst)?")
 PARTS = {"train": "train", "t10k": "test", "test": "test"}
 UNSIGNED_BYTES = 8  # type code of images and labels
-PACKED = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # first bytes of compressed files
+COMPRESSION = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # first bytes of compressed files
 
 
 def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
     """Returns split → (images, labels), paths of files with MNIST's names; a split with one of the two is left out."""
-    found: dict[str, dict[str, str]] = {}
+    files: dict[str, dict[str, str]] = {}
     for path in sorted(Path(folder).iterdir(), reverse=True):  # reversed: the plain file counts before its .gz
-        if match := USUAL.fullmatch(path.name):
-            found.setdefault(PARTS[match[1]], {})[match[2]] = str(path)
-    whole = {part: (files["images"], files["labels"]) for part, files in found.items() if len(files) == 2}
-    return {part: whole[part] for part in ("train", "test") if part in whole}
+        if match := MNIST_NAME.fullmatch(path.name):
+            files.setdefault(PARTS[match[1]], {})[match[2]] = str(path)
+    pairs = {split: (pair["images"], pair["labels"]) for split, pair in files.items() if len(pair) == 2}
+    return {split: pairs[split] for split in ("train", "test") if split in pairs}
 
 
 def read_idx(path: str) -> np.ndarray:
     """Returns the array of unsigned bytes in an IDX file.
 
-    The file is two zero bytes, the code of the type, the number of dimensions, their sizes (32 bits each, the highest
-    byte first), then the values in C order. Raises `HeedfulError`, naming the file and what was found, for any other
-    beginning or type, and for a file that is cut off or goes on too long.
+    The file is two zero bytes, the code of the type, the number of dimensions, their sizes (32 bits each, big-endian),
+    then the values in C order. Raises `HeedfulError` for another beginning or type, and for a file of another length.
     """
     with open_file(path) as stream:
         content = stream.read()
     if len(content) < 4 or content[:2] != b"\0\0":
-        found = f"begins with 0x{content[:4].hex()}" if content else "is empty"
-        packed = PACKED.get(content[:2])
+        problem = f"begins with 0x{content[:4].hex()}" if content else "is empty"
+        compression = COMPRESSION.get(content[:2])
         remedy = (
-            f"it is compressed, so name it {Path(path).name}{packed}"
-            if packed and not path.endswith(COMPRESSED)
+            f"it is compressed, so name it {Path(path).name}{compression}"
+            if compression and not path.endswith(COMPRESSED)
             else "give images and labels as MNIST ships them, an image folder, .npz or a table"
         )
-        raise HeedfulError(f"{path} {found} and is no IDX file; {remedy}")
+        raise HeedfulError(f"{path} {problem} and is not an IDX file; {remedy}")
     if content[2] != UNSIGNED_BYTES:
         raise HeedfulError(f"values of type 0x{content[2]:02x}, in {path}; store unsigned bytes (type 0x08)")
     head = 4 + 4 * content[3]
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], ">u4")) if len(content) >= head else ()
-    wanted = prod(shape)
-    if not shape or len(content) - head != wanted:
-        sizes = f"{' × '.join(map(str, shape))} = {wanted:,}" if shape else f"{content[3]} dimensions"
+    count = prod(shape)
+    if not shape or len(content) - head != count:
+        sizes = f"{' × '.join(map(str, shape))} = {count:,}" if shape else f"{content[3]} dimensions"
         raise HeedfulError(
             f"{max(0, len(content) - head):,} values where the head says {sizes}, in {path}; copy or download it again"
         )
@@ -164,7 +162,7 @@ CLASSES = "classes"  # the names of the labels 0, 1, ...
 
 
 class Arrays(NamedTuple):
-    """Arrays of one split; `labels` is None if not wanted, `keys` are the names in the file."""
+    """Arrays of one split; `labels` is None if not requested, `keys` are the names in the file."""
 
     images: np.ndarray
     labels: np.ndarray | None
@@ -173,30 +171,30 @@ class Arrays(NamedTuple):
 
 
 def npz_splits(path: str) -> tuple[str, ...]:
-    """Returns those of "train", "valid" and "test" whose images the file holds."""
+    """Returns the splits ("train", "valid", "test") whose images the file has."""
     keys = _keys(path)
-    return tuple(part for part, pairs in NAMES.items() if any(images in keys for images, _ in pairs))
+    return tuple(split for split, pairs in NAMES.items() if any(images in keys for images, _ in pairs))
 
 
-def read_npz(path: str, part: str | None, names: Sequence[str] | None, labelled: bool) -> Arrays:
-    """Returns the arrays of a split (None: of a file without splits), or those called `names`: (images, labels).
+def read_npz(path: str, split: str | None, names: Sequence[str] | None, with_labels: bool) -> Arrays:
+    """Returns the arrays of a split (None: of a file without splits), or those in `names`: (images, labels).
 
-    Nothing is unpickled. Raises `HeedfulError`, naming the file, where it is broken or holds no such arrays.
+    Nothing is unpickled. Raises `HeedfulError` for a broken file and for missing arrays.
     """
     keys = _keys(path)
     if names is not None:
         chosen = tuple(names)
     else:
-        pairs = WHOLE if part is None else NAMES[part]
-        chosen = next((pair for pair in pairs if pair[0] in keys), pairs[0])[: 1 + labelled]
+        pairs = WHOLE if split is None else NAMES[split]
+        chosen = next((pair for pair in pairs if pair[0] in keys), pairs[0])[: 1 + with_labels]
     missing = next((key for key in chosen if key not in keys), None)
     if missing is not None:
-        hint = nearest(missing, keys) if names else ""  # of a name that nobody wrote none is a misspelling
-        hint = hint if hint.startswith("did you mean") else "say which to use: --data.columns IMAGES,LABELS"
+        hint = nearest(missing, keys) if names else ""  # only a given name may be misspelled
+        hint = hint if hint.startswith("did you mean") else "name the arrays: --data.columns IMAGES,LABELS"
         raise HeedfulError(f"no array {missing!r} among {', '.join(map(repr, keys[:12]))}, in {path}; {hint}")
     with _npz(path) as file:
-        classes = file[CLASSES] if labelled and CLASSES in keys else None
-        return Arrays(file[chosen[0]], file[chosen[1]] if labelled else None, classes, chosen)
+        classes = file[CLASSES] if with_labels and CLASSES in keys else None
+        return Arrays(file[chosen[0]], file[chosen[1]] if with_labels else None, classes, chosen)
 
 
 def _keys(path: str) -> list[str]:
@@ -206,7 +204,7 @@ def _keys(path: str) -> list[str]:
 
 @contextmanager
 def _npz(path: str) -> Iterator[Mapping[str, np.ndarray]]:
-    """Yields the arrays, read on access. Raises ``HeedfulError`` for what fails in the block."""
+    """Opens a file's arrays, which are read on access. Raises ``HeedfulError`` for errors in the block."""
     try:
         with open_file(path) as stream, np.load(stream, allow_pickle=False) as file:
             yield file
@@ -214,5 +212,5 @@ def _npz(path: str) -> Iterator[Mapping[str, np.ndarray]]:
         raise
     except Exception as error:  # of zip files, of NumPy's own format, and of an .npy that is named .npz
         reason = " ".join(str(error).split()) or type(error).__name__
-        remedy = "save numbers or strings" if "pickle" in reason else "save it anew with numpy.savez"
+        remedy = "save numbers or strings" if "pickle" in reason else "save it again with numpy.savez"
         raise HeedfulError(f"{path} cannot be read as .npz ({reason}); {remedy}") from error
