@@ -35,7 +35,7 @@ def test_the_table_says_how_many_it_leaves_out():
     assert len(lines) == 42
     assert lines[1].startswith("c58 ")
     assert lines[40].startswith("c19 ")
-    assert lines[-1] == "and 19 more of 59, of no more support"
+    assert lines[-1] == "and 19 more of 59, with less or equal support"
     assert len(class_table([one(f"c{i}", i) for i in range(40)])) == 41
 
 

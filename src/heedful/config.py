@@ -1,4 +1,4 @@
-"""Model configurations: frozen dataclasses that serialise. Nothing here imports torch.
+"""Model configurations: frozen dataclasses that serialise. Imports no torch.
 
 ``StackConfig`` describes a stack of blocks; the configuration of a family holds one or two stacks, its embedding and
 its head. A choice is a word from a closed list (``Literal``), or one small dataclass for each case, looked up in a
@@ -71,7 +71,7 @@ class Config:
                     raise HeedfulError(f"{self.kind}.{f.name} is {number}; give {valid}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as plain JSON values."""
+        """Returns the configuration as plain JSON values."""
         return {"kind": self.kind} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]  # subclasses are dataclasses
 
     @classmethod
@@ -205,13 +205,13 @@ class DropoutRates(Config):
 
     @classmethod
     def everywhere(cls, rate: float, *, attention: float = 0.0) -> DropoutRates:
-        """The same rate everywhere, except for attention weights, which have their own."""
+        """Returns one rate for all places but attention weights, which have their own."""
         return cls(embedding=rate, attention=attention, hidden=rate, residual=rate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
-    """A stack of ``depth`` blocks alike: self-attention, cross-attention where ``cross``, feed-forward."""
+    """A stack of ``depth`` equal blocks: self-attention, with ``cross`` cross-attention, feed-forward."""
 
     kind: ClassVar[str] = "stack"
     dim: int
@@ -286,7 +286,7 @@ class PatchConfig(Config):
 
     @property
     def tokens(self) -> int:
-        """N = (H / P)(W / P) patches and the tokens before them."""
+        """Number of tokens: (H / P)(W / P) patches and the tokens before them."""
         height, width = self.image_size
         return (height // self.patch_size) * (width // self.patch_size) + self.prefix_tokens
 
@@ -315,7 +315,7 @@ class NoHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageHead(Config):
-    """Logits over the vocabulary: with the embedding's weights where ``tied``, times 1/√dim with ``scale="sqrt"``."""
+    """Logits over the vocabulary: with ``tied`` by the embedding's weights, times 1/√dim with ``scale="sqrt"``."""
 
     kind: ClassVar[str] = "language-model"
     tied: bool = True
@@ -335,7 +335,7 @@ class MaskedHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHead(Config):
-    """Label logits of a sequence: pooling, BERT's dense layer where ``pooler``, a linear map."""
+    """Label logits of a sequence: pooling, with ``pooler`` BERT's dense layer, a linear map."""
 
     kind: ClassVar[str] = "sequence"
     labels: int = 2
@@ -364,7 +364,7 @@ class SpanHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PooledHead(Config):
-    """One vector for each sequence: pooling, BERT's dense layer where ``pooler``, unit length where ``normalise``."""
+    """One vector for each sequence: pooling, with ``pooler`` BERT's dense layer, with ``normalise`` of unit length."""
 
     kind: ClassVar[str] = "pooled"
     pooling: Pooling = "mean"
@@ -464,7 +464,7 @@ class VisionConfig(Config):
 
 
 def _check_stack(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:
-    """Raises where the cross-attention or causal mask of a stack does not fit its family."""
+    """Raises if the cross-attention or causal mask of a stack does not fit its family."""
     if stack.cross != cross or (causal is not None and stack.causal != causal):
         required = f"cross={cross}" + (f", causal={causal}" if causal is not None else "")
         raise HeedfulError(f"the {name} has cross={stack.cross}, causal={stack.causal}; its family needs {required}")

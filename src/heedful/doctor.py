@@ -1,7 +1,7 @@
-"""``heedful doctor``: versions, device, kernels, threads, memory and disk of this machine, and what is missing.
+"""``heedful doctor``: versions, device, kernels, threads, memory and disk of this machine, and missing packages.
 
-Imports nothing but Python's library at first, so that it also speaks where a requirement is broken:
-``python -m heedful.doctor`` runs without the command line's own packages.
+Imports only Python's library at first, so that it also works if a requirement is broken: ``python -m heedful.doctor``
+runs without the command line's packages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from heedful import __version__
 from heedful.util import machine
 
-REQUIRED = {  # by the lowest version, as pyproject.toml has them
+REQUIRED = {  # lowest versions, as in pyproject.toml
     "torch": "2.11",
     "safetensors": "0.5",
     "tokenizers": "0.21",
@@ -50,39 +50,39 @@ PURPOSE = {
     "data": "Parquet and .zst files",
     "sentencepiece": "tokenizers in .model and .spm files",
     "faiss": "nearest --engine faiss",
-    "figures": "pictures as .png and .pdf",
+    "figures": "figures as .png and .pdf",
     "onnx": "export --to onnx",
     "ctranslate2": "export --to ctranslate2",
     "tensorboard": "--training.report tensorboard",
     "wandb": "--training.report wandb",
     "trackio": "--training.report trackio",
 }
-VARIABLES = (  # of the environment, that change speed or where files are kept
+VARIABLES = (  # environment variables that change speed or the location of files
     *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "KMP_AFFINITY", "ATEN_CPU_CAPABILITY"),
     *("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TOKENIZERS_PARALLELISM"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HEEDFUL_CACHE", "HEEDFUL_DEBUG"),
 )
 INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "sve", "bf16")
-LITTLE_DISK = 2 << 30  # bytes: a run of a model of 100 M parameters and its checkpoints
-BUSY = 0.5  # runnable processes a core from which on training gets less than it could
+LITTLE_DISK = 2 << 30  # bytes of a run with a model of 100 M parameters and its checkpoints
+BUSY = 0.5  # runnable processes per core from which on training is slowed down
 
 
 def report(folder: str | os.PathLike[str] = ".") -> dict[str, Any]:
-    """Returns the facts as one JSON-ready mapping; a section that fails holds ``{"error": its reason}``.
+    """Returns the report as one JSON-ready mapping; a section that fails is ``{"error": its reason}``.
 
     Keys: ``ok`` (no problem found), ``problems`` (each with ``"what"`` and ``"remedy"``), ``notes`` (sentences),
-    ``versions``, ``packages`` and ``extras`` (version by name, None where absent), ``torch``, ``device``, ``kernels``,
+    ``versions``, ``packages`` and ``extras`` (version by name, None if missing), ``torch``, ``device``, ``kernels``,
     ``threads``, ``memory`` and ``disk`` (bytes), ``hub``, ``environment``.
 
     Args:
-        folder: where runs are to be written; its free disk space is told.
+        folder: folder for runs, whose free disk space is checked.
     """
     facts: dict[str, Any] = {
         name: _guarded(section)
         for name, section in {
             "versions": _versions,
             "packages": lambda: {name: _version(name) for name in REQUIRED},
-            "extras": lambda: {name: {each: _version(each) for each in parts} for name, parts in EXTRAS.items()},
+            "extras": lambda: {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
             "torch": _torch,
             "device": _device,
             "kernels": _kernels,
@@ -98,13 +98,13 @@ def report(folder: str | os.PathLike[str] = ".") -> dict[str, Any]:
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the report as text for people: a line a topic, then extras, notes and problems with their remedies."""
+    """Yields the report as text: a line a topic, then extras, notes and problems with their remedies."""
     versions = facts["versions"]
     yield _line("heedful", versions, "{heedful}, Python {python}, {system}")
     yield _line("torch", facts["torch"], "{version}, built for {build}")
     yield _line("device", facts["device"], "{default}: {name}")
-    for each in facts["device"].get("others", ()):
-        yield f"{'':<13}{each}"
+    for device in facts["device"].get("others", ()):
+        yield f"{'':<13}{device}"
     yield _line("kernels", facts["kernels"], "{capability}, {libraries}; bfloat16 {bfloat16}, float16 {float16}")
     if facts["kernels"].get("instructions"):
         yield f"{'':<13}{', '.join(facts['kernels']['instructions'])}"
@@ -117,18 +117,17 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{'environment':<13}{name}={value}" for name, value in facts["environment"].items())
     yield ""
     yield "packages     " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts["packages"].items())
-    for name, parts in facts["extras"].items():
-        absent = [each for each, version in parts.items() if version is None]
-        state = f"missing: pip install 'heedful[{name}]'" if absent else "installed"
+    for name, versions in facts["extras"].items():
+        state = f"missing: pip install 'heedful[{name}]'" if None in versions.values() else "installed"
         yield f"{'extra':<13}{name:<14} {PURPOSE[name]:<36} {state}"
     yield ""
     yield from (f"note: {note}" for note in facts["notes"])
-    yield from (f"problem: {each['what']}; {each['remedy']}" for each in facts["problems"])
+    yield from (f"problem: {problem['what']}; {problem['remedy']}" for problem in facts["problems"])
     yield "no problem found" if facts["ok"] else f"problems found: {len(facts['problems'])}"
 
 
 def _guarded(section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns a section, whatever is broken: its reason in one line where it fails."""
+    """Returns a section, or the reason in one line if it fails."""
     try:
         return section()
     except Exception as error:  # a broken installation may raise anything
@@ -169,18 +168,18 @@ def _device() -> dict[str, Any]:
     import torch
 
     processor = f"{machine.processor() or platform.machine()}, {machine.cores()} cores"
-    found: list[tuple[str, str]] = []
+    devices: list[tuple[str, str]] = []
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             card = torch.cuda.get_device_properties(number)
-            found.append(
+            devices.append(
                 (f"cuda:{number}", f"{card.name}, {_gb(card.total_memory)}, compute {card.major}.{card.minor}")
             )
     if torch.backends.mps.is_available():
-        found.append(("mps", "the graphics processor of this Mac"))
-    found.append(("cpu", processor))
-    default, name = found[0]
-    return {"default": default, "name": name, "others": [f"{one}: {what}" for one, what in found[1:]]}
+        devices.append(("mps", "the graphics processor of this Mac"))
+    devices.append(("cpu", processor))
+    default, name = devices[0]
+    return {"default": default, "name": name, "others": [f"{device}: {name}" for device, name in devices[1:]]}
 
 
 def _kernels() -> dict[str, Any]:
@@ -190,7 +189,7 @@ def _kernels() -> dict[str, Any]:
 
     mkldnn, cpu = torch.backends.mkldnn.is_available(), torch.device("cpu")
     half = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False) if mkldnn else lambda: False
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     libraries = {
         "MKL": torch.backends.mkl.is_available(),
         "oneDNN": mkldnn,
@@ -205,8 +204,8 @@ def _kernels() -> dict[str, Any]:
         attention += f"; {', '.join(usable)} on the GPU"
     return {
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "libraries": ", ".join(f"{name}" if there else f"no {name}" for name, there in libraries.items()),
-        "instructions": [name for name in INSTRUCTIONS if known.get(name)],
+        "libraries": ", ".join(name if available else f"no {name}" for name, available in libraries.items()),
+        "instructions": [name for name in INSTRUCTIONS if capabilities.get(name)],
         "bfloat16": "emulated" if emulates_bfloat16(cpu) else "native",
         "float16": "native" if half() else "emulated and slow",
         "attention": attention,
@@ -229,10 +228,10 @@ def _memory() -> dict[str, Any]:
 
 
 def _disk(folder: Path) -> dict[str, Any]:
-    place = folder.expanduser().absolute()
-    nearest = next(each for each in (place, *place.parents) if each.exists())  # where it would be made
-    usage = shutil.disk_usage(nearest)
-    return {"folder": str(place), "total": usage.total, "free": usage.free, "writable": os.access(nearest, os.W_OK)}
+    folder = folder.expanduser().absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())  # the folder may not exist yet
+    usage = shutil.disk_usage(existing)
+    return {"folder": str(folder), "total": usage.total, "free": usage.free, "writable": os.access(existing, os.W_OK)}
 
 
 def _hub() -> dict[str, Any]:
@@ -240,13 +239,13 @@ def _hub() -> dict[str, Any]:
 
     return {
         "offline": bool(constants.HF_HUB_OFFLINE),
-        "mode": "offline: nothing is fetched" if constants.HF_HUB_OFFLINE else "online",
+        "mode": "offline: nothing is downloaded" if constants.HF_HUB_OFFLINE else "online",
         "cache": str(constants.HF_HUB_CACHE),
     }
 
 
 def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Returns problems that keep a command from working."""
+    """Yields problems that keep a command from working."""
     packages: Mapping[str, str | None] = facts["packages"]
     for name, lowest in REQUIRED.items():
         version = packages.get(name)
@@ -257,7 +256,7 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             yield {"what": f"{name} {version} is older than {lowest}", "remedy": line}
     if "error" in facts["torch"] and packages.get("torch") is not None:
         yield {
-            "what": f"torch is installed and cannot be imported ({facts['torch']['error']})",
+            "what": f"torch is installed but cannot be imported ({facts['torch']['error']})",
             "remedy": "install it again: pip install --force-reinstall torch",
         }
     for name in ("device", "kernels", "threads", "hub"):
@@ -270,32 +269,32 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         free = _gb(facts["disk"]["free"])
         yield {"what": f"{free} of disk are free in {facts['disk']['folder']}", "remedy": "free some space"}
     if facts["disk"].get("writable") is False:
-        yield {"what": f"{facts['disk']['folder']} may not be written", "remedy": "run heedful in another folder"}
+        yield {"what": f"{facts['disk']['folder']} is not writable", "remedy": "run heedful in another folder"}
 
 
 def _notes(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Returns notes on what makes commands slow."""
+    """Yields notes on what makes commands slow."""
     if shutil.which("nvidia-smi") and facts["torch"].get("build") == "the CPU":
-        yield "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org has the line that changes it"
+        yield "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org has the command to change it"
     load, cores = facts["threads"].get("load"), facts["threads"].get("cores")
     if load is not None and cores and load > BUSY * cores:
         yield f"other programs keep this machine busy (load {load} on {cores} cores); training takes longer"
     if facts["kernels"].get("bfloat16") == "emulated" and facts["device"].get("default") == "cpu":
         yield "this processor has no instructions for bfloat16; train and predict in float32"
     if not facts["memory"].get("available") and facts["memory"].get("total") is None:
-        yield "the system does not say how much memory there is"
+        yield "the system does not report its memory"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """(2, 13, 0) of "2.13.0+cpu"."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    """Returns a version as numbers: (2, 13, 0) of "2.13.0+cpu"."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _line(topic: str, section: Mapping[str, Any], form: str) -> str:
     if "error" in section:
-        return f"{topic:<13}not known ({section['error']})"
-    shown = {name: "not known" if value is None else value for name, value in section.items()}
+        return f"{topic:<13}unknown ({section['error']})"
+    shown = {name: "unknown" if value is None else value for name, value in section.items()}
     return f"{topic:<13}{form.format_map(shown)}"
 
 
@@ -308,6 +307,6 @@ def _gb(size: int) -> str:
 
 
 if __name__ == "__main__":
-    found = report()
-    print(json.dumps(found, indent=2) if "--json" in sys.argv[1:] else "\n".join(lines(found)))
-    sys.exit(0 if found["ok"] else 1)
+    facts = report()
+    print(json.dumps(facts, indent=2) if "--json" in sys.argv[1:] else "\n".join(lines(facts)))
+    sys.exit(0 if facts["ok"] else 1)

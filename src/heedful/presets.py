@@ -1,4 +1,4 @@
-"""Presets: published model sizes, one line each, and small ones of each family. Nothing here imports torch.
+"""Presets: published model sizes, one line each, and small ones of each family. Imports no torch.
 
 A new size is one line in ``PRESETS``; a new architecture is one function above it.
 """
@@ -237,8 +237,8 @@ def vit(
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
 _STORY = SpecialTokens(start=1, end=(1, 2))
 
-# The published 0.02 is for wide models: narrow ones learn far more in the same steps from weights of about 0.7/√dim.
-# name: (where it was published, parameters, the configuration)
+# The published std of 0.02 is for wide models; narrow ones learn far more in the same steps with about 0.7/√dim.
+# name: (publication, number of parameters, configuration)
 PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     # encoder-decoder
     "transformer-base": ("Vaswani et al. 2017, table 3", 63_082_496, lambda: transformer(512, 6, 8, 2048, 37000)),
@@ -295,12 +295,12 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
 
 
 def names() -> list[str]:
-    """All preset names."""
+    """Returns all preset names."""
     return list(PRESETS)
 
 
 def describe() -> list[dict[str, str | int]]:
-    """Every preset's name, family, number of parameters and source."""
+    """Returns every preset's name, family, number of parameters and source."""
     return [
         {"name": name, "family": get(name).kind, "parameters": parameters, "source": source}
         for name, (source, parameters, _) in PRESETS.items()
@@ -309,7 +309,7 @@ def describe() -> list[dict[str, str | int]]:
 
 @cache
 def get(name: str) -> ModelConfig:
-    """The configuration of a preset; an unknown name raises ``HeedfulError`` with the nearest."""
+    """Returns the configuration of a preset; raises ``HeedfulError`` with the nearest name for an unknown one."""
     if name not in PRESETS:
         raise HeedfulError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
     return PRESETS[name][2]()

@@ -54,11 +54,7 @@ def predict(
         tasks.check(task)
     out = None if out == "-" else out
     if source is None:
-        for flag, value in (("--out", out), ("--columns", columns), ("--overwrite", overwrite)):
-            if value:
-                raise HeedfulError(f"{flag} is for a file of inputs; name it with --in (- is standard input)")
-        if several():
-            raise HeedfulError("several processes predict a file together: name it with --in, or leave torchrun out")
+        _check_no_file_options(out, columns, overwrite)
     elif inputs:
         raise HeedfulError("--in names a file of inputs, and there are texts besides; leave one of them out")
     else:
@@ -100,6 +96,15 @@ def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are not UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
     return inputs
+
+
+def _check_no_file_options(out: str | None, columns: tuple[str, ...] | None, overwrite: bool) -> None:
+    """Raises for options that need a file of inputs."""
+    for flag, value in (("--out", out), ("--columns", columns), ("--overwrite", overwrite)):
+        if value:
+            raise HeedfulError(f"{flag} is for a file of inputs; name it with --in (- is standard input)")
+    if several():
+        raise HeedfulError("several processes predict a file together: name it with --in, or leave torchrun out")
 
 
 def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str, Any], json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Prints scores: a model's with intervals and a baseline, two models' beside each other, a table by class."""
+"""Prints scores: of a model with intervals and a baseline, of two models side by side, and a table by class."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from heedful.tasks.task import text_of_value
 from heedful.util.escaping import visible
 from heedful.util.values import to_json
 
-NAME = 16  # columns of a metric's name, at least
+NAME = 16  # minimum width of a metric's name
 MOST = 300  # characters of a value that are shown
 MOST_CLASSES = 40  # rows of the table by class
-WIDEST = 40  # columns of a terminal that a label may take
+WIDEST = 40  # maximum width of a label
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """The metrics of a result and its seconds, a line each, and its tables; or all of it as JSON."""
+    """Prints the metrics and seconds of a result, a line each, and its tables; or all of it as JSON."""
     if as_json:
         print(to_json(result))
         return
     print(*scored(result), sep="\n")
     for name, group in result.get("by_format", {}).items():
-        note = "" if group["counted"] else "  (not counted: no answer can be sure)"
+        note = "" if group["counted"] else "  (not counted: the source is ambiguous)"
         print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
-    for parts in ("by_language", "by_kind"):
-        for name, group in result.get(parts, {}).items():
-            figures = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
-            print(f"  {name:<18}{figures} ({plural(group['examples'])})")
+    for breakdown in ("by_language", "by_kind"):
+        for name, group in result.get(breakdown, {}).items():
+            metrics = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
+            print(f"  {name:<18}{metrics} ({plural(group['examples'])})")
     if "by_class" in result:
         print(*class_table(result["by_class"]), sep="\n")
 
 
 def print_comparison(result: Mapping[str, Any], as_json: bool) -> None:
-    """Two models' scores beside each other, the verdict, and where they differ; or all of it as JSON."""
+    """Prints two models' scores side by side, the verdict, and examples that differ; or all of it as JSON."""
     if as_json:
         print(to_json(result))
         return
@@ -44,10 +44,10 @@ def print_comparison(result: Mapping[str, Any], as_json: bool) -> None:
 
 
 def scored(result: Mapping[str, Any]) -> list[str]:
-    """Returns a metric a line, with its 95 % interval, and beside it what the baseline has.
+    """Returns a line for each metric, with its 95 % interval and the baseline's value.
 
     Args:
-        result: as ``heedful.evaluation.evaluate.evaluate`` gives it, or ``heedful.training.run.train``.
+        result: of ``heedful.evaluation.evaluate.evaluate`` or ``heedful.training.run.train``.
 
     >>> result = {"metrics": {"accuracy": 88.7}, "intervals": {"accuracy": [87.2, 90.1]}, "seconds": 1.5}
     >>> print(*scored(result), sep="\\n")
@@ -59,45 +59,46 @@ def scored(result: Mapping[str, Any]) -> list[str]:
     accuracy        88.7 (87.2–90.1)  50
     seconds         1.5
     """
-    beside, spans = result.get("baseline"), result.get("intervals", {})
-    lines, told = [], {**result["metrics"], "seconds": result["seconds"]}
-    column = max(NAME, *(len(name) + 2 for name in told))
-    for name, value in told.items():
-        span = f" ({_short(spans[name][0])}–{_short(spans[name][1])})" if name in spans else ""
-        lines.append((f"{name:<{column}}{_short(value)}{span}", name))
-    if beside is None:
+    baseline, intervals = result.get("baseline"), result.get("intervals", {})
+    lines, values = [], {**result["metrics"], "seconds": result["seconds"]}
+    column = max(NAME, *(len(name) + 2 for name in values))
+    for name, value in values.items():
+        interval = f" ({_short(intervals[name][0])}–{_short(intervals[name][1])})" if name in intervals else ""
+        lines.append((f"{name:<{column}}{_short(value)}{interval}", name))
+    if baseline is None:
         return [line for line, _ in lines]
-    wide = max(len(line) for line, name in lines if name in beside["metrics"]) + 2
-    others = {name: _short(value) for name, value in beside["metrics"].items()}
+    wide = max(len(line) for line, name in lines if name in baseline["metrics"]) + 2
+    others = {name: _short(value) for name, value in baseline["metrics"].items()}
     return [
-        " " * wide + beside["name"],
+        " " * wide + baseline["name"],
         *(f"{line:<{wide}}{others[name]}" if name in others else line for line, name in lines),
     ]
 
 
 def compared(result: Mapping[str, Any]) -> list[str]:
-    """A metric a line: model A, model B, the difference with its 95 % interval, and p; then the verdict, and the
-    examples that most tell the two apart.
+    """Returns a line for each metric, the verdict, and the examples that differ most.
+
+    A metric's line has model A, model B, the difference with its 95 % interval, and p.
 
     Args:
-        result: as ``heedful.evaluation.compare.compare`` gives it.
+        result: of ``heedful.evaluation.compare.compare``.
     """
     rows = [("", "A", "B", "B − A", "95 %", "p")]
-    for name, one in result["metrics"].items():
-        span = "" if one["interval"] is None else "{:+.3g} to {:+.3g}".format(*one["interval"])
-        p = "" if one["p"] is None else f"{one['p']:.2g}"
-        rows.append((name, _short(one["a"]), _short(one["b"]), f"{one['difference']:+.3g}", span, p))
+    for name, metric in result["metrics"].items():
+        interval = "" if metric["interval"] is None else "{:+.3g} to {:+.3g}".format(*metric["interval"])
+        p = "" if metric["p"] is None else f"{metric['p']:.2g}"
+        rows.append((name, _short(metric["a"]), _short(metric["b"]), f"{metric['difference']:+.3g}", interval, p))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{letter}  {model}" for letter, model in zip("AB", result["models"], strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += ["", result["verdict"]]
     for example in result["differ"]:
         lines += ["", f"{example['file']}:{example['line']}"]
-        told = {"input": example["input"], "expected": example["expected"]}
-        told |= {f"{letter.upper()} ({_short(example[f'score_{letter}'])})": example.get(letter) for letter in "ab"}
+        values = {"input": example["input"], "expected": example["expected"]}
+        values |= {f"{letter.upper()} ({_short(example[f'score_{letter}'])})": example.get(letter) for letter in "ab"}
         lines += [
             f"  {name:<12}{_cut(visible(text_of_value(value)))}".rstrip()
-            for name, value in told.items()
+            for name, value in values.items()
             if name != "expected" or value is not None
         ]
     return lines
@@ -112,11 +113,11 @@ def _cut(text: str) -> str:
 
 
 def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Precision, recall and F1 (in percent) and support (examples) of each class, aligned, by support.
+    """Returns a table of precision, recall and F1 (in percent) and support (examples) of each class, by support.
 
     Args:
-        by_class: ``{"label", "precision", "recall", "f1", "support"}`` of each class. The 40 of most support are
-            shown, and a last line says how many more there are.
+        by_class: ``{"label", "precision", "recall", "f1", "support"}`` of each class. The 40 with the most support are
+            shown, and a last line counts the others.
 
     >>> spam = {"label": "spam", "precision": 50.0, "recall": 100.0, "f1": 66.7, "support": 3}
     >>> print(*class_table([spam]), sep="\\n")
@@ -126,11 +127,11 @@ def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = sorted(by_class, key=lambda row: -row["support"])[:MOST_CLASSES]
     labels = ["label", *(_label(visible(str(row["label"]))) for row in rows)]
     wide = max(map(cell_len, labels))
-    figures = ["precision  recall     F1  support"]
-    figures += [f"{r['precision']:9.1f}  {r['recall']:6.1f}  {r['f1']:5.1f}  {r['support']:7,}" for r in rows]
-    lines = [f"{set_cell_size(name, wide)}  {line}" for name, line in zip(labels, figures, strict=True)]
-    left = len(by_class) - len(rows)
-    return [*lines, f"and {left:,} more of {len(by_class):,}, of no more support"] if left else lines
+    numbers = ["precision  recall     F1  support"]
+    numbers += [f"{r['precision']:9.1f}  {r['recall']:6.1f}  {r['f1']:5.1f}  {r['support']:7,}" for r in rows]
+    lines = [f"{set_cell_size(name, wide)}  {line}" for name, line in zip(labels, numbers, strict=True)]
+    others = len(by_class) - len(rows)
+    return [*lines, f"and {others:,} more of {len(by_class):,}, with less or equal support"] if others else lines
 
 
 def _label(name: str) -> str:

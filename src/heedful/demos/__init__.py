@@ -1,4 +1,4 @@
-"""Demos: a small model of each family, trained in minutes on data that comes with the package.
+"""Demos: a small model of each family, trained in minutes on data of the package.
 
     definitions  the four demos: dates, languages, code, digits
     show         the steps of every demo: train, score, print, draw
@@ -27,15 +27,15 @@ def demo(
     """Trains, scores and shows one of ``DEMOS``.
 
     Args:
-        name: which.
+        name: one of ``DEMOS``.
         out: folder of the run; ``runs/demo-NAME`` by default, where an earlier demo is replaced.
-        say: takes the lines for the reader.
+        say: prints a line.
         quiet: show no progress.
-        **choices: what this demo lets one choose: ``to``, the language of the dates.
+        **choices: options of the demo: ``to``, the language of the dates.
 
     Returns:
         ``{"task", "model", "metrics", "baseline", "examples", "seconds", "files"}`` and the task's details; ``metrics``
-        are those of held-out examples, ``baseline`` those of something simple.
+        are of held-out examples, ``baseline`` those of a simple method.
     """
     if name not in DEMOS:
         raise HeedfulError(f"unknown demo {name!r}; {nearest(name, DEMOS)}")
@@ -46,7 +46,7 @@ def demo(
 
 
 def all_demos(say: Callable[[str], None] = print, quiet: bool = False) -> dict[str, Any]:
-    """Runs every demo, one after the other: ``{"task": "all", "demos": [...], "metrics", "seconds"}``."""
+    """Runs every demo and returns ``{"task": "all", "demos": [...], "metrics", "seconds"}``."""
     began = time.monotonic()
     results = []
     for number, name in enumerate(DEMOS, 1):

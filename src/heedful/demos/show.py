@@ -28,34 +28,34 @@ from heedful.views.run_figures import draw_report, draw_run
 class DemoReport:
     """Report of a demo on its model."""
 
-    headline: str  # one line with the figure
-    lines: Sequence[str]  # what a person reads below it
-    baseline: Mapping[str, float]  # the figure of something simple
-    examples: Sequence[Mapping[str, Any]]  # {"input", "output"}, chosen without looking at the answers
-    files: Mapping[str, Path] = field(default_factory=dict)  # pictures and pages besides the curve
+    headline: str  # one line with the main metric
+    lines: Sequence[str]  # details below it
+    baseline: Mapping[str, float]  # metric of a simple method
+    examples: Sequence[Mapping[str, Any]]  # {"input", "output"}, chosen before the predictions
+    files: Mapping[str, Path] = field(default_factory=dict)  # figures and pages besides the curve
 
 
 @dataclass(frozen=True)
 class Demo:
-    """One demo: what it learns from, how, and how it tells of it."""
+    """One demo: its data and settings, and how to report on its model."""
 
-    title: str  # what learns what, in one line
-    settings: RunSettings  # its ``train`` is a built-in set, its ``out`` the default folder
-    tell: Callable[[Pipeline, Measured, Rows, Path], DemoReport]
+    title: str  # one line
+    settings: RunSettings  # ``train`` is a built-in set, ``out`` the default folder
+    describe: Callable[[Pipeline, Measured, Rows, Path], DemoReport]
     metric: str  # of the curve's lower panel
-    ask: str  # what to ask ``heedful predict``; {folder} is the run's
-    mine: str  # what to give ``heedful train TASK`` for one's own data
+    example_input: str  # for ``heedful predict``; {folder} is the run's
+    own_data: str  # example of ``--train`` with own data
 
 
 def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
-    """Trains, scores, prints and draws; see ``heedful.demos.demo``."""
+    """Trains and scores a demo, prints and draws the results; see ``heedful.demos.demo``."""
     began = time.monotonic()
     folder = Path(out or demo.settings.out)
     if out is not None and contents(folder):
         raise HeedfulError(f"--out {folder} is not empty; name a new folder")
     kind = tasks.get(demo.settings.task)
     rows = read(list(demo.settings.train), kind.columns, split="test")
-    say(f"{demo.title}\n{plural(len(rows))} kept for the end.\n")
+    say(f"{demo.title}\n{plural(len(rows))} held out for the test.\n")
     train(
         replace(demo.settings, out=str(folder), overwrite=folder.exists()), say=say, quiet=quiet, audit=start_warnings
     )
@@ -64,29 +64,29 @@ def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -
     pipe.model.eval()
     encoded = pipe.task.encode(rows)
     measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows)
-    told = demo.tell(pipe, measured, rows, folder)
+    report = demo.describe(pipe, measured, rows, folder)
     curve = draw_run(folder, f"valid_{demo.metric}")
     pictures = {path.stem: path for path in [*draw_report(folder, measured, encoded.rows), *([curve] if curve else [])]}
-    files = {name: path.as_posix() for name, path in {**told.files, **pictures}.items()}
-    seconds, where = time.monotonic() - began, folder.as_posix()
-    for line in ("", told.headline, *told.lines):
+    files = {name: path.as_posix() for name, path in {**report.files, **pictures}.items()}
+    seconds, path = time.monotonic() - began, folder.as_posix()
+    for line in ("", report.headline, *report.lines):
         say(line)
-    say(f"\nIn {where} after {seconds:.0f} s: the model, and {', '.join(Path(file).name for file in files.values())}")
-    me = program()
+    say(f"\nIn {path} after {seconds:.0f} s: the model, and {', '.join(Path(file).name for file in files.values())}")
+    command = program()
     say("Next:")
-    say(f"  {me} predict {where} {demo.ask.format(folder=where)}")
-    say(f"  {me} train {demo.settings.task} --train {demo.mine} --out runs/mine")
+    say(f"  {command} predict {path} {demo.example_input.format(folder=path)}")
+    say(f"  {command} train {demo.settings.task} --train {demo.own_data} --out runs/mine")
     page = next((file for file in files.values() if file.endswith(".html")), None)
     if page and not quiet and sys.stdout.isatty() and (os.environ.get("DISPLAY") or sys.platform in OPENS):
         webbrowser.open(Path(page).absolute().as_uri())
     return {
         "task": demo.settings.task,
-        "model": where,
-        "headline": told.headline,
+        "model": path,
+        "headline": report.headline,
         "metrics": measured.metrics,
         **measured.details,
-        "baseline": dict(told.baseline),
-        "examples": [dict(example) for example in told.examples],
+        "baseline": dict(report.baseline),
+        "examples": [dict(example) for example in report.examples],
         "seconds": round(seconds, 1),
         "files": files,
     }
