@@ -25,26 +25,26 @@ METHODS: tuple[Method, ...] = (SAMPLING, BEAM, CONTRASTIVE, GREEDY, ASSISTED, DI
 LENGTHS = (
     ("max_length", "max_new_tokens"),
     ("min_length", "min_new_tokens"),
-)  # of a folder's two the second takes precedence
+)  # in a folder the second overrides the first
 
 Check = tuple[Callable[[Any], bool], str]
-WIDEST = 10_000  # rows at once of one prompt, and tokens proposed
-MOST = 2**31 - 1  # of other whole numbers: lengths, sizes and token ids
-HIGHEST = 1e6  # of numbers that scores are multiplied or divided by, or that are taken from them
-COLDEST = 1e-20  # a temperature by which logits can be divided
+MAX_WIDTH = 10_000  # rows of one prompt, and proposed tokens
+MAX_INT = 2**31 - 1  # of other whole numbers: lengths, sizes and token ids
+MAX_NUMBER = 1e6  # of factors of scores, and of numbers that are subtracted from them
+MIN_TEMPERATURE = 1e-20
 
 
-def _whole(least: int, most: int = MOST) -> Check:
+def _whole(least: int, most: int = MAX_INT) -> Check:
     words = f"a whole number from {least} to {most:,}"
     return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most, words
 
 
 def _number(test: Callable[[float], bool], words: str) -> Check:
-    return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < HIGHEST and test(v), words
+    return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < MAX_NUMBER and test(v), words
 
 
 def _id(value: Any) -> bool:
-    return _natural(value) and value <= MOST
+    return _natural(value) and value <= MAX_INT
 
 
 def _natural(value: Any) -> bool:
@@ -60,35 +60,37 @@ def _words(value: Any) -> bool:
 
 
 def as_list(value: Any) -> Sequence[Any]:
-    """One or several as a list."""
+    """Returns a list or tuple as it is, and any other value in a list."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 SEEDS: Check = (
-    lambda v: all(_natural(one) and one < 2**64 for one in as_list(v)) and v not in ([], ()),
+    lambda v: all(_natural(seed) and seed < 2**64 for seed in as_list(v)) and v not in ([], ()),
     "a whole number from 0 below 2**64, or a list of them, one a prompt",
 )
 ONE_OR_MORE_IDS: Check = (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of them")
-TEXTS: Check = (lambda v: all(isinstance(one, str) and one for one in as_list(v)), "texts, none empty")
+TEXTS: Check = (lambda v: all(isinstance(text, str) and text for text in as_list(v)), "texts, none empty")
 ASSISTANT: Check = (
     lambda v: hasattr(v, "config") and hasattr(v, "decoder"),
     "a model that generates, as heedful.from_pretrained makes it",
 )
 FORCED_WORDS: Check = (
-    lambda v: isinstance(v, list | tuple) and all((_ids(one) or _words(one)) and one for one in v),
+    lambda v: isinstance(v, list | tuple) and all((_ids(word) or _words(word)) and word for word in v),
     "a list of lists of token ids, or of lists of such lists, none empty",
 )
 STOPPING: Check = (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
-TEMPERATURE: Check = _number(lambda v: v >= COLDEST, "above 0 (the most probable token each time is do_sample=False)")
+TEMPERATURE: Check = _number(
+    lambda v: v >= MIN_TEMPERATURE, "above 0 (the most probable token each time is do_sample=False)"
+)
 
 
 def _option(default: Any, check: Check, *, neutral: bool = False, needs: str | None = None) -> Any:
-    """A field of ``Options``.
+    """Makes a field of ``Options``.
 
     Args:
-        default: its value where neither the call nor the folder sets it.
-        check: a test of a value, and words for the values that pass it.
-        neutral: the default may be given with every method.
+        default: its value if neither the call nor the folder sets it.
+        check: a test of a value, and a description of valid values for messages.
+        neutral: True if the default may be given with every method.
         needs: another option without which it has no effect.
     """
     return field(default=default, metadata={"check": check, "neutral": neutral, "needs": needs})
@@ -99,61 +101,61 @@ class Options:
     """Resolved decoding options.
 
     Attributes:
-        max_new_tokens: at most so many tokens a row. Unset: 50 for a decoder; for an encoder-decoder twice the row's
-            source tokens and 50; never more than the model has learned positions for.
+        max_new_tokens: maximum number of new tokens of a row. Unset: 50 for a decoder; for an encoder-decoder 50 plus
+            twice the row's source tokens; never more than the model has learned positions for.
         max_length: the same limit counted with the row's prompt (a decoder's real tokens, an encoder-decoder's start
             token). Give one of the two.
-        min_new_tokens: no end token before so many.
-        min_length: the same counted with the row's prompt; a row's limit goes before it. Give one of the two.
-        do_sample: draw tokens by their probability. Unset: drawn where the call gives ``temperature``, ``top_k``,
-            ``top_p``, ``min_p`` or ``typical_p``, or where the folder's generation config says ``do_sample``.
-        seed: makes sampling repeatable. A row draws the same alone and in any batch; the same prompt given twice, or
-            ``num_return_sequences`` > 1, draws anew each time. A list has one for each prompt: a prompt draws what it
-            would draw alone under its own. Unset: from torch's own random state.
-        temperature: logits are divided by it; below 1 sharper, above 1 flatter.
-        top_k: only the k most probable tokens; 0 keeps all (so does leaving it unset).
-        top_p: only the most probable tokens whose probabilities reach p together (Holtzman et al. 2020).
-        min_p: only tokens at least min_p times as probable as the most probable one (Nguyen et al. 2024).
-        typical_p: only the tokens whose −log p is nearest to its mean, the entropy, as many as it takes to reach
-            probability typical_p together (Meister et al. 2023).
-        num_beams: beams of the search; 1 is no search.
-        num_return_sequences: so many rows a prompt: samples, or the best of the beams.
-        length_penalty: a beam's score is Σ log p / length^length_penalty, the end token counted; above 0 favours long.
-        early_stopping: when a sentence is done once it has ``num_beams`` finished ones: True, at once; False, when the
-            best running beam, as long as it is now, could not enter; "never", when it could not at the best length.
-        repetition_penalty: logits of tokens already there are divided by it (multiplied where negative); 1 is none.
-        presence_penalty: is taken from the logits of tokens that were generated already, once; 0 is none. Unlike
-            ``repetition_penalty`` it does not look at the prompt.
-        frequency_penalty: is taken from them as often as they were generated; 0 is none.
-        no_repeat_ngram_size: no n-gram of this size twice; 0 is no rule.
-        encoder_no_repeat_ngram_size: no n-gram of this size that stands in the source (a decoder's prompt).
-        bad_words_ids: rows of ids, none of which may come.
-        suppress_tokens: ids that may not come.
-        begin_suppress_tokens: ids that may not come first.
+        min_new_tokens: minimum number of new tokens before an end token.
+        min_length: the same counted with the row's prompt; a row's maximum overrides it. Give one of the two.
+        do_sample: samples tokens by their probability. Unset: True if the call gives ``temperature``, ``top_k``,
+            ``top_p``, ``min_p`` or ``typical_p``, or if the folder's generation config says ``do_sample``.
+        seed: makes sampling repeatable. A row gets the same sample alone and in any batch; repeated prompts, and
+            ``num_return_sequences`` > 1, get different ones. A list has a seed for each prompt, which then gets the
+            sample that it would get alone. Unset: from torch's own random state.
+        temperature: divides the logits; below 1 sharper, above 1 flatter.
+        top_k: keeps the k most probable tokens; 0 keeps all, as if unset.
+        top_p: keeps the most probable tokens whose probabilities reach p together (Holtzman et al. 2020).
+        min_p: keeps tokens at least min_p times as probable as the most probable one (Nguyen et al. 2024).
+        typical_p: keeps the tokens whose −log p is nearest to its mean, the entropy, until they reach probability
+            typical_p together (Meister et al. 2023).
+        num_beams: number of beams; 1 is no search.
+        num_return_sequences: number of rows a prompt: samples, or the best beams.
+        length_penalty: a beam's score is Σ log p / length^length_penalty, with the end token; above 0 prefers length.
+        early_stopping: when a sentence with ``num_beams`` finished beams is done: True, at once; False, if the best
+            running beam could not enter at its present length; "never", if it could not at the best length.
+        repetition_penalty: divides the logits of tokens in the text (multiplies negative ones); 1 is none.
+        presence_penalty: subtracted once from the logits of generated tokens; 0 is none. Unlike ``repetition_penalty``
+            it ignores the prompt.
+        frequency_penalty: subtracted from them once for each occurrence; 0 is none.
+        no_repeat_ngram_size: forbids a second n-gram of this size; 0 forbids none.
+        encoder_no_repeat_ngram_size: forbids n-grams of this size that occur in the source (a decoder's prompt).
+        bad_words_ids: rows of ids that are forbidden.
+        suppress_tokens: forbidden ids.
+        begin_suppress_tokens: ids that are forbidden as the first.
         forced_bos_token_id: the id that must follow a single token: an encoder-decoder's start token.
         forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit.
-        renormalize_logits: a beam sums log-probabilities of what the other options left, not the model's own.
-        stop_strings: a row is over with the token that completes one of these texts, whatever ``min_new_tokens`` says;
-            in a beam search it counts as an end token. One string or several. Only generated text counts
-            (transformers: also where it begins in the prompt), as the tokenizer shows it, special tokens left out
-            (there: by their names); a stop string that names a special token is met as that token. A list without any
-            takes back what a folder says.
-        prefill_chunk_size: a prompt (an encoder-decoder's ``decoder_input_ids``) is read so many tokens at a time, so
-            that a long one needs less memory; 0 is at once. The tokens are the same.
+        renormalize_logits: normalises log-probabilities again after the other options, before beams sum them.
+        stop_strings: texts that end a row with the token that completes one, whatever ``min_new_tokens`` says; in a
+            beam search it counts as an end token. One string or several. Only generated text counts (transformers:
+            also text that begins in the prompt), as the tokenizer decodes it, without special tokens (there: with their
+            names); a stop string that names a special token matches that token. An empty list overrides a folder's.
+        prefill_chunk_size: number of tokens of a prompt (an encoder-decoder's ``decoder_input_ids``) that are read at a
+            time, so that a long one needs less memory; 0 is all. The tokens are the same.
         assistant_model: a smaller model with the same vocabulary, which proposes tokens that this one reads at once and
-            keeps as far as they are its own (Leviathan et al. 2023): greedy tokens stay the same, samples keep their
-            distribution. Not in a search.
-        num_assistant_tokens: it proposes so many at a time.
-        prompt_lookup_num_tokens: instead of a model's, so many tokens are proposed that followed the last two, or the
-            last one, where they stood before, in the source too; 0 is none. Greedy tokens and samples stay the same.
-        penalty_alpha: contrastive search (Su et al. 2022): of the ``top_k`` most probable tokens the one with the
-            highest (1 − α) p − α s, where s is the largest cosine of its hidden state with those of all tokens before.
-        num_beam_groups: diverse beam search (Vijayakumar et al. 2018): the beams are divided in so many groups.
-        diversity_penalty: is taken from a token's log-probability, as often as it was chosen at this step in the groups
-            before; above 0 where there are groups. It stays in the score.
-        force_words_ids: rows of ids, each of which must be among the new tokens, without a gap; or lists of such rows,
-            of each of which one must (Post and Vilar 2018). In a beam search.
-        given: names of the options that the call itself set; no option.
+            accepts as long as they are its own choice (Leviathan et al. 2023): greedy tokens stay the same, samples
+            keep their distribution. Not in a search.
+        num_assistant_tokens: number of tokens that it proposes at a time.
+        prompt_lookup_num_tokens: number of tokens that are proposed without a model: those that followed an earlier
+            occurrence of the last two tokens, or of the last, in the source too; 0 is none. Greedy tokens and samples
+            stay the same.
+        penalty_alpha: contrastive search (Su et al. 2022): of the ``top_k`` most probable tokens chooses the one with
+            the highest (1 − α) p − α s; s is the largest cosine of its hidden state with those of all tokens before.
+        num_beam_groups: diverse beam search (Vijayakumar et al. 2018): number of groups of beams.
+        diversity_penalty: subtracted from a token's log-probability for each beam of an earlier group that chose it at
+            this step; above 0 if there are groups. It stays in the score.
+        force_words_ids: rows of ids, each of which must occur in the new tokens without a gap; or lists of such rows,
+            one row of each of which must occur (Post and Vilar 2018). In a beam search.
+        given: names of the options that the call itself set; not an option.
     """
 
     max_new_tokens: int | None = _option(None, _whole(1))
@@ -167,11 +169,11 @@ class Options:
     top_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "above 0 and at most 1"))
     min_p: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "from 0 to 1"))
     typical_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "above 0 and at most 1"))
-    num_beams: int = _option(1, _whole(1, WIDEST), neutral=True)
-    num_return_sequences: int = _option(1, _whole(1, WIDEST), neutral=True)
+    num_beams: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
+    num_return_sequences: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
     length_penalty: float = _option(1.0, _number(lambda v: abs(v) <= 10, "a number from -10 to 10"))
     early_stopping: bool | str = _option(False, STOPPING)
-    repetition_penalty: float = _option(1.0, _number(lambda v: v >= 1 / HIGHEST, "above 0"))
+    repetition_penalty: float = _option(1.0, _number(lambda v: v >= 1 / MAX_NUMBER, "above 0"))
     presence_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
     frequency_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
     no_repeat_ngram_size: int = _option(0, _whole(0))
@@ -185,27 +187,27 @@ class Options:
     stop_strings: Sequence[str] = _option((), TEXTS)
     prefill_chunk_size: int = _option(0, _whole(0))
     assistant_model: Any = _option(None, ASSISTANT)  # noqa: RUF009 (immutable)
-    num_assistant_tokens: int = _option(5, _whole(1, WIDEST), needs="assistant_model")
-    prompt_lookup_num_tokens: int = _option(0, _whole(0, WIDEST), neutral=True)
+    num_assistant_tokens: int = _option(5, _whole(1, MAX_WIDTH), needs="assistant_model")
+    prompt_lookup_num_tokens: int = _option(0, _whole(0, MAX_WIDTH), neutral=True)
     penalty_alpha: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "from 0 to 1"), neutral=True)
-    num_beam_groups: int = _option(1, _whole(1, WIDEST), neutral=True)
+    num_beam_groups: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
     diversity_penalty: float = _option(0.0, _number(lambda v: v >= 0, "0 or more"), needs="num_beam_groups")
     force_words_ids: Sequence[Sequence[Any]] = _option((), FORCED_WORDS)
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def base(self) -> Method:
-        """The method that these options choose, without what extends it."""
+        """Method that these options choose, without methods that extend it."""
         return _base(vars(self))
 
     @property
     def method(self) -> str:
-        """The name of ``base``: "greedy", "sampling", "beam" or "contrastive"."""
+        """Name of ``base``: "greedy", "sampling", "beam" or "contrastive"."""
         return self.base.name
 
     @property
     def variant(self) -> Method:
-        """The method that decodes: one that extends ``base`` if a switch of it is on, otherwise ``base``."""
+        """Method that decodes: one that extends ``base`` if a switch of it is on, otherwise ``base``."""
         base = self.base
         return next((m for m in METHODS if base.name in m.extends and _is_on(m, vars(self))), base)
 
@@ -234,7 +236,7 @@ def _base(values: Mapping[str, Any]) -> Method:
 
 
 def _users(name: str) -> list[Method]:
-    """The methods that use an option; empty for one that applies to every method."""
+    """Returns the methods that use an option; none for one that applies to every method."""
     return [method for method in METHODS if name in method.options]
 
 
@@ -244,13 +246,13 @@ def _applies(name: str, base: Method) -> bool:
 
 
 NAMES = tuple(FIELDS)
-# a folder's generation config has keys besides: those that change no token (beginnings of names, too) ...
+# other keys of a folder's generation config: those that change no token, or their prefixes ...
 OTHERS = (
     *("_from_model_config", "_commit_hash", "transformers_version", "use_cache", "cache_", "max_cache_len", "output_"),
     *("return_dict_in_generate", "low_memory", "compile_config", "disable_compile"),
     *("assistant_", "is_assistant", "num_assistant_tokens_", "target_lookbehind", "max_matching_"),
 )
-# ... and those that we do not speak, with the value that changes nothing
+# ... and unsupported ones, with the value that changes nothing
 NEUTRAL = {
     **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), 1),
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), 0),
@@ -273,28 +275,28 @@ def check_option(name: str, value: Any, where: str = "") -> None:
         raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
 
 
-def _given(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def _set_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Returns the options that are set, checked."""
     for name, value in options.items():
         check_option(name, value, where)
-    given = {name: value for name, value in options.items() if value is not None}
-    if "stop_strings" in given:
-        given["stop_strings"] = tuple(as_list(given["stop_strings"]))
-    return given
+    set_options = {name: value for name, value in options.items() if value is not None}
+    if "stop_strings" in set_options:
+        set_options["stop_strings"] = tuple(as_list(set_options["stop_strings"]))
+    return set_options
 
 
-def _told(folder: Mapping[str, Any]) -> dict[str, Any]:
-    """Decoding options in a folder's generation config; raises ``HeedfulError`` for unsupported ones in effect."""
-    told = {}
+def _folder_options(folder: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the decoding options of a folder's generation config; ``HeedfulError`` for unsupported ones in effect."""
+    options = {}
     for name, value in folder.items():
         if name in NAMES:
-            told[name] = value
+            options[name] = value
         elif value is None or name.startswith(OTHERS) or (name in NEUTRAL and value == NEUTRAL[name]):
             continue
         else:
-            what = "it is not supported, take it out there" if name in NEUTRAL else nearest(name, NAMES)
-            raise HeedfulError(f"the folder's generation config says {name}={value!r}; {what}")
-    return _given(told, "generation_config.json: ")
+            remedy = "it is not supported, take it out there" if name in NEUTRAL else nearest(name, NAMES)
+            raise HeedfulError(f"the folder's generation config says {name}={value!r}; {remedy}")
+    return _set_options(options, "generation_config.json: ")
 
 
 def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
@@ -306,7 +308,7 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     >>> resolve({"top_p": 0.9}).method, resolve({"num_beams": 4}).method
     ('sampling', 'beam')
     """
-    call, folder = _given(call), _told(defaults or {})
+    call, folder = _set_options(call), _folder_options(defaults or {})
     switched = [m for m in METHODS if not m.extends and m is not SAMPLING and _is_on(m, call)]
     drawn = [n for n in SAMPLING.implied_by if n in call and not any(n in m.options for m in switched)]
     sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not switched))

@@ -107,7 +107,7 @@ def _sums(
     sides: Mapping[str, tuple[Tensor, Tensor]],
     gold: Sequence[Iterable[Link]] | None,
     when: Literal["output", "input"],
-) -> _Sums:
+) -> _ScoreAccumulator:
     """Returns the accumulator for the patterns at ``paths``."""
     if isinstance(by, Tensor):
         if len(sides) > 1:
@@ -161,7 +161,7 @@ def expects_links(
 # --------------------------------------------------------------------------------------------------------- accumulators
 
 
-class _Sums(Protocol):
+class _ScoreAccumulator(Protocol):
     def receive(self, path: str, weights: Tensor, first: int) -> None: ...
 
     def scores(self, path: str) -> tuple[Tensor, float]: ...

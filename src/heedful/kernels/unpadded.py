@@ -1,8 +1,8 @@
 """Layouts that leave padding out: a stack reads the real tokens of a batch as one row.
 
-Norms, linear maps and the feed-forward treat each token alone, so that they may as well read one row of N tokens. For
-attention the rows are put back together, which is little work beside the products: in training into their batch, whose
-mask says what is padding; in inference by length, so that sequences of one length need no mask.
+Norms, linear maps and the feed-forward compute each token separately, so they can read one row of N tokens. For
+attention the sequences are restored, which costs little beside the products: in training as a padded batch with its
+mask; in inference by length, so that sequences of one length need no mask.
 
 Shapes: B sequences, T tokens of the longest with its padding, N real tokens in all, D model width, H heads, E head
 size.
@@ -30,9 +30,9 @@ from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Stack, StackInput, padded
 def is_observed(part: nn.Module) -> bool:
     """Returns True if a hook or a probe observes or changes what a module, or one inside it, computes.
 
-    Observers are promised (B, T) tokens. The hooks by which PyTorch shards weights over processes do not count.
+    Observers expect (B, T) tokens. The hooks by which PyTorch shards weights over ranks do not count.
     """
-    state = vars(part)  # torch's own look-up of attributes takes longer than all else here
+    state = vars(part)  # torch's attribute look-up would take most of the time here
     hooks = (*state["_forward_hooks"].values(), *state["_forward_pre_hooks"].values())
     hooked = any(not str(getattr(hook, "__module__", "")).startswith("torch.distributed") for hook in hooks)
     return hooked or state.get("probe") is not None or any(is_observed(child) for child in part.children())
@@ -52,11 +52,11 @@ def attends_with(stack: Stack, attend: Attend) -> bool:
 
 
 class TokenRow:
-    """The real tokens of a batch in one row, one sequence after another.
+    """Real tokens of a batch in one row, one sequence after another.
 
     Args:
         real: (B, T), True for real tokens.
-        fill: adds copies of the first token, up to ``rounded_rows``, from which nothing is learned.
+        fill: adds copies of the first token, up to ``rounded_rows``; they have no gradient.
 
     >>> row = TokenRow(torch.tensor([[True, True, True], [False, True, True]]))
     >>> row.indices.tolist(), row.positions.tolist()
@@ -71,16 +71,16 @@ class TokenRow:
         self.positions = token_positions(real).flatten()[self.gathered][None]  # (1, N)
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, T, D) → (1, N, D)."""
+        """Gathers real tokens: (B, T, D) → (1, N, D)."""
         return x.flatten(0, 1)[self.gathered][None]
 
     def scatter(self, y: Tensor) -> Tensor:
-        """(1, N, ...) → (B, T, ...), with zeros at padding."""
+        """Scatters tokens: (1, N, ...) → (B, T, ...), with zeros at padding."""
         zeros = y.new_zeros(self.shape.numel(), *y.shape[2:])
         return zeros.index_copy(0, self.indices, y[0, : len(self.indices)]).unflatten(0, self.shape)
 
     def scatter_heads(self, q: Tensor) -> Tensor:
-        """(1, H, N, E) → (B, H, T, E)."""
+        """Scatters tokens of heads: (1, H, N, E) → (B, H, T, E)."""
         return self.scatter(q.transpose(1, 2)).transpose(1, 2)
 
 
@@ -93,7 +93,7 @@ class RowMask(NamedTuple):
 
 
 def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """``blocked_attention`` that also takes a ``RowMask``: then q is (1, H, N, E), k and v are (1, H, M, E)."""
+    """Computes ``blocked_attention``; also takes a ``RowMask``: then q is (1, H, N, E), k and v are (1, H, M, E)."""
     if not isinstance(mask, RowMask):
         return blocked_attention(q, k, v, mask, scale, dropout)
     q, k, v = mask.queries.scatter_heads(q), mask.keys.scatter_heads(k), mask.keys.scatter_heads(v)
@@ -104,8 +104,8 @@ def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: flo
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     """Leaves padding out in training: the output of ``padded`` at real tokens, zeros at padding.
 
-    Runs as ``padded`` outside training, without padding, with a cache, with a mask of segment numbers, under stochastic
-    depth (drawn once a sequence), while a part is observed, and where an attention has a kernel of its own.
+    Computes ``padded`` outside training, without padding, with a cache, with a mask of segment numbers, with stochastic
+    depth (drawn once a sequence), while a part is observed, and if an attention has a custom kernel.
 
     >>> from heedful.config import StackConfig
     >>> from heedful.kernels.plan import apply_plan
@@ -115,7 +115,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     >>> torch.allclose(apply_plan(stack, "cpu-training")(x, real)[real], output, atol=1e-5)
     True
     """
-    if not learns_with_padding(stack, batch):
+    if not has_training_padding(stack, batch):
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
     tokens = NO_CACHE.extend(x, batch.mask)
@@ -136,8 +136,8 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     return row.scatter(stack.norm(x))
 
 
-def learns_with_padding(stack: Stack, batch: StackInput) -> bool:
-    """Returns True if ``unpadded_training`` has padding to leave out, and may."""
+def has_training_padding(stack: Stack, batch: StackInput) -> bool:
+    """Returns True if the batch has padding that ``unpadded_training`` can leave out."""
     if not (stack.training and torch.is_grad_enabled()) or batch.cache is not None:
         return False
     masks = [mask for mask in (batch.mask, batch.memory_mask) if mask is not None]
@@ -148,7 +148,7 @@ def learns_with_padding(stack: Stack, batch: StackInput) -> bool:
 
 
 def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mask (B, T) of ``x`` (B, T, D): all True where there is none."""
+    """Returns the mask (B, T) of ``x`` (B, T, D); None becomes all True."""
     return x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
 
 
@@ -163,12 +163,12 @@ class SequenceGroup(NamedTuple):
     length: int
 
     def view(self, x: Tensor) -> Tensor:
-        """(N, ...) → (sequences, length, ...), without a copy."""
+        """Views the group: (N, ...) → (sequences, length, ...), without a copy."""
         return x[self.start : self.start + self.sequences * self.length].unflatten(0, (self.sequences, self.length))
 
 
 class SortedTokenRow:
-    """The real tokens of a batch in one row, the shortest sequence first, so that those of one length are a view.
+    """Real tokens of a batch in one row, the shortest sequence first, so that sequences of one length are a view.
 
     Args:
         real: (B, T), True for real tokens.
@@ -195,17 +195,17 @@ class SortedTokenRow:
                 start += count * length
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, T, D) → (1, N, D)."""
+        """Gathers real tokens: (B, T, D) → (1, N, D)."""
         return x.flatten(0, 1)[self.indices][None]
 
     def scatter(self, y: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """(1, N, D), or (1, M, D) at ``tokens`` (M,) of the row → (B, T, D), with zeros elsewhere."""
+        """Scatters (1, N, D), or (1, M, D) at ``tokens`` (M,) of the row, to (B, T, D), with zeros elsewhere."""
         output = y.new_zeros(self.shape.numel(), y.size(-1))
         output[self.indices if tokens is None else self.indices[tokens]] = y[0]
         return output.view(*self.shape, -1)
 
     def select(self, tokens: slice) -> Tensor:
-        """Indices (M,) in the row of these tokens of each sequence, sequence by sequence."""
+        """Returns the indices (M,) in the row of these tokens of each sequence, sequence by sequence."""
         indices = torch.arange(len(self.indices), device=self.indices.device)
         return torch.cat([group.view(indices)[:, tokens].flatten() for group in self.groups])
 
@@ -218,7 +218,7 @@ class GroupMask(NamedTuple):
     queries: slice = ALL_TOKENS
 
     def attend(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
-        """q, k, v (1, H, N, E) → (1, H, M, E), for the M of N tokens that are ``queries``."""
+        """Computes attention of q, k, v (1, H, N, E): (1, H, M, E), for the M of N tokens that are ``queries``."""
         outputs = []
         for group in self.groups:
             group_q, group_k, group_v = (group.view(x[0].transpose(0, 1)).transpose(1, 2) for x in (q, k, v))
@@ -227,27 +227,27 @@ class GroupMask(NamedTuple):
         return torch.cat(outputs)[None].transpose(1, 2)
 
     def crop(self, length: int) -> Mask:
-        """The mask of sequences of ``length`` tokens."""
+        """Returns the mask of sequences of ``length`` tokens."""
         if not isinstance(self.mask, Tensor):
             return self.mask
         return self.mask[..., :length, :length][..., self.queries, :]
 
 
 def fused_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
-    """``fused_attention`` that also takes a ``GroupMask``."""
+    """Computes ``fused_attention``; also takes a ``GroupMask``."""
     if isinstance(mask, GroupMask):
         return mask.attend(fused_attention, q, k, v, scale, dropout)
     return fused_attention(q, k, v, mask, scale, dropout)
 
 
 def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
-    """Leaves padding out, and the last block of tokens that nobody reads: the output of ``padded``, else zeros.
+    """Leaves out padding, and in the last block tokens that are not read: the output of ``padded``, else zeros.
 
-    Where the caller reads one token of a sequence (the class token of BERT and ViT, the last token of GPT-2), nothing
-    after the last block's keys and values needs the others: of its 12 D² multiplications a token, 9 are left out.
+    If the caller reads one token of a sequence (the class token of BERT and ViT, the last token of GPT-2), the last
+    block needs only the keys and values of the others: of its 12 D² multiplications a token, 9 are left out.
 
-    Runs as ``padded`` where there is nothing to leave out, with a cache or a memory, with several texts in a row, while
-    a part is observed (``heedful.record``, an intervention, any hook), and where an attention has a kernel of its own.
+    Computes ``padded`` if there is nothing to leave out, with a cache or a memory, with several texts in a row, while a
+    part is observed (``heedful.record``, an intervention, any hook), and if an attention has a custom kernel.
 
     >>> import heedful
     >>> from heedful.kernels.plan import apply_plan
@@ -287,13 +287,15 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
 
 
 def tokens_needed(stack: Stack, batch: StackInput) -> slice:
-    """The tokens whose output must be computed: those that are read, or all of them in training."""
-    aligned = batch.tokens_read.stop is None or not stack.config.causal  # "causal" lets the only query see every key
+    """Returns the tokens whose output must be computed: those that are read, or all in training."""
+    aligned = (
+        batch.tokens_read.stop is None or not stack.config.causal
+    )  # under "causal" a single query attends to every key
     return batch.tokens_read if aligned and not stack.training else ALL_TOKENS
 
 
 def last_block(block: nn.Module, x: Tensor, selected: Tensor, mask: GroupMask, position: PositionEncoding) -> Tensor:
-    """Output (1, M, D) of a block at the ``selected`` (M,) tokens of ``x`` (1, N, D), which attend to all of them."""
+    """Returns the output (1, M, D) of a block at ``selected`` (M,) tokens of ``x`` (1, N, D), which attend to all."""
     assert isinstance(block, Block)  # ``attends_with``
     residual = block.attention_residual
 

@@ -10,26 +10,25 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Layer:
-    """One module: where it is, what it is, what goes in and comes out, how much it holds and does.
+    """A module's path, class, shapes, parameters and operations.
 
-    All that runs inside it counts: a residual's numbers are those of its whole sub-block, the attention or feed-forward
-    that it calls and its norm.
+    Modules that run inside it are included: a residual's numbers include its norm and its attention or feed-forward.
     """
 
     path: str
     kind: str
     input: tuple[int, ...] | None
     output: tuple[int, ...] | None
-    parameters: int  # each once; a tied one in every row that uses it
-    flops: int  # of the products of one forward (linear maps, convolutions, attention); a multiply-add is 2
+    parameters: int  # each once; a tied one counts for every layer that uses it
+    flops: int  # of the products of a forward pass (linear maps, convolutions, attention); a multiply-add is 2
 
     @property
     def multiply_adds(self) -> int:
-        """Of one forward, attention's two products included."""
+        """Multiply-adds of a forward pass, attention's two products included."""
         return self.flops // 2
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the fields as plain values."""
         return vars(self) | {"multiply_adds": self.multiply_adds}
 
 
@@ -38,29 +37,29 @@ class CacheBytes:
     """Size of the generation cache in bytes: keys and values of the key-value heads."""
 
     token: int  # of one token of one row, in all blocks
-    source_token: int  # of one token of the source, which cross-attention looks at; 0 without an encoder
-    window: int | None  # the most tokens of a row that are kept; None: all
-    total: int  # of the whole input: its rows, their tokens (at most the window), and as long a source
+    source_token: int  # of one token of the source, for cross-attention; 0 without an encoder
+    window: int | None  # maximum number of stored tokens of a row; None: no limit
+    total: int  # of the whole input: its rows, their tokens (at most the window), and an equally long source
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in one type of number."""
+    """Memory of a model in bytes, in one data type."""
 
     dtype: str
-    weights: int  # parameters, ties once
-    forward: int  # activations at the peak of a forward without gradients, input and output among them
-    backward: int  # what a forward in training keeps for the backward pass
+    weights: int  # parameters, tied ones once
+    forward: int  # activations at the peak of a forward pass without gradients, input and output included
+    backward: int  # tensors that a forward pass in training saves for the backward pass
     cache: CacheBytes | None  # None: of a model that does not generate
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the fields as plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Unfused:
-    """An attention that PyTorch has no fused kernel for: its weights are computed whole, (B, H, T, S)."""
+    """Attention for which PyTorch has no fused kernel: all its weights (B, H, T, S) are stored."""
 
     path: str
     mode: str  # "prediction" or "training"
@@ -70,7 +69,7 @@ class Unfused:
 
 @dataclass(frozen=True)
 class Summary:
-    """Printed, a table; ``layers``, ``memory`` and the totals for programs."""
+    """Result of ``heedful.summary``: prints as a table; ``layers``, ``memory`` and totals are for programs."""
 
     name: str
     input: tuple[tuple[int, ...], ...]
@@ -78,17 +77,17 @@ class Summary:
     trainable: int
     flops: int
     layers: list[Layer] = field(repr=False)
-    memory: Mapping[str, Memory] = field(default_factory=dict, repr=False)  # by the type of its numbers
+    memory: Mapping[str, Memory] = field(default_factory=dict, repr=False)  # by data type
     unfused: Sequence[Unfused] = ()  # on the CPU
     depth: int = 3
 
     @property
     def multiply_adds(self) -> int:
-        """Of one forward, attention's two products included."""
+        """Multiply-adds of a forward pass, attention's two products included."""
         return self.flops // 2
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as ``--json`` prints them."""
+        """Returns plain values, as ``--json`` prints them."""
         return {
             "name": self.name,
             "input": [list(shape) for shape in self.input],
@@ -97,23 +96,23 @@ class Summary:
             "flops": self.flops,
             "multiply_adds": self.multiply_adds,
             "memory": {dtype: memory.as_dict() for dtype, memory in self.memory.items()},
-            "unfused": [asdict(one) for one in self.unfused],
+            "unfused": [asdict(attention) for attention in self.unfused],
             "layers": [layer.as_dict() for layer in self.layers],
         }
 
     def __str__(self) -> str:
-        """The layers down to the third level as a table, in the order in which they run, then the totals."""
-        parts = [_aligned(self._rows(), left=4), self._said()]
+        """Returns a table of the layers down to the third level, in the order of their calls, then the totals."""
+        parts = [_aligned(self._rows(), left=4), self._totals()]
         if self.memory:
             parts.append(_aligned(self._memory_rows(), left=1))
         return "\n\n".join([*parts, "\n".join(self._notes())])
 
     def _repr_html_(self) -> str:
-        """The same as tables of a notebook."""
+        """Returns the same as HTML for a notebook."""
         layers, memory = _html(self._rows(), left=4), _html(self._memory_rows(), left=1) if self.memory else ""
-        said = "".join(f"<p>{escape(line)}</p>" for line in self._said().splitlines())
+        totals = "".join(f"<p>{escape(line)}</p>" for line in self._totals().splitlines())
         notes = "".join(f"<p><small>{escape(line)}</small></p>" for line in self._notes())
-        return f"<div>{said}{layers}{memory}{notes}</div>"
+        return f"<div>{totals}{layers}{memory}{notes}</div>"
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("layer", "kind", "input", "output", "parameters", "multiply-adds")]
@@ -123,7 +122,7 @@ class Summary:
                 rows.append((layer.path, layer.kind, *shapes, f"{layer.parameters:,}", short(layer.multiply_adds)))
         return rows
 
-    def _said(self) -> str:
+    def _totals(self) -> str:
         inputs = ", ".join(map(_shape, self.input))
         return (
             f"{self.name}: {self.parameters:,} parameters ({self.parameters * 4 / 1e6:,.1f} MB in float32), ties once\n"
@@ -131,26 +130,26 @@ class Summary:
         )
 
     def _memory_rows(self) -> list[tuple[str, ...]]:
-        held = list(self.memory.values())
+        by_dtype = list(self.memory.values())
         rows = [
-            ("memory", [one.dtype for one in held]),
-            ("weights", [bytes_of(one.weights) for one in held]),
-            ("a forward at its peak", [bytes_of(one.forward) for one in held]),
-            ("kept for the backward pass", [bytes_of(one.backward) for one in held]),
+            ("memory", [memory.dtype for memory in by_dtype]),
+            ("weights", [bytes_of(memory.weights) for memory in by_dtype]),
+            ("a forward at its peak", [bytes_of(memory.forward) for memory in by_dtype]),
+            ("kept for the backward pass", [bytes_of(memory.backward) for memory in by_dtype]),
         ]
-        caches = [one.cache for one in held if one.cache is not None]
+        caches = [memory.cache for memory in by_dtype if memory.cache is not None]
         if caches:
-            rows.append(("cache, a token", [bytes_of(one.token) for one in caches]))
+            rows.append(("cache, a token", [bytes_of(cache.token) for cache in caches]))
             if caches[0].source_token:
-                rows.append(("cache, a source token", [bytes_of(one.source_token) for one in caches]))
-            rows.append((f"cache for {self._cached(caches[0])}", [bytes_of(one.total) for one in caches]))
+                rows.append(("cache, a source token", [bytes_of(cache.source_token) for cache in caches]))
+            rows.append((f"cache for {self._cached(caches[0])}", [bytes_of(cache.total) for cache in caches]))
         return [(name, *cells) for name, cells in rows]
 
     def _cached(self, cache: CacheBytes) -> str:
         rows, tokens = self.input[-1]
-        what = f"{tokens:,} tokens" if cache.window is None else f"{tokens:,} tokens (window {cache.window:,})"
-        what += f" and {self.input[0][1]:,} source tokens" if cache.source_token else ""
-        return what if rows == 1 else f"{rows} rows of {what}"
+        text = f"{tokens:,} tokens" if cache.window is None else f"{tokens:,} tokens (window {cache.window:,})"
+        text += f" and {self.input[0][1]:,} source tokens" if cache.source_token else ""
+        return text if rows == 1 else f"{rows} rows of {text}"
 
     def _notes(self) -> list[str]:
         notes = ["a row counts all that runs inside it: a residual's, its attention or feed-forward and its norm"]
@@ -164,22 +163,23 @@ class Summary:
 
 def _attention(unfused: Iterable[Unfused]) -> list[str]:
     """Lists attentions without a fused kernel, grouped by reason."""
-    found: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
-    for one in unfused:
-        found.setdefault((one.mode, one.because), {}).setdefault(one.path, {})[one.dtype] = None
-    if not found:
+    by_reason: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
+    for attention in unfused:
+        paths = by_reason.setdefault((attention.mode, attention.because), {})
+        paths.setdefault(attention.path, {})[attention.dtype] = None
+    if not by_reason:
         return ["fused kernels everywhere, in prediction and in training"]
     lines = []
-    for (mode, because), paths in found.items():
+    for (mode, because), paths in by_reason.items():
         first, *others = paths
         where = first if not others else f"{len(paths)} layers, {first} the first"
-        dtypes = {dtype: None for own in paths.values() for dtype in own}
+        dtypes = {dtype: None for path_dtypes in paths.values() for dtype in path_dtypes}
         lines.append(f"no fused kernel in {mode} for {because} ({where}; {', '.join(dtypes)})")
     return lines
 
 
 def short(number: float) -> str:
-    """12_345_678 → "12.3 M"."""
+    """Formats a number with a unit: 12_345_678 → "12.3 M"."""
     for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.1f} {unit}"
@@ -187,7 +187,7 @@ def short(number: float) -> str:
 
 
 def bytes_of(number: int) -> str:
-    """12_345_678 → "12.3 MB"."""
+    """Formats a number of bytes: 12_345_678 → "12.3 MB"."""
     return f"{short(number)}B"
 
 
@@ -196,13 +196,13 @@ def _shape(shape: Iterable[int]) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], left: int) -> str:
-    """Columns of equal width, the first ``left`` aligned left and the others right."""
+    """Aligns columns: the first ``left`` to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
@@ -210,12 +210,12 @@ def _aligned(rows: Sequence[tuple[str, ...]], left: int) -> str:
 
 def _html(rows: Sequence[tuple[str, ...]], left: int) -> str:
     def line(cells: Sequence[str], kind: str) -> str:
-        sides = ("left" if place < left else "right" for place in range(len(cells)))
-        made = (
+        sides = ("left" if column < left else "right" for column in range(len(cells)))
+        html_cells = (
             f'<{kind} style="text-align:{side}">{escape(cell)}</{kind}>'
             for side, cell in zip(sides, cells, strict=True)
         )
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(html_cells)}</tr>"
 
     head, *body = rows
     rest = "".join(line(row, "td") for row in body)

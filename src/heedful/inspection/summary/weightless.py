@@ -41,15 +41,14 @@ Size = int | tuple[int, int] | None
 
 
 def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> tuple[nn.Module, str]:
-    """The module to be counted, and how it is called.
+    """Returns the module to be counted, and its name.
 
-    A preset, a configuration, a ``config.json`` and a folder with safetensors are built without weights: of the files
-    only the headers, which tell names and shapes, are read. A pickle and an adapter are opened, mapped from their
-    files.
+    A preset, a configuration, a ``config.json`` and a folder with safetensors are built without weights: only the
+    headers of files are read, which have names and shapes. A pickle and an adapter are loaded, mapped from their files.
     """
     if isinstance(what, nn.Module):
         if image_size is not None:
-            raise HeedfulError("image_size makes another model, and a module is given; give input_shape instead")
+            raise HeedfulError("image_size would build another model, but a module is given; give input_shape instead")
         if isinstance(what, Model):
             what.whole("count its parts")
         return what, type(what).__name__
@@ -58,41 +57,41 @@ def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> t
     if not isinstance(what, str | Path):
         return build_empty(resized(what, image_size=image_size)), what.kind
     if Path(what).is_file() and Path(what).name != CONFIG:
-        return build_empty(resized(_told_by(Path(what)), image_size=image_size)), str(what)
+        return build_empty(resized(_config_of_file(Path(what)), image_size=image_size)), str(what)
     folder = find(Path(what).parent if Path(what).is_file() else what)
     if any((folder / name).is_file() for name in (PICKLE, PICKLE_INDEX, ADAPTER_CONFIG)) and not _headers(folder):
         return load(folder, image_size=image_size), str(what)
-    return build_empty(resized(_held_by(folder), image_size=image_size)), str(what)
+    return build_empty(resized(_config_of_folder(folder), image_size=image_size)), str(what)
 
 
-def _told_by(path: Path) -> ModelConfig:
-    """The configuration that a ``config.json`` tells, but for what only tensors tell."""
-    theirs = read_json(path)
+def _config_of_file(path: Path) -> ModelConfig:
+    """Reads the configuration in a ``config.json``; values that only tensors show have their defaults."""
+    config = read_json(path)
     try:
-        model_type = model_type_of(theirs)
-        return model_type.read(theirs, model_type.architecture_of(theirs), {})
+        model_type = model_type_of(config)
+        return model_type.read(config, model_type.architecture_of(config), {})
     except HeedfulError as error:
         raise HeedfulError(f"{path}: {error}") from None
 
 
-def _held_by(folder: Path) -> ModelConfig:
-    """The configuration of a folder; where there are weights, they must fit it by name, shape and type."""
-    theirs, _ = read_configs(folder)
+def _config_of_folder(folder: Path) -> ModelConfig:
+    """Reads the configuration of a folder; weights must fit it by name, shape and type."""
+    hub_config, _ = read_configs(folder)
     headers = _headers(folder)
     if not headers:
-        return _told_by(folder / CONFIG)
+        return _config_of_file(folder / CONFIG)
     files = {id(tensor): (path, name) for name, (path, tensor) in headers.items()}
     try:
-        with _Unread(files):
-            model_type = model_type_of(theirs)
-            architecture = model_type.architecture_of(theirs)
+        with _UnreadTensors(files):
+            model_type = model_type_of(hub_config)
+            architecture = model_type.architecture_of(hub_config)
             stored = model_type.names({name: tensor for name, (_, tensor) in headers.items()}, architecture)
-            config = model_type.read(theirs, architecture, model_type.implied_by(architecture, stored))
+            config = model_type.read(hub_config, architecture, model_type.implied_by(architecture, stored))
             check_sizes(config, stored)
-            made = model_type.tensors_in(stored, architecture)
+            tensors = model_type.tensors_in(stored, architecture)
             match_tensors(
                 build_empty(config),
-                made,
+                tensors,
                 list(stored),
                 partial(model_type.their_name, architecture=architecture),
                 False,
@@ -102,9 +101,11 @@ def _held_by(folder: Path) -> ModelConfig:
     return config
 
 
-class _Unread(TorchFunctionMode):
-    """Of tensors that lie in ``files``, unread: one that is asked whether it holds more than zeros is read for that;
-    two of one shape that are to be one pass for equal.
+class _UnreadTensors(TorchFunctionMode):
+    """Answers questions about tensors of ``files`` without reading them all.
+
+    ``Tensor.any`` reads the tensor from its file. ``Tensor.equal`` returns True: tensors that must be equal are taken
+    to be.
     """
 
     def __init__(self, files: Mapping[int, tuple[Path, str]]) -> None:
@@ -124,7 +125,7 @@ class _Unread(TorchFunctionMode):
 
 
 def _headers(folder: Path) -> dict[str, tuple[Path, Tensor]]:
-    """The tensors of a folder's safetensors files, on the meta device, with their files; {} where it has none."""
+    """Returns the tensors of a folder's safetensors files, on the meta device, with their files; {} without any."""
     files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
     if not files and (folder / INDEX).is_file():
         files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
@@ -137,7 +138,7 @@ def _header(path: Path) -> dict[str, Tensor]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > path.stat().st_size:
-                raise ValueError("its head is longer than the file")
+                raise ValueError("its header is longer than the file")
             table = json.loads(file.read(length))
         table.pop("__metadata__", None)
         return {
