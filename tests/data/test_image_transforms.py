@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from heedful.data.image_transforms import CHANGES, erase, flip, mixup, normalise, pad_crop, rand_augment, resize
+from heedful.data.image_transforms import OPERATIONS, erase, flip, mixup, normalise, pad_crop, rand_augment, resize
 from heedful.errors import HeedfulError
 from tolerances import approx
 
@@ -199,13 +199,13 @@ PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_each_change_is_pillows(name: str, channels: int) -> None:
     batch = images(9, channels, HEIGHT, WIDTH)
     for strength in (-1, -0.3, 0, 0.1, 0.9):
         if name == "saturation" and channels == 1:
             continue
-        ours = CHANGES[name](batch, np.full(len(batch), strength, dtype=float))
+        ours = OPERATIONS[name](batch, np.full(len(batch), strength, dtype=float))
         theirs = pillows(batch, lambda image, s=strength: PILLOW[name](image, s))  # type: ignore[misc]
         # Pillow cuts fractions off where we round, of saturation twice: in the grey image and in the mixture
         assert np.abs(ours.astype(int) - theirs).max() <= (2 if name == "saturation" else 1), strength
@@ -216,12 +216,12 @@ def test_rand_augment_draws_every_change() -> None:
     once = rand_augment(batch, 1, generator(), magnitude=30)
     drawn = set()
     for before, after in zip(batch, once, strict=True):
-        for name, change in CHANGES.items():
+        for name, change in OPERATIONS.items():
             for sign in (-1.0, 1.0):
                 if np.array_equal(change(before[None], np.array([sign]))[0], after):
                     drawn.add(name)
                     break
-    assert drawn == CHANGES.keys()
+    assert drawn == OPERATIONS.keys()
     assert np.array_equal(rand_augment(batch, 0, generator()), batch)
     twice = rand_augment(batch, 2, generator(), magnitude=30)
     assert (twice != once).any(axis=(1, 2, 3)).mean() > 0.5

@@ -266,7 +266,7 @@ def test_tokens_hidden_in_turn_are_drawn_alike_from_any(monkeypatch: pytest.Monk
     stream, ordinary = Stream(random.integers(0, 9, 1000), 7), np.arange(9) > 2
     some = [StreamWindows(stream)[i] for i in range(0, stream.windows, 3)]
     for examples in (StreamWindows(stream), some):
-        mine = {window.place for window in examples}
+        mine = {window.number for window in examples}
         there = [i for i, token in enumerate(stream.tokens) if ordinary[token] and i // 7 in mine]
         expected = np.sort(np.random.default_rng(hidden.SEED).permutation(there)[:50])
         for part in (64, 1 << 20):

@@ -16,33 +16,34 @@ from heedful.util.values import check
 
 
 class Batches(Sequence[np.ndarray]):
-    """Batches as slices of one array of indices, made on access: two million arrays for 25 million windows would take
-    longer to make than the first thousand steps.
+    """Batches as slices of one array of indices, created on access.
+
+    Two million arrays, for 25 million windows, would take longer to create than the first thousand steps.
 
     Args:
-        order: (N,) indices, those of a batch together.
-        bounds: (batches + 1,) start of each batch in ``order``, and N.
-        turns: (batches,) order of the batches; None: as in ``order``.
+        indices: (N,) indices of examples, those of a batch together.
+        bounds: (batches + 1,) start of each batch in ``indices``, and N.
+        order: (batches,) order of the batches; None: as in ``indices``.
     """
 
-    def __init__(self, order: np.ndarray, bounds: np.ndarray, turns: np.ndarray | None = None) -> None:
-        self._order, self._bounds = order, bounds
-        self._turns = np.arange(len(bounds) - 1) if turns is None else turns
+    def __init__(self, indices: np.ndarray, bounds: np.ndarray, order: np.ndarray | None = None) -> None:
+        self._indices, self._bounds = indices, bounds
+        self._order = np.arange(len(bounds) - 1) if order is None else order
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._order)
 
     @overload
-    def __getitem__(self, place: int) -> np.ndarray: ...
+    def __getitem__(self, index: int) -> np.ndarray: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Batches: ...
+    def __getitem__(self, index: slice) -> Batches: ...
 
-    def __getitem__(self, place: int | slice) -> np.ndarray | Batches:
-        turns = self._turns[place]
-        if isinstance(turns, np.ndarray):
-            return Batches(self._order, self._bounds, turns)
-        return self._order[self._bounds[turns] : self._bounds[turns + 1]]
+    def __getitem__(self, index: int | slice) -> np.ndarray | Batches:
+        order = self._order[index]
+        if isinstance(order, np.ndarray):
+            return Batches(self._indices, self._bounds, order)
+        return self._indices[self._bounds[order] : self._bounds[order + 1]]
 
 
 Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
@@ -51,9 +52,10 @@ Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
 def training_batches(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> Batches:
     """Returns the batches of one training epoch, in order; every example is in exactly one.
 
-    The examples are shuffled, sorted by length (pairs by target, then source; stably, so that equals stay shuffled),
-    cut into batches, and the batches are shuffled. Sorting both sides, rather than the longer one, leaves less padding:
-    on the 29,000 pairs of Multi30k, English to French by words, 2.9 % instead of 6.8 % at 2,048 tokens (unsorted 49 %).
+    The examples are shuffled, sorted by length (pairs by target, then source; a stable sort, so that equal lengths stay
+    shuffled), divided into batches, and the batches are shuffled. Sorting by both sides, not by the longer one, leaves
+    less padding: on the 29,000 pairs of Multi30k, English to French by words, 2.9 % instead of 6.8 % at 2,048 tokens
+    (unsorted 49 %).
 
     Args:
         lengths: (N,) whole numbers, or (N, 2) for pairs (source, target).
@@ -83,9 +85,9 @@ def evaluation_batches(
 ) -> Batches:
     """Returns the batches for evaluation and prediction, longest first; errors as in :func:`training_batches`.
 
-    The longest come first so that a batch too large for the memory fails at once. Attention compares every token with
-    every other: ``pairs`` also limits rows × longest², so that an example far longer than the rest is alone. The arrays
-    are places of examples:
+    The longest come first, so that a batch too large for the memory fails at once. ``pairs`` also limits rows ×
+    longest², the pairs of tokens that attention compares, so that an example far longer than the rest is alone. The
+    arrays are indices of examples:
 
     >>> answers = [""] * 3
     >>> for batch in evaluation_batches([2, 9, 4], tokens=10):
@@ -98,7 +100,7 @@ def evaluation_batches(
     order, longest = np.lexsort(-sides.T), sides.max(axis=1)
     if pairs is not None:
         check("the budget of token pairs", pairs, int, least=1)
-        longest = np.maximum(longest, -(-(longest**2) * tokens // pairs))  # rounded up: the budget is kept
+        longest = np.maximum(longest, -(-(longest**2) * tokens // pairs))  # rounded up, to stay within the budget
     return Batches(order, _batch_bounds(order, longest, tokens, max_rows))
 
 
@@ -106,23 +108,23 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
     """Returns ``lengths`` as an (N, sides) int64 array, one or two sides. Raises ``HeedfulError`` for no examples."""
     sides = np.asarray(lengths, dtype=np.int64)
     if sides.size == 0:
-        raise HeedfulError("there is no example to make a batch of; check that the data is not empty")
+        raise HeedfulError("there are no examples to batch; check that the data is not empty")
     return sides.reshape(len(sides), -1)
 
 
 def _batch_bounds(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
-    """Returns the bounds that cut ``order`` greedily into the longest runs of a cost within ``tokens``."""
+    """Returns the bounds that divide ``order`` greedily into the longest runs of a cost within ``tokens``."""
     check("the token budget of a batch", tokens, int, least=1)
     check("the number of rows of a batch", max_rows, int | None, least=1)
-    count, most = len(order), len(order) if max_rows is None else max_rows
+    count, row_limit = len(order), len(order) if max_rows is None else max_rows
     if longest.min() == longest.max():
-        rows = max(1, min(most, tokens // max(1, int(longest[0]))))
+        rows = max(1, min(row_limit, tokens // max(1, int(longest[0]))))
         return np.append(np.arange(0, count, rows), count)
     sizes = np.maximum(longest[order], 1)
     bounds = [0]
     while (start := bounds[-1]) < count:
         # No batch that holds this example has more rows than its length alone allows.
-        window = sizes[start : start + min(most, max(1, tokens // int(sizes[start])))]
-        costs = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)  # never falls
+        window = sizes[start : start + min(row_limit, max(1, tokens // int(sizes[start])))]
+        costs = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)  # does not decrease
         bounds.append(start + max(1, int(np.searchsorted(costs, tokens, side="right"))))
     return np.array(bounds)

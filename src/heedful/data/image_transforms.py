@@ -3,9 +3,9 @@
 Batches are uint8 (B, C, H, W), C = 1 or 3, and are never changed in place. All randomness comes from the given
 `numpy.random.Generator`: the same generator gives the same images.
 
-Why not torchvision's v2 transforms: they take no generator, so that a batch could not be a function of (seed, epoch,
-batch), and on a CPU they take 1.5 to 20 times as long on batches of small images (RandAugment of 128 images of
-32 pixels: 28 ms against 6), though a crop, flip and erase of 224 pixels is faster there (3.7 ms against 9.7).
+torchvision's v2 transforms are not used for two reasons. They take no generator, so a batch could not be a function of
+(seed, epoch, batch). On a CPU they take 1.5 to 20 times as long on batches of small images (RandAugment of 128 images
+of 32 pixels: 28 ms against 6); only a crop, flip and erase of 224 pixels is faster there (3.7 ms against 9.7).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from heedful.util.values import check
 __all__ = ["erase", "flip", "mixup", "normalise", "pad_crop", "rand_augment", "resize"]
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-LARGEST = 50_000_000  # pixels of an image that was resized: 150 MB in colour
+MAX_PIXELS = 50_000_000  # of a resized image: 150 MB in colour
 
-# ---------------------------------------------------------------------------------------------- to one size and scale
+# ------------------------------------------------------------------------------------------ resizing and normalisation
 
 
 def resize(
@@ -33,13 +33,13 @@ def resize(
     how: Literal["stretch", "crop"] = "stretch",
     resample: Resample = "bilinear",
 ) -> np.ndarray:
-    """An image (H, W, C) at `size`, the side of a square or (height, width): uint8 (height, width, C).
+    """Resizes an image (H, W, C) to `size`, the side of a square or (height, width): uint8 (height, width, C).
 
-    - "stretch": resized whatever its shape, as the published processors of ViT do.
-    - "crop": of the image as much is taken from the middle as has the wanted shape; nothing is distorted.
+    - "stretch": resized to any shape, like the published processors of ViT.
+    - "crop": the largest centre crop of the requested shape is resized; nothing is distorted.
 
-    Filters are Pillow's, antialiased where an image becomes smaller. Raises `HeedfulError` for a size below 1, and for
-    one so large (a thin strip whose shorter side is to grow) that it might fill the memory.
+    Filters are Pillow's, antialiased if an image becomes smaller. Raises `HeedfulError` for a size below 1 and for one
+    of more than 50 million pixels (a thin strip whose shorter side grows).
 
     >>> resize(np.arange(8, dtype=np.uint8).reshape(2, 4, 1), 2, "crop")[..., 0].tolist()
     [[1, 2], [5, 6]]
@@ -52,9 +52,9 @@ def resize(
         share = min(height / down, width / across)
         left, top = (width - share * across) / 2, (height - share * down) / 2
         box = (left, top, width - left, height - top)
-    if down * across > LARGEST:
+    if down * across > MAX_PIXELS:
         raise HeedfulError(
-            f"an image of {width:,} × {height:,} pixels would have to become {across:,} × {down:,}; cut it shorter"
+            f"cannot resize an image of {width:,} × {height:,} pixels to {across:,} × {down:,}; crop the image"
         )
     if (height, width) == (down, across):
         return pixels.copy()
@@ -64,9 +64,9 @@ def resize(
 
 
 def normalise(batch: np.ndarray, mean: Sequence[float], std: Sequence[float], factor: float = 1 / 255) -> np.ndarray:
-    """(factor · x − mean) / std by channel, as float32 of the batch's shape (B, C, H, W).
+    """Returns (factor · x − mean) / std by channel, as float32 (B, C, H, W).
 
-    Rounded after each step, as the published processors round: theirs and ours are the same to the last bit.
+    Each step is rounded like in the published processors, and the result has the same bits.
 
     >>> normalise(np.array([[[[0, 255]]]], np.uint8), mean=[0.5], std=[0.5]).ravel()
     array([-1.,  1.], dtype=float32)
@@ -79,13 +79,13 @@ def normalise(batch: np.ndarray, mean: Sequence[float], std: Sequence[float], fa
     return scaled
 
 
-# --------------------------------------------------------------------------------------------------- changed at random
+# -------------------------------------------------------------------------------------------------------- augmentation
 
 
 def pad_crop(batch: np.ndarray, pixels: int, random: np.random.Generator) -> np.ndarray:
     """Shifts each image by −pixels to pixels in both directions, uniformly; the border is filled with black (0).
 
-    This is padding by `pixels` and cropping at random, as in He et al. 2016, section 4.2.
+    This equals padding by `pixels` and random cropping (He et al. 2016, section 4.2).
     """
     if pixels == 0:
         return batch
@@ -105,21 +105,21 @@ def flip(batch: np.ndarray, random: np.random.Generator) -> np.ndarray:
 def erase(batch: np.ndarray, chance: float, random: np.random.Generator) -> np.ndarray:
     """Random erasing: with probability `chance` replaces a rectangle of an image by noise.
 
-    The rectangle's area is 2 to 40 % of the image's, its height 0.3 to 1/0.3 times its width, both alike likely and
-    drawn again until it fits (ten times at most; then the image stays as it is); its place, and each of its numbers
-    from 0 to 255, are alike likely too. Zhong et al. 2020, "Random Erasing Data Augmentation", algorithm 1.
+    The rectangle's area is 2 to 40 % of the image's, its height 0.3 to 1/0.3 times its width, both drawn uniformly and
+    again until it fits. After ten draws the image is unchanged. Its position and its values from 0 to 255 are uniform
+    too. Zhong et al. 2020, "Random Erasing Data Augmentation", algorithm 1.
     """
     if chance == 0:
         return batch
     count, channels, height, width = batch.shape
     erased = batch.copy()
-    for place in np.flatnonzero(random.random(count) < chance):
+    for index in np.flatnonzero(random.random(count) < chance):
         area, aspect = random.uniform(0.02, 0.4, 10) * height * width, random.uniform(0.3, 1 / 0.3, 10)
         sides = np.sqrt([area * aspect, area / aspect]).round().astype(int).T
         for down, across in sides[(sides <= (height, width)).all(1)][:1]:
             top, left = random.integers(0, (height - down + 1, width - across + 1))
             noise = random.integers(0, 256, (channels, down, across), dtype=np.uint8)
-            erased[place, :, top : top + down, left : left + across] = noise
+            erased[index, :, top : top + down, left : left + across] = noise
     return erased
 
 
@@ -128,8 +128,8 @@ def mixup(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mixup: blends images and their targets in pairs, x̃ᵢ = λᵢ xᵢ + (1 − λᵢ) xⱼ, ỹᵢ likewise, λᵢ ~ Beta(α, α).
 
-    j runs through a permutation of the batch; each pair has a λ of its own. `pixels` are float (B, C, H, W), `targets`
-    float (B, classes), one row a distribution; α = 0 blends nothing. Zhang et al. 2018, "mixup: Beyond Empirical Risk
+    j is a permutation of the batch; each pair has its own λ. `pixels` are float (B, C, H, W), `targets` float (B,
+    classes), a distribution a row; α = 0 blends nothing. Zhang et al. 2018, "mixup: Beyond Empirical Risk
     Minimization", equation 1.
 
     >>> images, targets = np.zeros((2, 1, 1, 1), np.float32), np.eye(2, dtype=np.float32)
@@ -139,34 +139,34 @@ def mixup(
     """
     if alpha == 0:
         return pixels, targets
-    share = random.beta(alpha, alpha, len(pixels)).astype(np.float32)
+    weights = random.beta(alpha, alpha, len(pixels)).astype(np.float32)
     others = random.permutation(len(pixels))
-    return _interpolated(pixels[others], pixels, share), _interpolated(targets[others], targets, share)
+    return _interpolate(pixels[others], pixels, weights), _interpolate(targets[others], targets, weights)
 
 
-def _interpolated(start: np.ndarray, end: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Returns start + share (end − start), a share for each row."""
-    return start + share.reshape(-1, *[1] * (start.ndim - 1)) * (end - start)
+def _interpolate(start: np.ndarray, end: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Returns start + weight (end − start), with a weight for each row."""
+    return start + weights.reshape(-1, *[1] * (start.ndim - 1)) * (end - start)
 
 
-STRONGEST = 30  # maximum magnitude
+MAX_MAGNITUDE = 30  # maximum magnitude
 
 
 def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator, magnitude: float = 9.0) -> np.ndarray:
     """Applies `operations` random operations to each image, one after the other, drawn uniformly.
 
-    One `magnitude` m, 0 to 30, is for all; with s = m / 30 the operations are:
+    All have the same `magnitude` m, 0 to 30; with s = m / 30 the operations are:
 
     - none; autocontrast; equalize;
     - brightness, contrast, sharpness and (of colour images) saturation times 1 ± 0.9 s;
-    - posterize to 8 − 4 s bits; solarize: what is brighter than 255 (1 − s) is inverted;
+    - posterize to 8 − 4 s bits; solarize: invert pixels brighter than 255 (1 − s);
     - rotate by ± 30 s degrees, shear by ± 0.3 s, translate by ± 0.45 s of a side, along x or y.
 
-    Signs are drawn too. What comes in from outside is black (0). Cubuk et al. 2020, "RandAugment"; the ranges are those
-    of AutoAugment.
+    Signs are random too. Pixels from outside the image are black (0). Cubuk et al. 2020, "RandAugment"; the ranges are
+    those of AutoAugment.
 
     Args:
-        batch: uint8 (B, C, H, W), C = 1 or 3; it is left as it is.
+        batch: uint8 (B, C, H, W), C = 1 or 3; it is not changed.
         operations: number of operations for each image.
         random: source of all randomness.
         magnitude: strength; 9 is the paper's for ImageNet.
@@ -174,43 +174,43 @@ def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator
     Raises:
         HeedfulError: the magnitude is out of range.
     """
-    check("the magnitude", magnitude, float, least=0, most=STRONGEST)
-    changes = [change for name, change in CHANGES.items() if name != "saturation" or batch.shape[1] == 3]
+    check("the magnitude", magnitude, float, least=0, most=MAX_MAGNITUDE)
+    functions = [function for name, function in OPERATIONS.items() if name != "saturation" or batch.shape[1] == 3]
     batch = batch.copy()
     for _ in range(operations):
-        drawn = random.integers(0, len(changes), len(batch))
-        strength = random.choice((-1.0, 1.0), len(batch)) * (magnitude / STRONGEST)
-        for place in np.unique(drawn):
-            rows = np.flatnonzero(drawn == place)
-            batch[rows] = changes[place](batch[rows], strength[rows])
+        drawn = random.integers(0, len(functions), len(batch))
+        strength = random.choice((-1.0, 1.0), len(batch)) * (magnitude / MAX_MAGNITUDE)
+        for number in np.unique(drawn):
+            rows = np.flatnonzero(drawn == number)
+            batch[rows] = functions[number](batch[rows], strength[rows])
     return batch
 
 
-# ---------------------------------------------------------------------- tone: (n, C, H, W) and strengths (n) → anew
+# ------------------------------------------------------- tone: (n, C, H, W) and strengths (n) → changed (n, C, H, W)
 
 
-def _blended(base: np.ndarray, batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """base + (1 + 0.9 strength) (x − base), rounded, within 0 to 255."""
+def _blend(base: np.ndarray, batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
+    """Returns base + (1 + 0.9 strength) (x − base), rounded, clipped to 0 to 255."""
     factor = (1 + 0.9 * strength).astype(np.float32)[:, None, None, None]
     return np.clip(np.rint(base + factor * (batch - base)), 0, 255).astype(np.uint8)
 
 
 def _brightness(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    return _blended(np.zeros(1, np.float32), batch, strength)
+    return _blend(np.zeros(1, np.float32), batch, strength)
 
 
 def _contrast(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """About the mean brightness."""
-    return _blended(np.rint(_grey(batch).mean(axis=(1, 2, 3), keepdims=True)), batch, strength)
+    """Changes the contrast to the mean brightness."""
+    return _blend(np.rint(_grey(batch).mean(axis=(1, 2, 3), keepdims=True)), batch, strength)
 
 
 def _saturation(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """About the same image in grey."""
-    return _blended(_grey(batch), batch, strength)
+    """Changes the contrast to the grey image."""
+    return _blend(_grey(batch), batch, strength)
 
 
 def _sharpness(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """About a smoothed image, (the sum of a pixel's 3 × 3 surroundings + 4 times itself) / 13; the rim stays."""
+    """Changes the contrast to a smoothed image: (sum of 3 × 3 pixels + 4 × the middle one) / 13; the border stays."""
     smooth = batch.astype(np.float32)
     height, width = batch.shape[2:]
     total = 4 * smooth[:, :, 1:-1, 1:-1]
@@ -218,11 +218,11 @@ def _sharpness(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
         for right in range(3):
             total += batch[:, :, down : height - 2 + down, right : width - 2 + right]
     smooth[:, :, 1:-1, 1:-1] = np.rint(total / 13)
-    return _blended(smooth, batch, strength)
+    return _blend(smooth, batch, strength)
 
 
 def _grey(batch: np.ndarray) -> np.ndarray:
-    """Brightness (n, 1, H, W) by ITU-R BT.601."""
+    """Returns the brightness (n, 1, H, W) by ITU-R BT.601."""
     if batch.shape[1] == 1:
         return batch.astype(np.float32)
     weights = np.array([0.299, 0.587, 0.114], np.float32)[:, None, None]
@@ -230,14 +230,14 @@ def _grey(batch: np.ndarray) -> np.ndarray:
 
 
 def _autocontrast(batch: np.ndarray, _: np.ndarray) -> np.ndarray:
-    """Each channel stretched to 0 to 255."""
-    low, high = (found(axis=(2, 3), keepdims=True).astype(np.float32) for found in (batch.min, batch.max))
+    """Stretches each channel to 0 to 255."""
+    low, high = (limit(axis=(2, 3), keepdims=True).astype(np.float32) for limit in (batch.min, batch.max))
     stretched = np.rint((batch - low) * (255 / np.maximum(high - low, 1)))
     return np.where(high > low, stretched, batch).astype(np.uint8)
 
 
 def _equalize(batch: np.ndarray, _: np.ndarray) -> np.ndarray:
-    """Each channel's histogram made as even as whole levels allow."""
+    """Equalises each channel's histogram, as far as whole levels allow."""
     planes = batch.reshape(len(batch) * batch.shape[1], -1)
     at = planes + 256 * np.arange(len(planes))[:, None]
     counts = np.bincount(at.ravel(), minlength=256 * len(planes)).reshape(-1, 256)
@@ -258,7 +258,7 @@ def _solarize(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
     return np.where(batch > 255 * (1 - np.abs(strength))[:, None, None, None], 255 - batch, batch)
 
 
-# -------------------------------------------------------------------------------------------------------------- place
+# ----------------------------------------------------------------------------------------------------------- geometry
 
 
 def _rotate(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
@@ -283,19 +283,19 @@ def _translate_y(batch: np.ndarray, strength: np.ndarray) -> np.ndarray:
 
 
 def _affine(batch: np.ndarray, maps: list[list[float]]) -> np.ndarray:
-    """Each pixel (x, y), counted from the middle, taken from (a x + b y + c, d x + e y + f), between four linearly."""
+    """Samples each pixel (x, y), from the middle, at (a x + b y + c, d x + e y + f), bilinearly."""
     channels, height, width = batch.shape[1:]
-    last = np.array(batch.transpose(0, 2, 3, 1), order="C")
+    channels_last = np.array(batch.transpose(0, 2, 3, 1), order="C")
     x, y = width / 2, height / 2  # Pillow counts from the corner
-    for pixels, (a, b, c, d, e, f) in zip(last, maps, strict=True):
+    for pixels, (a, b, c, d, e, f) in zip(channels_last, maps, strict=True):
         image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
         corner = (a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y)
         moved = image.transform(image.size, Image.Transform.AFFINE, corner, Image.Resampling.BILINEAR)
         pixels[:] = np.asarray(moved).reshape(pixels.shape)
-    return last.transpose(0, 3, 1, 2)
+    return channels_last.transpose(0, 3, 1, 2)
 
 
-CHANGES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+OPERATIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "none": lambda batch, _: batch,
     "autocontrast": _autocontrast,
     "equalize": _equalize,

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held
-# Decoding takes up to 10 bytes a pixel, 670 MB of so many: four times those of an image of 4,096 × 4,096 pixels.
-LARGEST = 1 << 26
-GREY = ("1", "L", "LA", "I", "F")  # Pillow's modes of one channel; those of 16 bits begin with "I;16"
+ORIENTATION = 0x0112  # EXIF tag of the camera's orientation
+MAX_PIXELS = 1 << 26  # 8,192 × 8,192; decoding takes up to 10 bytes a pixel, 670 MB
+GREY = ("1", "L", "LA", "I", "F")  # Pillow's modes with one channel; 16-bit modes begin with "I;16"
 
 
 class ImageInfo(NamedTuple):
@@ -28,20 +27,20 @@ class ImageInfo(NamedTuple):
 
     size: tuple[int, int]  # (width, height), upright
     colour: bool
-    transparent: bool  # in a part, or whole
-    moving: bool  # of several frames
+    transparent: bool  # at least partly
+    moving: bool  # has several frames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyImage:
-    """An image: `source` (a path, encoded bytes, or an array) and the `name` by which messages call it.
+    """Image that is read and decoded on access, and not kept in memory.
 
-    Make it with `LazyImage.of`; nothing is read before `size`, `pixels` or `digest_bytes` is asked for, and nothing is
-    kept. Two pictures are equal when their stored bytes, or their arrays, are.
+    `source` is a path, encoded bytes or an array; `name` is its name in messages. Use `LazyImage.of` to create one. Two
+    images are equal if their stored bytes, or their arrays, are.
 
     >>> import numpy as np
-    >>> picture = LazyImage.of(np.array([[0, 128, 255]], dtype=np.uint8), "a strip")
-    >>> picture.size, picture.pixels().shape, picture.pixels(channels=3)[0, 1].tolist()
+    >>> image = LazyImage.of(np.array([[0, 128, 255]], dtype=np.uint8), "a strip")
+    >>> image.size, image.pixels().shape, image.pixels(channels=3)[0, 1].tolist()
     ((3, 1), (1, 3, 1), [128, 128, 128])
     """
 
@@ -49,45 +48,45 @@ class LazyImage:
     name: str
 
     @classmethod
-    def of(cls, thing: Any, name: str | None = None) -> LazyImage:
-        """The picture of a path, of encoded bytes (PNG, JPEG, ...), of a PIL image, or of an array.
+    def of(cls, source: Any, name: str | None = None) -> LazyImage:
+        """Creates an image from a path, encoded bytes (PNG, JPEG, ...), a PIL image or an array.
 
-        Arrays are (H, W) or (H, W, C), C = 1, 2 (grey, alpha), 3 or 4 (colour, alpha), with values as `as_uint8` takes
-        them. `name` is for messages; by default the path. Raises `HeedfulError` for anything else.
+        Arrays are (H, W) or (H, W, C), C = 1, 2 (grey, alpha), 3 or 4 (colour, alpha), with values as in `as_uint8`.
+        `name` is for messages; by default the path. Raises `HeedfulError` for any other source.
         """
         import numpy as np
         from PIL import Image
 
-        if isinstance(thing, LazyImage):
-            return thing
-        if isinstance(thing, str | PathLike):
-            return cls(fspath(thing), name or fspath(thing))
-        if isinstance(thing, bytes | bytearray | memoryview):
-            return cls(bytes(thing), name or "the bytes given")
-        if isinstance(thing, np.ndarray):
-            return cls(_from_array(thing, name or "the array given"), name or "the array given")
-        if isinstance(thing, Image.Image):
-            name = name or str(getattr(thing, "filename", "") or "the image given")
+        if isinstance(source, LazyImage):
+            return source
+        if isinstance(source, str | PathLike):
+            return cls(fspath(source), name or fspath(source))
+        if isinstance(source, bytes | bytearray | memoryview):
+            return cls(bytes(source), name or "the bytes given")
+        if isinstance(source, np.ndarray):
+            return cls(_from_array(source, name or "the array given"), name or "the array given")
+        if isinstance(source, Image.Image):
+            name = name or str(getattr(source, "filename", "") or "the image given")
             with _one_line_errors(name):
-                return cls(_to_array(_upright(thing), name), name)
+                return cls(_to_array(_upright(source), name), name)
         raise HeedfulError(
-            f"{type(thing).__name__} {repr(thing)[:40]!r} where an image is wanted; give a path, the bytes of an image "
-            "file, a PIL image or an array (H, W, C)"
+            f"{type(source).__name__} {repr(source)[:40]!r} where an image is wanted; give a path, the bytes of an "
+            "image file, a PIL image or an array (H, W, C)"
         )
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, as seen: after EXIF's orientation. Of files only the head is decoded."""
+        """(width, height) in pixels, upright by EXIF's orientation. Only the head of a file is decoded."""
         if not isinstance(self.source, str | bytes):
             return self.source.shape[1], self.source.shape[0]
         with self._image() as image:
             if image.format == "TIFF":
-                image.load()  # which turns it upright, other than any other format
+                image.load()  # turns it upright, unlike other formats
             width, height = image.size
             return (height, width) if _orientation(image) >= 5 else (width, height)
 
     def head(self) -> ImageInfo:
-        """The size and the kind of the image; raises as `pixels` does for what has no head that can be read."""
+        """Returns size and kind of the image. Raises as `pixels` if its head is unreadable."""
         if not isinstance(self.source, str | bytes):
             return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, moving=False)
         size = self.size
@@ -96,15 +95,15 @@ class LazyImage:
             return ImageInfo(size, not grey, image.has_transparency_data, bool(getattr(image, "is_animated", False)))
 
     def pixels(self, channels: Literal[1, 3] | None = None) -> np.ndarray:
-        """The pixels as a new uint8 array (H, W, C), upright.
+        """Returns the pixels as a new uint8 array (H, W, C), upright.
 
-        - `channels`: 1 is grey, 3 red, green and blue; None as the image is (grey stays 1, everything else is 3).
-          Colour becomes grey by ITU-R BT.601: 0.299 R + 0.587 G + 0.114 B; grey becomes colour by repetition.
-        - EXIF's orientation is applied. What is transparent is laid on white. Palettes, CMYK and other colour spaces
-          become RGB. Of 16 bits the upper 8 remain (rounded). Of several frames the first counts.
+        - `channels`: 1 is grey, 3 red, green and blue; None is the image's own (1 for grey, 3 for all others). Colour
+          becomes grey by ITU-R BT.601: 0.299 R + 0.587 G + 0.114 B; grey becomes colour by repetition.
+        - EXIF's orientation is applied. Transparent pixels are put on white. Palettes, CMYK and other colour spaces
+          become RGB. 16 bits are rounded to 8. Of several frames the first is used.
 
-        Raises `HeedfulError`, in one line that names the file, for what is missing, empty, broken, cut off, no image,
-        or of more than 67 million pixels. A JPEG of more is decoded at a half, a quarter or an eighth of its size.
+        Raises `HeedfulError`, which names the file, if it is missing, empty, broken, truncated, not an image, or has
+        more than 67 million pixels. A larger JPEG is decoded at a half, a quarter or an eighth of its size.
         """
         import numpy as np
         from PIL import Image
@@ -124,10 +123,10 @@ class LazyImage:
                 return np.array(Image.fromarray(pixels).convert("L"))[..., None]
             case (1, 1) | (3, 3):
                 return pixels.copy()
-        raise HeedfulError(f"{channels} channels cannot be had of an image; give 1 (grey), 3 (colour) or None")
+        raise HeedfulError(f"{channels} is not a number of channels; give 1 (grey), 3 (colour) or None")
 
     def digest_bytes(self) -> bytes:
-        """Returns the bytes that identify the image, for fingerprints: as stored, or the array's shape and values."""
+        """Returns the bytes that identify the image: those of the file, or the array's shape and values."""
         if isinstance(self.source, str):
             with open_file(self.source, pipes=False) as stream:
                 return stream.read()
@@ -137,7 +136,7 @@ class LazyImage:
 
     @contextmanager
     def _image(self) -> Iterator[Image.Image]:
-        """The image, its head read; whatever breaks in the block is said in one line."""
+        """Opens the image and reads its head. Raises ``HeedfulError`` for errors in the block."""
         from PIL import Image
 
         content = self.digest_bytes()
@@ -157,7 +156,7 @@ class LazyImage:
 
 
 def as_uint8(values: np.ndarray, name: str) -> np.ndarray:
-    """Brightness as uint8: whole numbers from 0 to 255 as they are, fractions from 0 to 1 times 255, rounded.
+    """Returns brightness as uint8: whole numbers from 0 to 255 unchanged, fractions from 0 to 1 times 255, rounded.
 
     >>> import numpy as np
     >>> as_uint8(np.array([0.0, 0.5, 1.0]), "a row").tolist()
@@ -172,10 +171,10 @@ def as_uint8(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind not in "buif":
         raise HeedfulError(f"values of type {values.dtype} where pixels are wanted, in {name}; save them as uint8")
     low, high = (values.min(), values.max()) if values.size else (0, 0)
-    whole = values.dtype.kind != "f"
-    if values.dtype.kind == "b" or (not whole and low >= 0 and high <= 1):
+    is_integer = values.dtype.kind != "f"
+    if values.dtype.kind == "b" or (not is_integer and low >= 0 and high <= 1):
         return np.round(values * np.float32(255)).astype(np.uint8)
-    if low >= 0 and high <= 255 and (whole or (values == np.round(values)).all()):
+    if low >= 0 and high <= 255 and (is_integer or (values == np.round(values)).all()):
         return values.astype(np.uint8)
     raise HeedfulError(
         f"pixels from {low:.6g} to {high:.6g}, in {name}; save them as whole numbers from 0 to 255, or as fractions "
@@ -188,8 +187,8 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
 
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 2, 3, 4)) or not array.size:
         raise HeedfulError(
-            f"an array of shape {tuple(array.shape)} is no image, in {name}; give (height, width) or (height, width, "
-            "channels) with 1 to 4 channels"
+            f"an array of shape {tuple(array.shape)} is not an image, in {name}; give (height, width) or "
+            "(height, width, channels) with 1 to 4 channels"
         )
     array = as_uint8(array.reshape(*array.shape[:2], -1), name)
     return array if array.shape[2] in (1, 3) else _to_array(Image.fromarray(array), name)
@@ -197,18 +196,18 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
 
 @contextmanager
 def _one_line_errors(name: str) -> Iterator[None]:
-    """Pillow's complaints in one line; its warnings (of size, of damaged EXIF) are not for people."""
+    """Raises Pillow's errors as ``HeedfulError``, and hides its warnings (about size and damaged EXIF)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except HeedfulError:
         raise
-    except Exception as error:  # broken files raise whatever the decoder stumbled on: struct.error, IndexError, ...
+    except Exception as error:  # decoders raise any error for broken files: struct.error, IndexError, ...
         from PIL import Image, UnidentifiedImageError
 
         if isinstance(error, Image.DecompressionBombError):
-            raise HeedfulError(f"an image too large to be decoded ({error}), in {name}; make it smaller") from error
+            raise HeedfulError(f"an image too large to decode ({error}), in {name}; make it smaller") from error
         if isinstance(error, UnidentifiedImageError):
             raise HeedfulError(
                 f"no image of a known format, in {name}; give PNG, JPEG, WebP, BMP, GIF or TIFF"
@@ -218,30 +217,30 @@ def _one_line_errors(name: str) -> Iterator[None]:
 
 
 def _check_size(image: Image.Image, name: str) -> None:
-    """Has a large JPEG decoded at a lower resolution; raises ``HeedfulError`` for any other large image."""
+    """Sets a large JPEG to a lower resolution. Raises ``HeedfulError`` for any other large image."""
     width, height = image.size
-    if width * height > LARGEST and image.format == "JPEG":
-        shrink = (LARGEST / (width * height)) ** 0.5
-        image.draft(None, (max(1, int(width * shrink / 2)), max(1, int(height * shrink / 2))))
-    if image.width * image.height > LARGEST:
+    if width * height > MAX_PIXELS and image.format == "JPEG":
+        scale = (MAX_PIXELS / (width * height)) ** 0.5
+        image.draft(None, (max(1, int(width * scale / 2)), max(1, int(height * scale / 2))))
+    if image.width * image.height > MAX_PIXELS:
         raise HeedfulError(
-            f"an image of {width:,} × {height:,} pixels, more than {LARGEST // 10**6} million, in {name}; "
+            f"an image of {width:,} × {height:,} pixels, more than {MAX_PIXELS // 10**6} million, in {name}; "
             "make it smaller"
         )
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF's orientation, 1 to 8; 1 (upright) too where the block is damaged, which cameras and editors do."""
+    """Returns EXIF's orientation, 1 to 8; 1 (upright) for a damaged EXIF block, as some cameras write."""
     try:
         return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # as above: whatever the parser stumbled on
+    except Exception:  # parsers raise any error too
         return 1
 
 
 def _upright(image: Image.Image) -> Image.Image:
     from PIL.Image import Transpose
 
-    turned = {
+    transposes = {
         2: Transpose.FLIP_LEFT_RIGHT,
         3: Transpose.ROTATE_180,
         4: Transpose.FLIP_TOP_BOTTOM,
@@ -250,13 +249,13 @@ def _upright(image: Image.Image) -> Image.Image:
         7: Transpose.TRANSVERSE,
         8: Transpose.ROTATE_90,
     }
-    image.load()  # first: a TIFF is turned by this, and has no orientation any more
+    image.load()  # first: this turns a TIFF and removes its orientation
     orientation = _orientation(image)
-    return image.transpose(turned[orientation]) if orientation in turned else image
+    return image.transpose(transposes[orientation]) if orientation in transposes else image
 
 
 def _to_array(image: Image.Image, name: str) -> np.ndarray:
-    """Any of Pillow's modes as uint8 (H, W, 1 or 3)."""
+    """Converts any of Pillow's modes to uint8 (H, W, 1 or 3)."""
     import numpy as np
     from PIL import Image
 
@@ -269,9 +268,9 @@ def _to_array(image: Image.Image, name: str) -> np.ndarray:
         return np.round(deep / 257).astype(np.uint8)[..., None]
     if image.mode == "F":
         return as_uint8(np.asarray(image), name)[..., None]
-    grey = image.mode in GREY
+    is_grey = image.mode in GREY
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    flat = np.array(image.convert("L" if grey else "RGB"))
-    return flat if flat.ndim == 3 else flat[..., None]
+    array = np.array(image.convert("L" if is_grey else "RGB"))
+    return array if array.ndim == 3 else array[..., None]
