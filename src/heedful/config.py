@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, ge
 
 from heedful.errors import HeedfulError, nearest
 from heedful.renamed import old_attribute
-from heedful.util.values import describe, fits
+from heedful.util.values import check, describe, fits
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "batch"]
@@ -503,10 +503,8 @@ class LoraConfig:
     def __post_init__(self) -> None:
         if isinstance(self.targets, str):
             object.__setattr__(self, "targets", (self.targets,))
-        if not isinstance(self.rank, int) or self.rank < 1:
-            raise HeedfulError(f"the adapter's rank is {self.rank!r}; give an integer above 0")
-        if not 0 <= self.dropout < 1:
-            raise HeedfulError(f"the adapter's dropout is {self.dropout}; give a probability below 1")
+        check("the adapter's rank", self.rank, int, least=1)
+        check("the adapter's dropout", self.dropout, float, least=0, below=1)
         if self.alpha is None:
             object.__setattr__(self, "alpha", 2.0 * self.rank)
 

@@ -72,7 +72,7 @@ def rounded(row, least=0.02):
 
 
 def told(page):
-    return re.sub("[\u2068\u2069]", "", page.text_content(".told"))
+    return re.sub("[\u2068\u2069]", "", page.text_content(".status"))
 
 
 def drawing(page, which):
@@ -100,10 +100,10 @@ def test_a_piece_that_is_pointed_at_lights_what_it_looks_at(shown, dark):
     assert drawing(page, LINES) != before
     best = int(CROSS.map(2, 3)[1].argmax())
     percent = rounded([CROSS.map(2, 3)[1][best]])[0]
-    assert told(page).startswith(f"Layer 2, head 3: “dredi” looks at  “{SOURCE[best].strip()}” {percent} %")
+    assert told(page).startswith(f"Layer 2, head 3: “dredi” attends to  “{SOURCE[best].strip()}” {percent} %")
     word(page, "key", 4).hover()
     assert lit(page, "query") == rounded(CROSS.map(2, 3)[:, 4])
-    assert "“19” is looked at by" in told(page)
+    assert "“19” is attended to by" in told(page)
     page.mouse.move(5, 5)
     assert lit(page, "query") == [0, 0, 0, 0]
     assert drawing(page, LINES) == before
@@ -114,7 +114,7 @@ def test_the_page_opens_at_the_mean_over_heads(shown):
     assert page.input_value(".layer") == "2"
     word(page, "query", 0).hover()
     assert lit(page, "key") == rounded(CROSS.map(5)[0])
-    assert told(page).startswith("Layer 5, mean of 4 heads: “ven” looks at")
+    assert told(page).startswith("Layer 5, mean of 4 heads: “ven” attends to")
 
 
 def test_lines_are_as_thick_as_weights(shown):
@@ -197,7 +197,7 @@ def test_the_address_opens_the_page_as_it_was_left(shown, until):
     until(page, "document.querySelector('.group').value === '0'")
     assert lit(page, "key") == rounded(SELF.map(1)[0])
     page.evaluate("location.hash = '#layer=99&head=x&token=77'")
-    until(page, "document.querySelector('.told').textContent.includes('Point at')")
+    until(page, "document.querySelector('.status').textContent.includes('Point at')")
 
 
 def test_another_group_brings_its_own_texts_layers_and_maps(shown, until):
@@ -287,7 +287,7 @@ def test_a_single_map_has_no_sheet(shown):
     page = shown(AttentionMaps.of("self-attention", SOURCE, SOURCE, weights(1, 1, 6, 6), layers=[7], heads=[3]))
     assert page.locator(".sheet").is_hidden()
     word(page, "query", 0).hover()
-    assert told(page).startswith("Layer 7, head 3: “Fri” looks at")
+    assert told(page).startswith("Layer 7, head 3: “Fri” attends to")
 
 
 # --------------------------------------------------------------------------------------------------------------- matrix
@@ -358,7 +358,7 @@ def test_a_window_says_where_it_is_and_what_is_outside(shown, until):
     assert told(page).endswith("“w1005” (1,005) 50 %  ·  “w1004” (1,004) 25 %  ·  25 % outside of the keys shown")
     assert hash_of(page)["token"] == "1005"
     page.evaluate("location.hash = '#token=3'")
-    until(page, "document.querySelector('.told').textContent.includes('Query 3 is not among the ones shown')")
+    until(page, "document.querySelector('.status').textContent.includes('Query 3 is not among the ones shown')")
 
 
 def test_lines_follow_where_two_long_columns_are_scrolled_to(shown, until):

@@ -184,7 +184,7 @@ def address(page):
 
 
 def told(page):
-    return page.locator(".told").inner_text()
+    return page.locator(".status").inner_text()
 
 
 def now(page):
@@ -209,7 +209,7 @@ def test_a_token_tells_what_it_looked_at_and_what_nearly_stood_there(open_page):
     assert page.locator(".nearly .name").all_inner_texts() == ["␣other", "<b>", "down", "all others"]
     assert page.locator(".nearly .share").all_inner_texts() == ["5.0 %", "1.0 %", "70 %", "24 %"]
     assert page.locator(".nearly .chosen .share").inner_text() == "70 %"
-    assert told(page).startswith("Token 3 of 6: “\u2068down\u2069” with 70 %, nearly “\u2068other\u2069” 5.0 %")
+    assert told(page).startswith("Token 3 of 6: “\u2068down\u2069” with 70 %, alternatives: “\u2068other\u2069” 5.0 %")
 
 
 def test_keys_and_buttons_step_through(open_page):

@@ -142,7 +142,7 @@ def address(page):
 
 
 def told(page):
-    return page.locator(".told").inner_text()
+    return page.locator(".status").inner_text()
 
 
 def best_patch(weights, grid, prefix=1):
@@ -160,7 +160,7 @@ def test_it_opens_at_the_class_token_and_the_mean_of_the_last_layer(open_page):
     given = image()
     page = open_page(image_page(given, title="An image"))
     weights = given.weights[1].mean(0)[0]
-    assert told(page).startswith("[class] looks at [class]")
+    assert told(page).startswith("[class] attends to [class]")
     assert best_patch(weights, (3, 4)) in told(page)
     assert page.locator(".where").inner_text() == "layer 1, mean of 3 heads"
     assert page.locator(".sheet td button").count() == 2 * 4
@@ -172,12 +172,12 @@ def test_a_patch_is_clicked_hovered_and_walked_to(open_page):
     page = open_page(image_page(given, title="An image"), "#layer=0&head=2")
     click_patch(page, 1, 2, (3, 4))
     assert address(page).endswith("#token=7&layer=0&head=2")
-    assert told(page).startswith("patch (2, 3) looks at")
+    assert told(page).startswith("patch (2, 3) attends to")
     assert best_patch(given.weights[0, 2, 7], (3, 4)) in told(page).split("·")[1]
     click_patch(page, 0, 0, (3, 4), "move")
-    assert told(page).startswith("patch (1, 1) looks at")
+    assert told(page).startswith("patch (1, 1) attends to")
     page.mouse.move(2, 2)
-    assert told(page).startswith("patch (2, 3) looks at")
+    assert told(page).startswith("patch (2, 3) attends to")
     page.locator(".frame").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowLeft")
@@ -217,7 +217,7 @@ def test_rollout_and_gradient_take_the_place_of_the_weights(open_page):
     page.keyboard.press("s")
     assert told(page) == ""
     page.keyboard.press("Escape")
-    assert told(page).startswith("[class] looks at")
+    assert told(page).startswith("[class] attends to")
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -277,7 +277,7 @@ def test_weights_of_four_bits_are_told_as_exactly_as_the_page_says(open_page):
 def test_a_model_without_class_token_opens_at_the_mean_over_patches(open_page):
     given = image(prefix=(), gradient=None, classes=[])
     page = open_page(image_page(given, title="No class token"))
-    assert told(page).startswith("every patch (mean) looks at")
+    assert told(page).startswith("every patch (mean) attends to")
     assert best_patch(given.weights[1].mean((0, 1)), (3, 4), 0) in told(page).split("·")[0]
     assert page.locator("select.show option").all_inner_texts() == [
         "attention",

@@ -156,7 +156,7 @@ def test_a_cell_that_is_pointed_at_tells_its_candidates(open_page):
     rest = 1 - sum(share for _, share in given.top[2][1])
     assert names[3:] == (["all others"] if rest > 0.0005 else [])
     assert page.locator(".through li").count() == 4
-    assert "After block 1, position 1" in page.locator(".told").inner_text()
+    assert "After block 1, position 1" in page.locator(".status").inner_text()
     page.mouse.move(0, 0)
     assert page.locator(".cards").is_hidden()
 

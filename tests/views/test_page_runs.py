@@ -168,7 +168,7 @@ def test_it_is_used_by_keys_and_pointer(tmp_path: Path, open_runs: Callable[...,
     begun(tmp_path / "second", [line(100, loss=0.1), line(200, loss=0.05)])
     page = open_runs()
     page.locator("td.name").first.wait_for()
-    text = lambda: page.locator(".told").inner_text().replace("\u2068", "").replace("\u2069", "")  # noqa: E731
+    text = lambda: page.locator(".status").inner_text().replace("\u2068", "").replace("\u2069", "")  # noqa: E731
     page.locator(".loss canvas").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
@@ -210,7 +210,7 @@ def test_it_says_when_nobody_answers_and_goes_on(
     page.goto(server.address)
     page.locator("td.name").wait_for()
     page.route("**/runs.json*", lambda route: route.abort())
-    until(page, "document.querySelector('.fresh').textContent.startsWith('Not reached')")
+    until(page, "document.querySelector('.fresh').textContent.startsWith('No connection')")
     assert names(page) == ["one"]
     server.runs.mark = "another"  # as of a server begun anew
     page.unroute("**/runs.json*")
@@ -267,4 +267,4 @@ def test_every_number_of_the_log_can_be_shown_over_steps_or_time(tmp_path: Path,
     assert again.evaluate(read) == [["one", points]]
     again.locator(".loss canvas").focus()
     again.keyboard.press("ArrowRight")
-    assert again.locator(".told").inner_text().startswith("minute 0.08")
+    assert again.locator(".status").inner_text().startswith("minute 0.08")

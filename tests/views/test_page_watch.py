@@ -137,7 +137,7 @@ def test_it_moves(open_page: Callable[..., Any]) -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     now, then = (round(100 * watched().snapshots[i].maps[0][1].map(1)[1, 0]) for i in (3, 4))
-    told = text(".told").replace("\u2068", "").replace("\u2069", "")
+    told = text(".status").replace("\u2068", "").replace("\u2069", "")
     assert told.startswith("␣chat → ␣the: ")
     assert f"{now} % at step 300, {then} % at step 400" in told
     page.locator(".sheet button").nth(2).click()

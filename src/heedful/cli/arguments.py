@@ -104,7 +104,7 @@ def likely(name: str, known: Iterable[str]) -> str | None:
 
 
 def _section_order(name: str) -> int:
-    """Sort key: options without a section, then the sections in ``FIRST``, then the others."""
+    """Returns a sort key: options without a section first, then the sections in ``FIRST``, then the others."""
     section = name.lstrip("-").rpartition(".")[0]
     return ("", *FIRST, section).index(section)
 

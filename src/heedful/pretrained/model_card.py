@@ -20,7 +20,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
 
 
 def is_ours(folder: Path) -> bool:
-    """Returns whether a folder has no README.md, or one that this module wrote."""
+    """Returns True if a folder has no README.md, or one that this module wrote."""
     path = folder / README
     return not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace"))
 
@@ -187,7 +187,7 @@ def _names(sources: Any) -> list[str]:
 
 
 def _on_hub(name: str | None) -> bool:
-    """Returns whether a name is a model id on the Hub, not a local folder."""
+    """Returns True if a name is a model id on the Hub, not a local folder."""
     return name is not None and bool(_HUB_ID.fullmatch(name)) and not Path(name).expanduser().exists()
 
 

@@ -59,25 +59,25 @@ class RotaryKeys(ConfigKey):
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets base and scaling; raises an error that names an unsupported kind of scaling, or key."""
         key = "rope_scaling" if theirs.get("rope_scaling") else self.theirs
-        given = theirs.get(key) or {}
-        if not isinstance(given, Mapping):
-            raise HeedfulError(f"{key} is {given!r}; it must be an object")
-        given = {"partial_rotary_factor": theirs.get("partial_rotary_factor")} | dict(given)
-        base = given.pop("rope_theta", theirs.get("rope_theta", self.default))
-        older = given.pop("type", "default")
-        kind = given.pop("rope_type", older)
+        settings = theirs.get(key) or {}
+        if not isinstance(settings, Mapping):
+            raise HeedfulError(f"{key} is {settings!r}; it must be an object")
+        settings = {"partial_rotary_factor": theirs.get("partial_rotary_factor")} | dict(settings)
+        base = settings.pop("rope_theta", theirs.get("rope_theta", self.default))
+        older_kind = settings.pop("type", "default")
+        kind = settings.pop("rope_type", older_kind)
         if not isinstance(kind, str) or kind not in SCALINGS:
             raise HeedfulError(f"rope_type is {kind!r}; only {', '.join(map(repr, SCALINGS))} are supported")
         ours[f"{self.ours}.base"] = _positive("rope_theta", base)
         ours[f"{self.ours}.scaling"] = kind
         fields = SCALINGS[kind]
         if "original_max_position_embeddings" in fields:
-            given.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
-        for name in given:
-            if name not in fields and given[name] not in NEUTRAL.get(name, ()):
-                raise HeedfulError(f"{key} has {name} {given[name]!r}, which {kind!r} does not know")
+            settings.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
+        for name, value in settings.items():
+            if name not in fields and value not in NEUTRAL.get(name, ()):
+                raise HeedfulError(f"{key} has {name} {value!r}, which {kind!r} does not know")
         for name, field in fields.items():
-            value = given.get(name)
+            value = settings.get(name)
             if value is None and name in REQUIRED:
                 raise HeedfulError(f"{key} of type {kind!r} lacks {name}")
             if value is not None:
@@ -89,9 +89,9 @@ class RotaryKeys(ConfigKey):
         if f"{self.ours}.scaling" not in ours:
             raise Inexpressible(self.ours)
         kind = ours[f"{self.ours}.scaling"]
-        given = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
-        given = {name: value for name, value in given.items() if value is not None}
-        theirs[self.theirs] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **given}
+        scaling = {name: ours[f"{self.ours}.{field}"] for name, field in SCALINGS[kind].items()}
+        scaling = {name: value for name, value in scaling.items() if value is not None}
+        theirs[self.theirs] = {"rope_theta": ours[f"{self.ours}.base"], "rope_type": kind, **scaling}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-// The attention page's numbers, words and state, after parts.js and the files of its sections (attention_*.js), with which
-// it is one script. Of each group of maps the weights come deflated, in the order layer, head, query, key; they are inflated
-// when the group is first shown. `state` is all there is to know; every change of it ends in `paint`.
+// The attention page: numbers, texts and state. It follows parts.js and the files of its sections (attention_*.js) in one
+// script. The weights of a group of maps are compressed, in the order layer, head, query, key, and decompressed when the
+// group is first shown. `state` is the whole state of the page; every change of it ends in `paint`.
 
 const MEAN = -1;                   // in place of a head: the mean over heads
 const FAINT = 0.05;                // below, lines wait until one of their pieces is chosen, numbers until pointed at
@@ -76,20 +76,20 @@ function picture(weights, T, S, mostHigh, mostWide) {    // a pixel a weight, or
   return shadedPixels(make("canvas"), wide, high, (i) => Math.min(1, tone(most[i])));
 }
 
-// ---- what is said ----
+// ---- texts ----
 
-function told(shown) {
+function describe(shown) {
   const { S, key } = here, where = `Layer ${here.layers[state.layer]}, ${headName(state.head)}: `;
   if (state.cell) {
     const { t, s } = state.cell;
     return `${where}${calls("query", t)} → ${calls("key", s)}  ${exact(view()[t * S + s])} %`;
   }
-  if (!shown) return `${where}${state.beyond}Point at a piece, or press Tab and the arrow keys, to see what it looks at.`;
+  if (!shown) return `${where}${state.beyond}Point at a piece, or press Tab and the arrow keys, to see what it attends to.`;
   const lit = weightsOf(shown), best = strongest(lit, 5, here.long ? 0.001 : 0.01);
   const list = best.map((i) => `${calls(other(shown.side), i)} ${percent(lit[i])} %`).join("  ·  ") || `nothing above ${here.long ? 0.1 : 1} %`;
-  if (shown.side === "key") return `${where}${calls("key", shown.i)} is looked at by  ${list}`;
+  if (shown.side === "key") return `${where}${calls("key", shown.i)} is attended to by  ${list}`;
   const rest = 1 - lit.reduce((sum, w) => sum + w, 0), outside = S < key.count && rest > 0.005 ? `  ·  ${percent(rest)} % outside of the keys shown` : "";
-  return `${where}${calls("query", shown.i)} looks at  ${list}${outside}`;
+  return `${where}${calls("query", shown.i)} attends to  ${list}${outside}`;
 }
 
 function paintAbout() {
@@ -110,7 +110,7 @@ function paint() {
   if (!here?.window) return;
   const shown = shownNow();
   paintWords(shown); paintLines(shown); paintMatrix(shown);
-  find(".told").textContent = told(shown);
+  find(".status").textContent = describe(shown);
 }
 
 function paintChoice() {           // what hangs on the layer and head alone
@@ -214,4 +214,4 @@ find(".knobs").append(...VIEWS.map((view) => {
   return knob;
 }));
 if ("DecompressionStream" in window) readHash();
-else find(".told").textContent = "This browser cannot unpack the weights (no DecompressionStream); one of 2023 or later can.";
+else find(".status").textContent = "This browser cannot unpack the weights (no DecompressionStream); one of 2023 or later can.";

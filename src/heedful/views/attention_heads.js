@@ -1,4 +1,4 @@
-// The attention page's lines: two texts whose pieces are buttons, as two rows or two columns, with lines between them.
+// The attention page's lines: two texts with pieces as buttons, in two rows or two columns, and lines between them.
 
 const pair = find(".pair"), scroller = find(".scroller"), sides = find(".sides");
 const columns = () => pair.classList.contains("columns");
@@ -21,7 +21,7 @@ function buildWords() {
       whole.append(button);
       return button;
     });
-    const what = side === "query" ? "looking (queries)" : "looked at (keys)", shown = pieces.length < all ? `, ${span(window)} of ${count(all)}` : "";
+    const what = side === "query" ? "queries" : "keys", shown = pieces.length < all ? `, ${span(window)} of ${count(all)}` : "";
     list.setAttribute("aria-label", what + shown);
     list.parentElement.querySelector("h2").textContent = what + shown;
     rove(side, 0);
@@ -91,7 +91,7 @@ function paintWords(shown) {
   });
 }
 
-// ---- going from piece to piece ----
+// ---- keyboard ----
 
 function rove(side, i) {           // one stop of the Tab key a text; arrows go on from there
   words[side].forEach((word, at) => { word.tabIndex = at === i ? 0 : -1; });

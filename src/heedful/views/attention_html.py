@@ -94,7 +94,7 @@ def _page(facts: list[dict[str, Any]], title: str, view: View) -> str:
 <label>head <select class="head"></select></label>
 <span class="knobs" role="group" aria-label="seen first"></span>
 </div>
-<p class="told" role="status"></p>
+<p class="status" role="status"></p>
 </div>
 <p class="quiet about"></p>
 <noscript><p>The lines and maps are drawn by this page's own script, which your browser does not run.</p></noscript>

@@ -1,4 +1,4 @@
-// The attention page's heat map: the weights of the chosen layer and head, a cell each.
+// The attention page's heat map: a cell for each weight of the chosen layer and head.
 
 const heat = find(".matrix > .scroll canvas");
 let grid;                          // where its cells are: {left, top, wide, high}

@@ -1,4 +1,4 @@
-// The attention page's sheet: a small map of every layer and head, each a button that chooses it.
+// The attention page's sheet: a small map of every layer and head, as a button that selects it.
 
 let sheet = [];                    // {layer, head, button, canvas}
 

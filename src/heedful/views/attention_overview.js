@@ -1,4 +1,4 @@
-// The attention page's overview of a long text: the whole in blocks, with the window framed.
+// The attention page's overview of a long text: block means, with a frame around the window.
 
 const far = find(".overview canvas");
 let block = null, lattice;

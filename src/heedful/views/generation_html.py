@@ -127,7 +127,7 @@ Click a token to see what the model attended to when it chose it<span class="whe
 <label>layer <select class="layer"></select></label><label>head <select class="head"></select></label>
 </div>
 {"".join(chips)}
-<p class="told" role="status"></p>
+<p class="status" role="status"></p>
 <noscript><p>Weights and candidates are drawn by this page's own script, which your browser does not run.</p></noscript>
 <section class="sure" aria-label="how probable each token was"><h2>how probable each token was</h2>
 <canvas role="slider" tabindex="0" aria-label="step" aria-valuemin="1"></canvas></section>

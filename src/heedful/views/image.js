@@ -1,6 +1,5 @@
-// The image: `state` says whose look is shown, in which layer and by which head; every change ends in `paint`.
-// Tokens are counted as in the model: those before the patches first, then patches row by row. `PATCHES`, one past the
-// last, stands for the mean over all patches.
+// The image page: `state` holds the query token, layer and head; every change ends in `paint`. Tokens are numbered as in the
+// model: those before the patches first, then patches row by row. `PATCHES`, one past the last, is the mean over patches.
 
 const L = data.layers.length, H = data.numbers.length, P = data.prefix.length;
 const R = data.rows.length - 1, C = data.columns.length - 1, N = P + R * C, PATCHES = N;
@@ -18,7 +17,7 @@ function opened(pack) {            // (which row) => its N weights
 const means = opened(data.mean), tokens = opened(data.tokens), heads = data.heads && opened(data.heads), kept = new Map();
 const maps = Object.fromEntries(["rollout", "gradient"].map((name) => [name, data[name] && new Float32Array(decoded(data[name]))]));
 
-function weights(layer, head, token) {           // what a token looks at: N weights, or null where they were left out
+function weights(layer, head, token) {           // a query token's N weights, null if left out
   const key = `${layer},${head},${token}`, place = layer * H + head;
   if (kept.has(key)) return kept.get(key);
   const patch = token >= P && token < PATCHES;
@@ -29,7 +28,7 @@ function weights(layer, head, token) {           // what a token looks at: N wei
   return found;
 }
 
-function values(layer = state.layer, head = state.head, token = looking()) {     // of the R × C patches, as they are shown
+function values(layer = state.layer, head = state.head, token = currentToken()) {     // of the R × C patches, as they are shown
   if (state.show === "nothing") return null;
   return state.show === "attention" ? weights(layer, head, token)?.subarray(P) ?? null : maps[state.show];
 }
@@ -41,7 +40,7 @@ function scaled(all) {             // 0 .. 1 from the least to the most; of sign
   return { low, high, share: (i) => (high > low ? (size[i] - low) / (high - low) : 0.5) };
 }
 
-const looking = () => state.hover ?? state.token;
+const currentToken = () => state.hover ?? state.token;
 const signed = (value, words) => (value < 0 ? "−" : "+") + words;
 const said = (value) => (state.show === "gradient" ? signed(value, Math.abs(value).toPrecision(2)) : `${percent(value)} %`);
 const spot = (patch) => [Math.floor(patch / C), patch % C];
@@ -50,7 +49,7 @@ function title(token) {
   return token < P ? data.prefix[token] : `patch (${spot(token - P).map((i) => i + 1).join(", ")})`;
 }
 
-// ---- the two pictures ----
+// ---- image and heat map ----
 
 let wide, high;                    // of either, in CSS pixels
 
@@ -84,40 +83,40 @@ function paintPictures(all) {
   }
   heat.strokeStyle = ink("edge"); heat.lineWidth = 1;
   heat.strokeRect(0.5, 0.5, wide - 1, high - 1);
-  const token = looking();
+  const token = currentToken();
   if (token < P || token >= PATCHES || ["rollout", "gradient"].includes(state.show)) return;
   outlined(veil, ...box(token - P));
   if (all) outlined(heat, ...box(token - P), [4, 3]);
 }
 
-function paintTold(all) {
-  const head = state.head === MEAN ? `mean of ${H} heads` : `head ${data.numbers[state.head]}`, token = looking();
+function paintStatus(all) {
+  const head = state.head === MEAN ? `mean of ${H} heads` : `head ${data.numbers[state.head]}`, token = currentToken();
   const attends = state.show === "attention", what = { rollout: "rollout of all layers", gradient: "gradient × input", nothing: "the image alone" }[state.show];
   find(".where").textContent = attends ? `layer ${data.layers[state.layer]}${H > 1 ? `, ${head}` : ""}` : what;
-  find(".faded").textContent = { attention: "the image, faded where it is not looked at", rollout: "the image, faded where less comes from",
+  find(".faded").textContent = { attention: "the image, faded where the weights are small", rollout: "the image, faded where less comes from",
     gradient: "the image, faded where it matters less", nothing: "the image" }[state.show];
-  find(".who").textContent = `what ${title(token)} looks at`;
+  find(".who").textContent = `what ${title(token)} attends to`;
   const scale = all && scaled(all), rough = attends && data.heads?.bits === 4 && state.head !== MEAN && token >= P && token < PATCHES;
   if (!all) find(".scale").textContent = state.show === "nothing" ? "" : "left out: see below";
   else if (state.show === "gradient") find(".scale").textContent = `in % of the strongest, ${scale.high.toPrecision(2)}: for (+) or against (−)`;
   else find(".scale").textContent = `${attends ? "weights" : "shares"} in %${rough ? ", roughly" : ""}: pale ${percent(scale.low)}, strong ${percent(scale.high)}`;
-  const told = find(".told");
+  const status = find(".status");
   if (!all) {
-    told.textContent = state.show === "nothing" ? "" : "Of single heads, only the tokens before the patches and the mean over patches were kept; choose the mean of heads.";
+    status.textContent = state.show === "nothing" ? "" : "Of single heads, only the tokens before the patches and the mean over patches were kept; choose the mean of heads.";
     return;
   }
   const size = state.show === "gradient" ? all.map(Math.abs) : all;
   const list = strongest(size, 5, 0.001 * scale.high).map((i) => `${title(P + i)} ${said(all[i])}`);
   const before = attends ? [...data.prefix.keys()].map((i) => `${data.prefix[i]} ${said(weights(state.layer, state.head, token)[i])}`) : [];
-  const start = attends ? `${title(token)} looks at` : state.show === "rollout" ? "Most reaches the output from" : `Most matter, for (+) ${data.classes.length ? `“${data.classes[0][0]}”` : "the first class"} or against it (−),`;
-  told.textContent = `${start}  ${[...before, ...list].join("  ·  ")}  (patches by row and column)`;
+  const start = attends ? `${title(token)} attends to` : state.show === "rollout" ? "Most reaches the output from" : `Most matter, for (+) ${data.classes.length ? `“${data.classes[0][0]}”` : "the first class"} or against it (−),`;
+  status.textContent = `${start}  ${[...before, ...list].join("  ·  ")}  (patches by row and column)`;
 }
 
 function paintTokens() {
-  const attends = state.show === "attention", all = attends ? weights(state.layer, state.head, looking()) : null;
+  const attends = state.show === "attention", all = attends ? weights(state.layer, state.head, currentToken()) : null;
   for (const button of document.querySelectorAll("[data-token]")) {
     const token = button.dataset.token === "patches" ? PATCHES : Number(button.dataset.token), w = all && token < P ? all[token] : 0;
-    button.setAttribute("aria-pressed", token === looking());
+    button.setAttribute("aria-pressed", token === currentToken());
     button.disabled = !attends;
     button.style.setProperty("--w", w);
     button.classList.toggle("deep", w > colours.flip);
@@ -166,7 +165,7 @@ let waiting = false;               // the sheet is redrawn at most once a frame
 
 function paint() {
   const all = values();
-  paintPictures(all); paintTold(all); paintTokens();
+  paintPictures(all); paintStatus(all); paintTokens();
   if (!waiting) requestAnimationFrame(() => { waiting = false; paintSheet(); });
   waiting = true;
 }

@@ -129,7 +129,7 @@ aria-label="{rows} rows and {columns} columns of patches; arrow keys move from p
 <section class="says" aria-label="predicted classes"{"" if image.classes else " hidden"}>
 <h2>predicted classes</h2><ol class="bars classes"></ol></section>
 </div>
-<p class="told" role="status"></p>
+<p class="status" role="status"></p>
 <noscript><p>Weights are drawn by this page's own script, which your browser does not run.</p></noscript>
 <section class="sheet"><h2>every layer and head, each to its own scale: <span class="who"></span></h2>
 <div class="scroll"><table></table></div></section>

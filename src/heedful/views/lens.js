@@ -1,4 +1,4 @@
-// The lens: `state` says which cell is looked at and where the window of columns begins; every change ends in `paint`.
+// The lens page: `state` holds the selected cell and the first column of the window; every change ends in `paint`.
 
 const L = data.layers.length, T = data.pieces.length, K = data.count;
 const top_ = new (data.wide ? Uint32Array : Uint16Array)(decoded(data.top)), shares = new Uint16Array(decoded(data.shares));
@@ -102,7 +102,7 @@ function slide(start) {
   paintOverview();
 }
 
-// ---- the cell that is looked at ----
+// ---- the selected cell ----
 
 function fate(list, position, piece) {           // one piece through the layers; below the last candidate only a bound is known
   fillBars(list, data.layers.map((name, layer) => {
@@ -118,14 +118,14 @@ function paint() {
   document.querySelectorAll(".lens .chosen").forEach((cell) => cell.classList.remove("chosen"));
   cards.hidden = !shown;
   if (!shown) {
-    find(".told").textContent = "Point at a cell, or press Tab and the arrow keys, to see its candidates.";
+    find(".status").textContent = "Point at a cell, or press Tab and the arrow keys, to see its candidates.";
     return;
   }
   const { layer, position } = shown, column = position - state.start, came = data.came[position], all = candidates(layer, position);
   for (const cell of [cells[layer][column], heads[column], labels[layer]]) cell?.classList.add("chosen");
   const read = data.pieces.slice(Math.max(0, position - 4), position + 1).map((piece) => piece.replace(/^␣(?=.)/, " ")).join("");
   const context = `${position > 4 ? "…" : ""}${read.trim()}`, start = first(position);
-  find(".told").textContent = `After ${after(layer)}, position ${position} (“\u2068${context}\u2069”): ` +
+  find(".status").textContent = `After ${after(layer)}, position ${position} (“\u2068${context}\u2069”): ` +
     all.map((one) => `${spoken(data.pool[one.piece])} ${percent(one.share)} %`).join("  ·  ");
   find(".where").textContent = `likeliest after ${after(layer)}, position ${position}`;
   const rest = 1 - all.reduce((sum, one) => sum + one.share, 0);

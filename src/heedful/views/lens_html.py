@@ -89,7 +89,7 @@ last layer's piece.</p>
 </section>
 <div class="scroll">
 <table class="lens" role="grid" aria-label="the likeliest piece, layers down, positions across"></table></div>
-<p class="told" role="status"></p>
+<p class="status" role="status"></p>
 <noscript><p>The table is filled by this page's own script, which your browser does not run.</p></noscript>
 <div class="cards">
 <section aria-label="candidates"><h2 class="where"></h2><ol class="bars candidates"></ol></section>

@@ -1,6 +1,6 @@
 "use strict";
-// What all pages that move share: finding and making elements, the numbers and colours of the page, drawing, lists of bars,
-// the sheet of layers and heads, and the address that keeps the view. A page's own script follows in the same element.
+// Shared functions of all interactive pages: elements, numbers and colours, drawing, lists of bars, the sheet of layers and
+// heads, and the address that keeps the view. A page's own script follows in the same element.
 
 const find = (query) => document.querySelector(query);
 const data = JSON.parse(find("#data").textContent);

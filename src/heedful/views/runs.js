@@ -1,6 +1,6 @@
-// Runs as the server tells them: `runs` by their number. Each answer changes what has changed, and ends in `paint`.
+// The page of runs: `runs` by their id, updated from each response of the server, which ends in `paint`.
 
-const runs = new Map();            // number → what is told of the run, with its curves
+const runs = new Map();            // number → the data of the run, with its curves
 const rows = new Map();            // number → {row, cells}
 const chosen = new Set(asked().has("runs") ? list(asked().get("runs")) : []);     // by name: numbers are the server's own
 const state = { log: asked().get("scale"), metric: asked().get("metric") ?? "loss", over: asked().get("over") === "time" ? "time" : "step", step: null, only: "" };
@@ -13,7 +13,7 @@ function list(text) {              // of names, from an address
   try { const found = JSON.parse(text); return Array.isArray(found) ? found.map(String) : []; } catch { return []; }
 }
 
-// ---- words ----
+// ---- texts ----
 
 const number = (value) => (value === null || value === undefined ? "" : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))));
 const rounded = (value) => Math.round(value).toLocaleString("en");
@@ -54,7 +54,7 @@ const COLUMNS = {
   }),
 };
 
-// ---- which runs ----
+// ---- selection ----
 
 const colour = (run) => `var(--run${run.id % COLOURS})`;
 const shape = (run) => run.id % MARKS;
@@ -258,15 +258,15 @@ function at(points, step) {        // the value of a curve nearest to a step, nu
   return points.reduce((best, point) => (Math.abs(point[0] - step) < Math.abs(best[0] - step) ? point : best))[1];
 }
 
-function paintTold(all) {
-  const told = find(".told"), some = all.filter((run) => bright(run)).slice(0, 5);
-  if (state.step === null || !some.length) { told.textContent = ""; return; }
+function paintStatus(all) {
+  const status = find(".status"), some = all.filter((run) => bright(run)).slice(0, 5);
+  if (state.step === null || !some.length) { status.textContent = ""; return; }
   const each = some.map((run) => {
     const kinds = state.metric === "loss" ? ["training", "validation"] : [state.metric];
     const [training, validation = null] = kinds.map((kind) => at(moved(run, run.curves[kind] ?? []), state.step));
     return training === null ? null : `\u2068${run.name}\u2069 ${number(training)}` + (validation === null ? "" : ` (validation ${number(validation)})`);
   }).filter((one) => one !== null);
-  told.textContent = `${state.over === "time" ? `minute ${number(state.step)}` : `step ${rounded(state.step)}`}: ${each.join(", ") || "no value"}`;
+  status.textContent = `${state.over === "time" ? `minute ${number(state.step)}` : `step ${rounded(state.step)}`}: ${each.join(", ") || "no value"}`;
 }
 
 function nearest(event) {          // the point of a curve that is pointed at
@@ -280,10 +280,10 @@ function nearest(event) {          // the point of a curve that is pointed at
   return found;
 }
 
-// ---- all of it ----
+// ---- painting and updates ----
 
 function paint() {
-  if (!known) return;              // nothing was told yet
+  if (!known) return;              // no answer yet
   const all = shown();
   find(".none").hidden = runs.size > 0;
   find(".some").hidden = runs.size === 0;
@@ -292,7 +292,7 @@ function paint() {
   document.title = running ? `${running} running: Runs` : "Runs";
   find(".clear").disabled = !chosen.size;
   if (!runs.size) return;
-  paintTable(all); paintLegend(all); paintMetrics(); paintTold(all);
+  paintTable(all); paintLegend(all); paintMetrics(); paintStatus(all);
   paintChart("loss", all, state.metric === "loss" ? { training: [], validation: [7, 4] } : { [state.metric]: [] }, 320);
   paintChart("rate", all, { rate: [] }, 110);
 }
@@ -313,8 +313,8 @@ function take(answer) {
 async function look() {
   clearTimeout(late);
   let answer = null;
-  try { answer = await (await fetch(`runs.json?known=${encodeURIComponent(known)}`)).json(); } catch { /* told below */ }
-  find(".fresh").textContent = answer ? "" : "Not reached: heedful watch has ended, or is not here any more. It is asked again.";
+  try { answer = await (await fetch(`runs.json?known=${encodeURIComponent(known)}`)).json(); } catch { /* reported below */ }
+  find(".fresh").textContent = answer ? "" : "No connection: heedful watch has ended or is unreachable. Retrying.";
   clearTimeout(late);              // two may have been under way
   late = setTimeout(look, data.every * 1000);
   if (answer) take(answer);

@@ -41,7 +41,7 @@ aria-label="only runs whose name or task holds"></label>
 <canvas tabindex="0" role="img" aria-label="The chosen number against steps or time, a line a run; arrow keys go
 along the steps, and the
 line below tells the values."></canvas></section>
-<p class="told" role="status"></p>
+<p class="status" role="status"></p>
 <ul class="legend" aria-label="runs of the curves"></ul>
 <section class="chart rate"><h2>learning rate</h2>
 <canvas role="img" aria-label="Learning rate against steps, a line a run"></canvas></section>

@@ -1,4 +1,4 @@
-// The steps: `state` says which token is looked at, in which maps, layer and head; every change ends in `paint`.
+// The page of steps: `state` holds the token, maps, layer and head; every change ends in `paint`.
 
 const texts = [...document.querySelectorAll("[data-text]")].sort((a, b) => a.dataset.text - b.dataset.text).map((text) => [...text.querySelectorAll(".word")]);
 const made = texts[0].filter((word) => word.classList.contains("made")), M = made.length, K = data.count;
@@ -55,7 +55,7 @@ function paintText(weights) {
   const words = texts[here().text];
   words.forEach((word, i) => {
     const w = weights[i - here().from], before = here().text > 0 || i < texts[0].length - M + state.step;
-    word.classList.toggle("unknown", w === undefined && before);   // it may have been looked at, but was left out
+    word.classList.toggle("unknown", w === undefined && before);   // its weight was left out
     if (!w) return;
     word.style.setProperty("--w", w);
     word.classList.toggle("deep", w > colours.flip);
@@ -74,8 +74,8 @@ function paintPanels(weights) {
   ]);
   const other = likely.filter((one) => !one.kind).slice(0, 2).map((one) => `${spoken(one.name)} ${percent(one.share)} %`);
   const saw = best.slice(0, 3).map((key) => `${spoken(saying(chip(key)))} ${percent(weights[key])} %`);
-  find(".told").textContent = `Token ${state.step + 1} of ${M}: ${spoken(said)} with ${percent(probability(state.step))} %` +
-    (other.length ? `, nearly ${other.join(" or ")}` : "") + (saw.length ? `. It looked at ${saw.join(", ")}.` : ".") +
+  find(".status").textContent = `Token ${state.step + 1} of ${M}: ${spoken(said)} with ${percent(probability(state.step))} %` +
+    (other.length ? `, alternatives: ${other.join(", ")}` : "") + (saw.length ? `. It attended to ${saw.join(", ")}.` : ".") +
     (here() && !weights ? " The weights of this step were left out: see below." : "");
   const maps = here(), head = state.head === MEAN ? `mean of ${maps?.heads.length} heads` : `head ${maps?.heads[state.head]}`;
   find(".where").textContent = maps ? `: ${maps.name}, layer ${maps.layers[state.layer]}, ${maps.heads.length > 1 ? head : "its one head"}` : "";
@@ -145,7 +145,7 @@ function paint() {
 function change(news) {
   const other = "maps" in news && news.maps !== state.maps;
   Object.assign(state, news);
-  find(".tip").hidden = true;      // it told of the step before
+  find(".tip").hidden = true;      // it described the step before
   if (other) { state.layer = news.layer ?? here().layer; state.head = news.head ?? MEAN; buildSheet(); }
   paint();
   const maps = here();
@@ -185,7 +185,7 @@ function play(on) {
   clearInterval(state.playing);
   state.playing = null;
   find(".play").textContent = on ? "❚❚ pause" : "▶ play";
-  find(".told").setAttribute("aria-live", on ? "off" : "polite");
+  find(".status").setAttribute("aria-live", on ? "off" : "polite");
   if (!on) return;
   go(state.step === M - 1 ? 0 : state.step + 1);
   state.playing = setInterval(() => (state.step === M - 1 ? play(false) : go(state.step + 1)), 900);

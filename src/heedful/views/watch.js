@@ -1,5 +1,5 @@
-// A run's looks: `state` says which one is shown, of which input, attention, layer and head; every change ends in `paint`.
-// A weight that is pointed at or moved to is `spot`: [query, key]. Of an image one query at a time is shown: `query`.
+// The page of a run: `state` holds the step, input, maps, layer and head; every change ends in `paint`.
+// `spot` is the selected weight: [query, key]. Of an image one query at a time is shown: `query`.
 
 const MEAN = -1;                   // in place of a head: the average over heads
 const state = { look: data.looks.length - 1, input: 0, map: 0, layer: 0, head: MEAN, query: 0, spot: null };
@@ -164,7 +164,7 @@ function paintSheet() {
   }
 }
 
-// ---- words ----
+// ---- texts ----
 
 function weightThen(look, query, key) {          // the weight at another look, null where these tokens were not there
   const map = mapAt(look), now = mapAt();
@@ -172,19 +172,19 @@ function weightThen(look, query, key) {          // the weight at another look, 
   return table(look)[query * map.keys.length + key];
 }
 
-function paintTold() {
+function paintStatus() {
   const { value } = data.looks[state.look], map = mapAt();
   find(".at").textContent = stepName(state.look);
   find(".now .metric").textContent = value === null ? "" : `${data.metric} ${number(value)}`;
   find(".steps").value = state.look;
   find(".steps").setAttribute("aria-valuetext", find(".at").textContent);
   if (!state.spot) {
-    find(".told").textContent = "Move the slider, or press Space; point at a weight to follow it through the steps.";
+    find(".status").textContent = "Move the slider, or press Space; point at a weight to follow it through the steps.";
     return;
   }
   const [query, key] = state.spot, looks = [0, state.look, data.looks.length - 1].filter((look, i, all) => all.indexOf(look) === i);
   const then = looks.map((look) => [look, weightThen(look, query, key)]).filter(([, w]) => w !== null);
-  find(".told").textContent = `\u2068${map.queries[query]}\u2069 → \u2068${map.keys[key]}\u2069: ` +
+  find(".status").textContent = `\u2068${map.queries[query]}\u2069 → \u2068${map.keys[key]}\u2069: ` +
     then.map(([look, w]) => `${percent(w)} % at ${stepName(look)}`).join(", ");
 }
 
@@ -210,7 +210,7 @@ function paint() {
   const map = mapAt();
   if (state.spot && (state.spot[0] >= map.queries.length || state.spot[1] >= map.keys.length)) state.spot = null;
   for (const name of ["input", "map", "query", "layer", "head"]) find(`select.${name}`).value = state[name];
-  paintTold(); paintMap(); paintSheet(); paintCurve();
+  paintStatus(); paintMap(); paintSheet(); paintCurve();
 }
 
 function change(news, pointed = false) {

@@ -120,7 +120,7 @@ def _body(history: WatchHistory) -> str:
 <div class="now"><output class="at"></output><span class="sharp"></span><span class="metric"></span>
 <button type="button" class="play" aria-pressed="false">▶ play</button></div>
 </section>
-<p class="told" role="status"></p>
+<p class="status" role="status"></p>
 <noscript><p>The maps are drawn by this page's own script, which your browser does not run.</p></noscript>
 <div class="cards">
 <section class="one"><h2 class="which"></h2><div class="scroll"><canvas role="img" tabindex="0"
