@@ -40,7 +40,7 @@ def age(folder: Path, name: str, seconds: float) -> None:
 
 
 def only(runs: Runs, known: str = "") -> dict[str, Any]:
-    (one,) = runs.told(known)["runs"]
+    (one,) = runs.as_dict(known)["runs"]
     return one
 
 
@@ -52,7 +52,7 @@ def test_a_log_that_training_writes_is_read_as_it_grows(tmp_path: Path) -> None:
         log.begin(0)
         for step in range(5, 60, 5):
             log.write({"step": step, "loss": drawn.random(), "lr": 0.1, "seconds": float(step)})
-            runs.told()
+            runs.as_dict()
             if step % 15 == 0:
                 log.write({"step": step, "valid_loss": drawn.random(), "valid_bleu": drawn.random()})
             told = only(runs)
@@ -77,10 +77,10 @@ def test_only_what_is_new_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(200)]
     log.write_text("".join(lines[:100]))
     runs = Runs([str(tmp_path)])
-    runs.told()
+    runs.as_dict()
     assert len(parsed) == 100
     parsed.clear()
-    runs.told()
+    runs.as_dict()
     assert parsed == []
     with log.open("a") as file:
         file.write("".join(lines[100:103]) + lines[103][:9])
@@ -121,24 +121,24 @@ def test_a_run_begun_anew_or_taken_up_is_read_anew(tmp_path: Path) -> None:
     log.write_text('{"step": 1, "loss": 7.0}\n')  # in place, and shorter
     assert only(runs)["curves"]["training"] == [[1, 7]]
     (folder / "run.toml").unlink()
-    assert runs.told()["runs"] == []
+    assert runs.as_dict()["runs"] == []
 
 
 def test_curves_are_told_when_they_are_new(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (begun(tmp_path / name) / "metrics.jsonl").write_text('{"step": 1, "loss": 7.0}\n')
     runs = Runs([str(tmp_path)])
-    first = runs.told()
+    first = runs.as_dict()
     assert all("curves" in one for one in first["runs"])
-    assert not any("curves" in one for one in runs.told(first["known"])["runs"])
+    assert not any("curves" in one for one in runs.as_dict(first["known"])["runs"])
     with (tmp_path / "a" / "metrics.jsonl").open("a") as log:
         log.write('{"step": 2, "loss": 6.0}\n')
-    assert ["curves" in one for one in sorted(runs.told(first["known"])["runs"], key=lambda one: one["name"])] == [
+    assert ["curves" in one for one in sorted(runs.as_dict(first["known"])["runs"], key=lambda one: one["name"])] == [
         True,
         False,
     ]
-    for stranger in ("", "other-5", "-", f"{runs.mark}-x", f"{runs.mark}"):  # of another server, or spoilt
-        assert all("curves" in one for one in runs.told(stranger)["runs"])
+    for stranger in ("", "other-5", "-", f"{runs.server_id}-x", f"{runs.server_id}"):  # of another server, or spoilt
+        assert all("curves" in one for one in runs.as_dict(stranger)["runs"])
 
 
 def test_a_curve_is_bounded_and_keeps_its_mean() -> None:
@@ -236,7 +236,7 @@ def test_runs_are_found_at_any_depth_and_named_by_it(tmp_path: Path, monkeypatch
         "other/five",
     }
     monkeypatch.chdir(tmp_path)
-    names = lambda *folders: {one["name"] for one in Runs(folders).told()["runs"]}  # noqa: E731
+    names = lambda *folders: {one["name"] for one in Runs(folders).as_dict()["runs"]}  # noqa: E731
     assert names("deep") == {"er/two"}
     assert names("deep/", "other") == {"deep/er/two", "other/five"}
     assert names("one") == {"one"}
@@ -305,12 +305,12 @@ def test_one_damaged_run_hides_no_other(
     for name in ("bad", "good"):
         (begun(tmp_path / name) / "metrics.jsonl").write_text('{"step": 5, "loss": 2.0}\n')
     runs = Runs([str(tmp_path)])
-    assert [one["state"] for one in runs.told()["runs"]] == ["running", "running"]
+    assert [one["state"] for one in runs.as_dict()["runs"]] == ["running", "running"]
     damage(tmp_path / "bad")
     for path in (tmp_path / "bad").iterdir():
         os.utime(path, (1e9, 1e9))  # another time than it was read at
-    runs.told()
-    for told in (runs.told(), Runs([str(tmp_path)]).told()):
+    runs.as_dict()
+    for told in (runs.as_dict(), Runs([str(tmp_path)]).as_dict()):
         good, bad = sorted(told["runs"], key=lambda one: one["state"] == "unreadable")
         assert (good["name"], good["state"], good["reason"], good["loss"]) == ("good", "running", None, 2.0)
         assert (bad["name"], bad["state"]) == ("bad", "unreadable")
@@ -368,10 +368,10 @@ def test_what_a_browser_shows_of_a_run(tmp_path: Path) -> None:
 def test_a_run_that_goes_while_it_is_looked_at(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run")
     run = WatchedRun(folder, "run")
-    run.look()
+    run.update()
     (folder / "metrics.jsonl").unlink()
     with pytest.raises(OSError, match=r"metrics\.jsonl"):
-        run.look()
+        run.update()
 
 
 def test_the_metric_that_decides_is_each_task_s() -> None:
@@ -399,7 +399,7 @@ def test_a_clock_that_is_set_back_gives_no_negative_speed(tmp_path: Path) -> Non
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     os.utime(path / "metrics.jsonl", (time.time() + 3600, time.time() + 3600))  # the clock was set back by an hour
-    run = Runs([str(tmp_path)]).told()["runs"][0]
+    run = Runs([str(tmp_path)]).as_dict()["runs"][0]
     assert run["speed"] is None
     assert run["state"] == "running"
     assert run["left"] is None or run["left"] >= 0

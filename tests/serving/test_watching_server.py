@@ -19,7 +19,7 @@ import pytest
 from heedful import cli
 from heedful.serving import server as serving
 from heedful.serving.runs import Runs
-from heedful.serving.server import LARGEST, Server, opened
+from heedful.serving.server import LARGEST, Server, open_in_browser
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_the_page_the_runs_and_a_run_s_own_page(server: Server) -> None:
 )
 def test_nothing_else_is_opened(server: Server, folder: Path, path: str) -> None:
     (folder / "link.html").symlink_to(folder.parents[1] / "secret.html")
-    assert server.runs.told()["runs"][0]["id"] == 0
+    assert server.runs.as_dict()["runs"][0]["id"] == 0
     status, _, content = asked(server, path)
     assert status == 404
     assert b"secret" not in content
@@ -116,7 +116,7 @@ def test_it_listens_on_this_machine_alone(server: Server) -> None:
 def test_a_page_beyond_all_measure_is_not_read(server: Server, folder: Path) -> None:
     with (folder / "large.html").open("wb") as file:
         file.truncate(LARGEST + 1)  # of holes: it takes no room
-    assert "large.html" in server.runs.told()["runs"][0]["pages"]
+    assert "large.html" in server.runs.as_dict()["runs"][0]["pages"]
     assert asked(server, "/run/0/large.html")[0] == 404
 
 
@@ -146,9 +146,9 @@ def test_a_browser_is_opened_where_there_is_a_screen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert not opened("http://a/")
+    assert not open_in_browser("http://a/")
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
-    assert opened("http://b/")
+    assert open_in_browser("http://b/")
     assert seen == ["http://b/"]
 
 

@@ -148,14 +148,14 @@ def watch(
     if json:
         if port or no_open:
             raise HeedfulError("--json shows no page; leave --port and --no-open out")
-        print(to_json(runs.told()))
+        print(to_json(runs.as_dict()))
         return
-    from heedful.serving.server import Server, opened
+    from heedful.serving.server import Server, open_in_browser
 
     with Server(runs, port) as server:
         print(f"{server.address} shows the runs in {', '.join(runs.folders)} (Ctrl-C ends it)", flush=True)
         if not no_open:
-            opened(server.address)
+            open_in_browser(server.address)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -20,78 +20,82 @@ from heedful.util.files import parse_json
 from heedful.views.text import visible
 
 SETTINGS, LOG, LAST = "run.toml", "metrics.jsonl", "last/heedful.json"
-MOST = 500  # points of a curve: beyond, neighbours are averaged
+MAX_POINTS = 500  # of a curve; beyond, neighbours are averaged
 CHUNK = 1 << 22  # bytes read at a time
-LINE = 1 << 24  # bytes of a line of the log at most
-HIGHEST = 1e100  # numbers of a log are below it
-ALL = "the folder"
-GONE = (FileNotFoundError, NotADirectoryError)
-FOLDERS = 20_000  # that are looked into for runs
-NO_CURVES = ("step", "seconds", "epoch")  # what a curve is drawn over
-PAGES = (".html", ".svg", ".png")  # of a run's files, what a browser shows
+MAX_LINE = 1 << 24  # bytes of a line of the log
+HIGHEST = 1e100  # larger numbers of a log are ignored
+FOLDER = "the folder"  # key of the folder's own errors
+MISSING = (FileNotFoundError, NotADirectoryError)
+MAX_FOLDERS = 20_000  # that are searched for runs
+NO_CURVES = ("step", "seconds", "epoch")  # axes, not curves
+PAGES = (".html", ".svg", ".png")  # suffixes of a run's files that a browser shows
 QUIET = 60.0  # seconds without a line after which a run counts as stopped, unless its lines are further apart
 
 
 class Curve:
-    """A line of at most ``MOST`` points, however many are added: when there are more, neighbours become their mean.
+    """Curve of at most ``max_points`` points: when more are added, neighbours are averaged.
 
-    >>> curve = Curve(most=4)
+    >>> curve = Curve(max_points=4)
     >>> for step in range(6):
     ...     curve.add(step, 10.0 * step)
     >>> curve.points()
     [(0.5, 5.0), (2.5, 25.0), (4.5, 45.0)]
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        self.most, self.size = most, 1  # each group is of so many points, but for the last
-        self.groups: list[tuple[float, float, int]] = []  # Σ x, Σ y, how many
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self.max_points, self.size = max_points, 1  # size: points in each group but the last
+        self.groups: list[tuple[float, float, int]] = []  # Σ x, Σ y, number of points
 
     def add(self, x: float, y: float) -> None:
-        """A point behind the others."""
+        """Adds a point at the end."""
         if self.groups and self.groups[-1][2] < self.size:
-            self.groups[-1] = _together(self.groups[-1], (x, y, 1))
+            self.groups[-1] = _sum(self.groups[-1], (x, y, 1))
             return
-        if len(self.groups) == self.most:
-            pairs = [self.groups[i : i + 2] for i in range(0, self.most, 2)]
-            self.groups = [_together(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        if len(self.groups) == self.max_points:
+            pairs = [self.groups[i : i + 2] for i in range(0, self.max_points, 2)]
+            self.groups = [_sum(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
             self.size *= 2
             self.add(x, y)
             return
         self.groups.append((x, y, 1))
 
     def copy(self) -> Curve:
-        """One that goes its own way."""
-        other = Curve(self.most)
+        """Returns an independent copy."""
+        other = Curve(self.max_points)
         other.size, other.groups = self.size, self.groups[:]
         return other
 
     def points(self) -> list[tuple[float, float]]:
-        """(x, y) of each group."""
+        """Returns the mean (x, y) of each group."""
         return [(x / count, y / count) for x, y, count in self.groups]
 
 
-def _together(one: tuple[float, float, int], other: tuple[float, float, int]) -> tuple[float, float, int]:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+def _sum(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float, int]:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
 
-class _Told:
+class _LogSummary:
     """Summary of the lines of a log read so far."""
 
-    CURVES: Mapping[str, str] = {"loss": "training", "valid_loss": "validation", "lr": "rate"}  # others by their names
+    CURVES: Mapping[str, str] = {
+        "loss": "training",
+        "valid_loss": "validation",
+        "lr": "rate",
+    }  # others keep their names
     CURVE_LIMIT = 40  # curves of one run at most
 
     def __init__(self, metrics: Sequence[str]) -> None:
-        self.metrics = metrics  # of the task, of which the first that is told decides
-        self.latest: dict[str, Any] = {}  # by name, the value told last
+        self.metrics = metrics  # main metrics of the task; the first one in the log is shown
+        self.latest: dict[str, Any] = {}  # last value by name
         self.curves = {name: Curve() for name in self.CURVES.values()}
         self.times = Curve()  # seconds by step
         self.best: dict[str, tuple[float, int]] = {}  # by metric: value and step
-        self.between: deque[float] = deque(maxlen=5)  # seconds between two lines
+        self.intervals: deque[float] = deque(maxlen=5)  # seconds between two lines
 
-    def and_(self, line: Mapping[str, Any] | None) -> _Told:
+    def with_line(self, line: Mapping[str, Any] | None) -> _LogSummary:
         """Returns the summary with one more line."""
-        other = _Told(self.metrics)
-        other.latest, other.best, other.between = dict(self.latest), dict(self.best), self.between.copy()
+        other = _LogSummary(self.metrics)
+        other.latest, other.best, other.intervals = dict(self.latest), dict(self.best), self.intervals.copy()
         other.curves = {name: curve.copy() for name, curve in self.curves.items()}
         other.times = self.times.copy()
         if line is not None:
@@ -99,11 +103,11 @@ class _Told:
         return other
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """One more line."""
+        """Adds a line."""
         step = line["step"]
-        numbers = {name: value for name, value in line.items() if _number(value)}
+        numbers = {name: value for name, value in line.items() if _is_number(value)}
         if "seconds" in numbers and "seconds" in self.latest:
-            self.between.append(max(0.0, numbers["seconds"] - self.latest["seconds"]))
+            self.intervals.append(max(0.0, numbers["seconds"] - self.latest["seconds"]))
         self.latest.update(numbers)
         if "seconds" in numbers:
             self.times.add(step, numbers["seconds"])
@@ -120,69 +124,68 @@ class _Told:
                 self.best[metric] = value, step
 
 
-def _number(value: Any) -> bool:
-    """Returns whether a value is a number that sums and products of a curve stay finite with."""
+def _is_number(value: Any) -> bool:
+    """Returns True for a number that is small enough for finite sums and products of a curve."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < HIGHEST
 
 
 class WatchedRun:
-    """One run's folder. ``look`` reads what is new in it."""
+    """A run folder; ``update`` reads the new lines of its log."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
-        self.began = 0.0
-        self.revision = 0  # counts the looks that found something new
+        self.started = 0.0  # seconds since 1970
+        self.revision = 0  # number of updates that read something new
         self._settings: RunSettings | None = None
         self._settings_at = -1
-        self._damage: dict[str, str] = {}  # by file: what of it cannot be read, and why
-        self._begin(())
+        self._errors: dict[str, str] = {}  # why a file cannot be read, by file
+        self._reset(())
 
-    def _begin(self, metrics: Sequence[str]) -> None:
-        self._told = _Told(metrics)  # by all lines but the last, which may still change: an evaluation joins it
-        self._line: dict[str, Any] | None = None  # the last one
-        self._at = 0  # where it begins
-        self._file = (-1, -1, -1)  # inode, size and time of what was read
-        self._damage.pop(LOG, None)
-        self._damaged_at = -1  # where the last damaged line begins
+    def _reset(self, metrics: Sequence[str]) -> None:
+        self._summary = _LogSummary(metrics)  # without the last line, into which an evaluation may still be merged
+        self._line: dict[str, Any] | None = None  # the last line
+        self._at = 0  # its offset
+        self._file = (-1, -1, -1)  # inode, size and time of the log that was read
+        self._errors.pop(LOG, None)
+        self._damaged_at = -1  # offset of the last damaged line
 
-    def look(self) -> bool:
-        """Reads what is new; whether anything is. ``OSError`` where the folder holds no run any more.
+    def update(self) -> bool:
+        """Reads new lines; returns True if something has changed. Raises ``OSError`` if the run is gone.
 
-        Files that cannot be read, and lines that hold no step, make the run's state "unreadable"; what the others say
-        is shown all the same.
+        Files that cannot be read, and lines without a step, make the run's state "unreadable"; the rest is shown.
         """
-        before = dict(self._damage)
+        before = dict(self._errors)
         try:
-            new = self._look()
-            self._damage.pop(ALL, None)
-        except GONE:
+            is_new = self._read_folder()
+            self._errors.pop(FOLDER, None)
+        except MISSING:
             raise
-        except Exception as error:  # whatever one folder holds, the page of all the others must stay
-            new = False
-            self._damage[ALL] = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return new or self._damage != before
+        except Exception as error:  # one folder must not break the page of all others
+            is_new = False
+            self._errors[FOLDER] = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return is_new or self._errors != before
 
-    def _look(self) -> bool:
-        facts = (self.path / SETTINGS).stat()
-        if facts.st_mtime_ns != self._settings_at:
-            self._settings_at, self.began = facts.st_mtime_ns, facts.st_mtime
+    def _read_folder(self) -> bool:
+        settings = (self.path / SETTINGS).stat()
+        if settings.st_mtime_ns != self._settings_at:
+            self._settings_at, self.started = settings.st_mtime_ns, settings.st_mtime
             try:
                 self._settings = read_toml(self.path / SETTINGS)
-                self._damage.pop(SETTINGS, None)
+                self._errors.pop(SETTINGS, None)
             except HeedfulError as error:
                 self._settings = None
-                self._damage[SETTINGS] = str(error)
-            self._begin(() if self._settings is None else main_metrics(self._settings.task))
-        found = (self.path / LOG).stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for whoever writes into it
+                self._errors[SETTINGS] = str(error)
+            self._reset(() if self._settings is None else main_metrics(self._settings.task))
+        status = (self.path / LOG).stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block until something writes into it
             raise HeedfulError(f"{self.path / LOG} is no regular file; remove it")
-        file = found.st_ino, found.st_size, found.st_mtime_ns
+        file = status.st_ino, status.st_size, status.st_mtime_ns
         if file == self._file:
             return False
         with (self.path / LOG).open("rb") as log:
             log.seek(max(0, self._at - 1))
-            if file[0] != self._file[0] or (self._at > 0 and log.read(1) != b"\n"):  # another file, or begun anew
-                self._begin(self._told.metrics)
+            if file[0] != self._file[0] or (self._at > 0 and log.read(1) != b"\n"):  # another file, or rewritten
+                self._reset(self._summary.metrics)
                 log.seek(0)
             self._file = file
             self._read(log)
@@ -190,50 +193,48 @@ class WatchedRun:
         return True
 
     def _read(self, log: BinaryIO) -> None:
-        """All whole lines from where the last one began; half a line at the end is left for the next time."""
-        place, rest, self._line = self._at, b"", None
+        """Reads all whole lines from the last one on; half a line at the end is read the next time."""
+        offset, rest, self._line = self._at, b"", None
         if self._damaged_at >= self._at:  # it is read again
-            self._damage.pop(LOG, None)
+            self._errors.pop(LOG, None)
         while chunk := log.read(CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             for text in lines:
                 try:
                     line = _parsed(text)
                 except HeedfulError as error:
-                    line, self._damaged_at, self._damage[LOG] = None, place, f"{LOG}: {error}"
+                    line, self._damaged_at, self._errors[LOG] = None, offset, f"{LOG}: {error}"
                 if line is not None:
                     if self._line is not None:
-                        self._told.add(self._line)
-                    self._line, self._at = line, place
-                place += len(text) + 1
-            if len(rest) > LINE:
-                self._damaged_at, self._damage[LOG] = (
-                    place,
-                    f"{LOG}: a line of more than {LINE:,} bytes; it is left out",
-                )
-                place, rest = place + len(rest), b""
+                        self._summary.add(self._line)
+                    self._line, self._at = line, offset
+                offset += len(text) + 1
+            if len(rest) > MAX_LINE:
+                self._damaged_at = offset
+                self._errors[LOG] = f"{LOG}: a line of more than {MAX_LINE:,} bytes; it is left out"
+                offset, rest = offset + len(rest), b""
 
-    def told(self, now: float) -> dict[str, Any]:
-        """Returns all that the page shows of it, but for its curves.
+    def as_dict(self, now: float) -> dict[str, Any]:
+        """Returns what the page shows of the run, without its curves.
 
-        A run is "unreadable" where its files are damaged, and "reason" says how. It is "done" where its last weights
-        are younger than its last line, or a limit that it was begun with is reached; "running" where a line was written
-        not long ago, as its lines go; else "stopped".
+        Its "state" is "unreadable" if files are damaged, and "reason" says how; "done" if its last weights are younger
+        than its last line, or a limit in its settings is reached; "running" if its last line is recent, compared with
+        the time between its lines; else "stopped".
         """
-        told, settings = self._told.and_(self._line), self._settings
-        latest, age = told.latest, max(0.0, now - self._file[2] / 1e9)  # a clock may have been set back
+        summary, settings = self._summary.with_line(self._line), self._settings
+        latest, age = summary.latest, max(0.0, now - self._file[2] / 1e9)  # a clock may have been set back
         share = _share(settings, latest)
-        fresh = age < max(QUIET, 4 * max(told.between, default=0.0))
+        is_recent = age < max(QUIET, 4 * max(summary.intervals, default=0.0))
         if _younger(self.path / LAST, self._file[2]):
             state, share = "done", 1.0
-        elif fresh:
+        elif is_recent:
             state = "running"
         else:
             state = "done" if share is not None and share >= 1 else "stopped"
         left = None
         if state == "running" and share is not None and 0 < share <= 1 and "seconds" in latest:
             left = max(0.0, latest["seconds"] * (1 / share - 1) - age)
-        if self._damage:
+        if self._errors:
             state = "unreadable"
         unit, speed = next(
             (
@@ -245,17 +246,17 @@ class WatchedRun:
         )
         return {
             "name": visible(self.name),
-            "began": self.began,
+            "began": self.started,
             "task": None if settings is None else settings.task,
             "model": _model(settings),
             "state": state,
-            "reason": visible("; ".join(self._damage.values())) if self._damage else None,
+            "reason": visible("; ".join(self._errors.values())) if self._errors else None,
             "step": latest.get("step", 0),
             "share": None if share is None or share > 1 else share,
             "left": left,
             "seconds": latest.get("seconds"),
             "loss": latest.get("loss"),
-            "best": _best(told),
+            "best": _best(summary),
             "unit": visible(unit.replace("_", " ")) if unit else "",
             "speed": speed,
             "ceiling": latest.get("share_of_ceiling"),
@@ -263,28 +264,26 @@ class WatchedRun:
         }
 
     def curves(self) -> dict[str, list[list[float]]]:
-        """The points of its curves, (step, value): training, validation, rate, every other number of its log by its
-        name, and "seconds", the time by which a step was done.
+        """Returns the points (step, value) of its curves.
+
+        These are "training", "validation", "rate", every other number of its log by name, and "seconds", the time at
+        which a step was done.
         """
-        told = self._told.and_(self._line)
-        curves = told.curves | ({"seconds": told.times} if told.times.groups else {})
+        summary = self._summary.with_line(self._line)
+        curves = summary.curves | ({"seconds": summary.times} if summary.times.groups else {})
         return {
             visible(name): [[round(x, 1), float(f"{y:.5g}")] for x, y in curve.points()]
             for name, curve in curves.items()
         }
 
     def pages(self) -> list[str]:
-        """Returns the names of its files that a browser shows: pages and pictures right in its folder, and no links."""
+        """Returns the names of its pages and figures: regular files in its folder itself, no links."""
         try:
             with os.scandir(self.path) as entries:
-                names = [one.name for one in entries if one.name.endswith(PAGES) and _plain(one)]
+                names = [e.name for e in entries if e.name.endswith(PAGES) and e.is_file(follow_symlinks=False)]
         except OSError:
             return []
         return sorted(name for name in names if not name.startswith("."))
-
-
-def _plain(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False)
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -292,7 +291,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     if not text.strip():
         return None
     line = parse_json(text, "a line", "it is left out")
-    if not isinstance(line, dict) or not _number(line.get("step")):
+    if not isinstance(line, dict) or not _is_number(line.get("step")):
         raise HeedfulError("a line has no step; it is left out")
     return line
 
@@ -326,70 +325,70 @@ def _model(settings: RunSettings | None) -> str | None:
     return None if settings.preset is None else visible(settings.preset)
 
 
-def _best(told: _Told) -> dict[str, Any] | None:
-    metric = next((metric for metric in told.metrics if metric in told.best), None)
+def _best(summary: _LogSummary) -> dict[str, Any] | None:
+    metric = next((metric for metric in summary.metrics if metric in summary.best), None)
     if metric is None:
         return None
-    value, step = told.best[metric]
+    value, step = summary.best[metric]
     return {"metric": visible(label_of(metric)), "value": value, "step": step}
 
 
 class Runs:
-    """All runs below some folders. May be asked by several threads.
+    """All runs below some folders; safe to use from several threads.
 
     Args:
-        folders: looked through with all their sub-folders, but for those of a run and hidden ones.
+        folders: searched with their sub-folders, except those of a run and hidden ones.
 
     Raises:
-        HeedfulError: a folder is not there.
+        HeedfulError: a folder does not exist.
     """
 
     def __init__(self, folders: Sequence[str]) -> None:
         for folder in folders:
             if not Path(folder).is_dir():
-                what = "is a file" if Path(folder).exists() else "no such folder"
-                raise HeedfulError(f"{folder}: {what}; name the folder of your runs: heedful watch FOLDER")
+                problem = "is a file" if Path(folder).exists() else "no such folder"
+                raise HeedfulError(f"{folder}: {problem}; name the folder of your runs: heedful watch FOLDER")
         self.folders = list(dict.fromkeys(folders))
-        self.mark = secrets.token_hex(4)  # of this server: what a page knows of another is worth nothing
+        self.server_id = secrets.token_hex(4)  # so that a page's state from another server is ignored
         self._lock = threading.Lock()
         self._runs: dict[Path, WatchedRun] = {}
-        self._numbers: dict[Path, int] = {}  # each run keeps its own for good
+        self._numbers: dict[Path, int] = {}  # ids of the runs, which never change
         self._changed: dict[Path, int] = {}
         self._count = 0  # of changes
         self._next_search = 0.0
 
-    def told(self, known: str = "") -> dict[str, Any]:
-        """Returns all runs, youngest first, as JSON takes them.
+    def as_dict(self, known: str = "") -> dict[str, Any]:
+        """Returns all runs, newest first, in plain values for JSON.
 
         Args:
-            known: the ``"known"`` of an earlier answer: only the curves of runs that have changed since are told.
+            known: the ``"known"`` of an earlier response; curves of runs that have not changed since are left out.
 
         Returns:
             ``{"known", "now", "folders", "runs"}``; of each run ``{"id", "name", "began", "task", "model", "state",
             "reason", "step", "share", "left", "seconds", "loss", "best", "unit", "speed", "ceiling", "pages"}``, and
             where they are new ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step, value).
         """
-        mark, _, count = known.partition("-")
-        since = int(count) if mark == self.mark and count.isdecimal() else -1
+        server_id, _, count = known.partition("-")
+        since = int(count) if server_id == self.server_id and count.isdecimal() else -1
         now = time.time()
         with self._lock:
             self._search()
-            told = []
+            entries = []
             for path, run in list(self._runs.items()):
                 try:
-                    if run.look():
+                    if run.update():
                         self._count += 1
                         self._changed[path] = self._count
-                except OSError:  # gone
+                except OSError:  # the run was removed
                     del self._runs[path]
                     self._next_search = 0.0
                     continue
-                one = {"id": self._numbers[path], **run.told(now)}
+                entry = {"id": self._numbers[path], **run.as_dict(now)}
                 if self._changed[path] > since:
-                    one["curves"] = run.curves()
-                told.append(one)
-            told.sort(key=lambda one: (-one["began"], one["name"]))
-            return {"known": f"{self.mark}-{self._count}", "now": now, "folders": self.folders, "runs": told}
+                    entry["curves"] = run.curves()
+                entries.append(entry)
+            entries.sort(key=lambda entry: (-entry["began"], entry["name"]))
+            return {"known": f"{self.server_id}-{self._count}", "now": now, "folders": self.folders, "runs": entries}
 
     def file(self, number: int, name: str) -> Path | None:
         """Returns the path of a run's page; None if there is no such run or page."""
@@ -398,37 +397,37 @@ class Runs:
         return run.path / name if run is not None and name in run.pages() else None
 
     def _search(self) -> None:
-        """Looks for runs, unless that was done just now: however many folders there are, a twentieth of the time."""
-        began = time.monotonic()
-        if began < self._next_search:
+        """Searches for runs, at most once a second and for a twentieth of the time."""
+        started = time.monotonic()
+        if started < self._next_search:
             return
-        found: dict[Path, str] = {}
+        names: dict[Path, str] = {}
         for folder in self.folders:
             for path in runs_below(Path(folder)):
-                found.setdefault(path.resolve(), str(path))
-        for path in self._runs.keys() - found.keys():
+                names.setdefault(path.resolve(), str(path))
+        for path in self._runs.keys() - names.keys():
             del self._runs[path]
-        own = f"{self.folders[0].rstrip(os.sep)}{os.sep}" if len(self.folders) == 1 else ""
-        for path, name in found.items():
+        prefix = f"{self.folders[0].rstrip(os.sep)}{os.sep}" if len(self.folders) == 1 else ""
+        for path, name in names.items():
             self._numbers.setdefault(path, len(self._numbers))
             if path not in self._runs:
-                self._runs[path] = WatchedRun(path, name.removeprefix(own))
+                self._runs[path] = WatchedRun(path, name.removeprefix(prefix))
         ended = time.monotonic()
-        self._next_search = ended + max(1.0, 20 * (ended - began))
+        self._next_search = ended + max(1.0, 20 * (ended - started))
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """Returns the folders that training has written a log in, ``folder`` among them. A run holds no other."""
-    waiting, looked = [folder], 0
-    while waiting and looked < FOLDERS:
-        here, looked = waiting.pop(), looked + 1
+    """Yields the run folders below ``folder``, or ``folder`` itself; a run folder is not searched for others."""
+    waiting, count = [folder], 0
+    while waiting and count < MAX_FOLDERS:
+        present, count = waiting.pop(), count + 1
         try:
-            with os.scandir(here) as entries:
-                known = {entry.name: entry for entry in entries}
-                below = [one for one in known.values() if one.is_dir(follow_symlinks=False)]
+            with os.scandir(present) as scan:
+                entries = {entry.name: entry for entry in scan}
+                folders = [entry.name for entry in entries.values() if entry.is_dir(follow_symlinks=False)]
         except OSError:
             continue
-        if SETTINGS in known and LOG in known:
-            yield here
+        if SETTINGS in entries and LOG in entries:
+            yield present
         else:
-            waiting += [here / one.name for one in below if not one.name.startswith(".")]
+            waiting += [present / name for name in folders if not name.startswith(".")]
