@@ -23,7 +23,7 @@ from heedful.training import Checkpoints
 from heedful.verify import kills, resume
 from heedful.verify.kills import unfinished
 from heedful.verify.resume import Kill, verify_resume
-from heedful.verify.run_comparison import compared
+from heedful.verify.run_comparison import compare_runs
 
 SMALL = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
 SMALL += ["--training.save-every=2", "--training.evaluate-every=5", "--training.log-every=1", "--max-steps=20"]
@@ -105,7 +105,7 @@ def test_kills_of_all_processes_and_of_one_change_nothing(
     [
         (
             "trap '' TERM; while :; do sleep 0.05; done",
-            "rank 1 was killed, and another rank went on in spite of SIGTERM",
+            "rank 1 was killed, and another rank did not end after SIGTERM",
         ),
         ("echo 'Traceback (most recent call last):' >&2; echo 'KeyError: 1' >&2; sleep 9", "ended with: KeyError: 1"),
         ("echo 'heedful: another process has gone' >&2; sleep 9", None),
@@ -178,7 +178,7 @@ def copied(run: Path, place: Path) -> Path:
 
 
 def off(one: Path, other: Path) -> dict[str, str]:
-    return {check.name: check.reason for check in compared(one, other) if check.verdict == "off"}
+    return {check.name: check.reason for check in compare_runs(one, other) if check.verdict == "off"}
 
 
 def test_a_run_is_like_its_copy(run: Path, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ class Unfaithful:
     def until(self, seen: Callable[[], bool]) -> bool:
         return True
 
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         return True
 
     def end(self) -> str | None:
@@ -347,7 +347,7 @@ def test_processes_that_stay_are_told(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfaithful(monkeypatch)
-    monkeypatch.setattr(Unfaithful, "left_running", "rank 0 was killed, and another rank went on in spite of SIGTERM")
+    monkeypatch.setattr(Unfaithful, "left_running", "rank 0 was killed, and another rank did not end after SIGTERM")
     command = ["verify", "resume", "text-classification", "--train", str(data), "--kills=2", "--processes=2", "--json"]
     assert cli.main(command) == 1
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
@@ -376,8 +376,8 @@ def test_a_kill_in_words() -> None:
     ("more", "said"),
     [
         (["--max-minutes=3"], "--max-minutes ends a run by the clock, so no two are the same; give --max-steps"),
-        (["--resume"], "--resume is given by verify resume itself; leave it out"),
-        (["--overwrite"], "--overwrite is given by verify resume itself; leave it out"),
+        (["--resume"], "verify resume sets --resume itself; leave it out"),
+        (["--overwrite"], "verify resume sets --overwrite itself; leave it out"),
         (["--kills=0"], "--kills must be at least 1, not 0"),
         (["--processes=0"], "--processes must be at least 1, not 0"),
         (["--valid=-"], "standard input cannot be read again when a run is resumed; give a file"),

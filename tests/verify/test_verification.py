@@ -31,7 +31,7 @@ from heedful.pretrained import load, model_types, read_card, save
 from heedful.pretrained.preprocessing import Preprocessing, write_preprocessing
 from heedful.text import Tokenizer
 from heedful.verify import Report, reference, transformers_checks, verified_folder, verify
-from heedful.verify.check_report import CheckResult, Outcome
+from heedful.verify.check_report import CheckResult, Comparison
 
 Published = Callable[..., Path]
 TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells sea shells by the sea shore"]
@@ -234,8 +234,8 @@ def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.M
             made[:, -1] = (made[:, -1] + 1) % 40
         return made
 
-    folder, plain = published("gpt2"), transformers_checks.greedy_ids
-    monkeypatch.setattr(transformers_checks, "greedy_ids", swayed)
+    folder, plain = published("gpt2"), transformers_checks.inputs.greedy_ids
+    monkeypatch.setattr(transformers_checks.inputs, "greedy_ids", swayed)
     found = finding(verify(folder), "greedy text")
     assert found.verdict == "ok"
     assert found.reason.startswith("in float32 token ")
@@ -268,8 +268,8 @@ def test_a_folder_that_does_not_open_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2e-5])
 def test_what_is_no_number_or_too_far_is_not_ok(number: float) -> None:
-    assert not Outcome(difference=number, allowed=1e-5).ok
-    assert Outcome(difference=1e-5, allowed=1e-5).ok
+    assert not Comparison(difference=number, allowed=1e-5).ok
+    assert Comparison(difference=1e-5, allowed=1e-5).ok
 
 
 def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@
     run_comparison       two run folders, compared bit by bit
 
 ``transformers`` is used where it is installed; without it, its checks are skipped and say so. To add a check, write a
-function from ``VerifiedFolder`` to ``Outcome`` and add a line to ``checks.CHECKS``.
+function from ``VerifiedFolder`` to ``Comparison`` and add a line to ``checks.CHECKS``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Comparison:
     """Result of one check function: the largest difference, the tolerance, and a reason in words."""
 
     difference: float
@@ -73,10 +73,9 @@ class CheckResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """Results of all checks of one folder, in the order of the table."""
+class CheckResults:
+    """Results of several checks."""
 
-    model: str
     checks: tuple[CheckResult, ...]
     seconds: float
 
@@ -84,20 +83,6 @@ class Report:
     def ok(self) -> bool:
         """True if no check is off; skipped checks do not count."""
         return not any(check.verdict == "off" for check in self.checks)
-
-    @property
-    def headline(self) -> str:
-        """The verdict in one line."""
-        finished = [check for check in self.checks if check.verdict != "skipped"]
-        off = sum(check.verdict == "off" for check in finished)
-        skipped = len(self.checks) - len(finished)
-        text = f"{off} of {len(finished)} checks are off" if off else f"everything holds: {len(finished)} checks"
-        return f"{text}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns ``{"ok", "checks", "model", "seconds"}`` in plain values."""
-        checks = [asdict(check) for check in self.checks]
-        return {"ok": self.ok, "checks": checks, "model": self.model, "seconds": self.seconds}
 
     def table(self) -> Table:
         """Returns a table with a row a check: verdict, largest difference against the tolerance, and text."""
@@ -112,6 +97,27 @@ class Report:
             difference = "" if check.difference is None else f"{check.difference:.2g} {sign} {check.allowed:.2g}"
             table.add_row(check.name, Text(check.verdict, style=COLOURS[check.verdict]), difference, Text(check.text))
         return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(CheckResults):
+    """Results of all checks of one folder, in the order of the table."""
+
+    model: str
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        finished = [check for check in self.checks if check.verdict != "skipped"]
+        off = sum(check.verdict == "off" for check in finished)
+        skipped = len(self.checks) - len(finished)
+        text = f"{off} of {len(finished)} checks are off" if off else f"everything holds: {len(finished)} checks"
+        return f"{text}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns ``{"ok", "checks", "model", "seconds"}`` in plain values."""
+        checks = [asdict(check) for check in self.checks]
+        return {"ok": self.ok, "checks": checks, "model": self.model, "seconds": self.seconds}
 
 
 def save_report(report: Report, folder: str | Path) -> None:

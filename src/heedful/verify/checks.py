@@ -16,7 +16,7 @@ from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
 from heedful.verify import consistency_checks, transformers_checks
-from heedful.verify.check_report import CheckResult, Outcome, Report, Skipped
+from heedful.verify.check_report import CheckResult, Comparison, Report, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 
@@ -25,7 +25,7 @@ class Check(NamedTuple):
 
     name: str
     what: str
-    run: Callable[[VerifiedFolder], Outcome]
+    run: Callable[[VerifiedFolder], Comparison]
 
 
 CHECKS = (
@@ -105,10 +105,10 @@ def verify(
 def _result(check: Check, verified: VerifiedFolder) -> CheckResult:
     """Runs a check. One that raises is off, with the error as its reason."""
     started = time.perf_counter()
-    outcome: Outcome | None = None
+    comparison: Comparison | None = None
     try:
-        outcome = check.run(verified)
-        verdict, reason = ("ok" if outcome.ok else "off"), outcome.reason
+        comparison = check.run(verified)
+        verdict, reason = ("ok" if comparison.ok else "off"), comparison.reason
     except Skipped as skipped:
         verdict, reason = "skipped", str(skipped)
     except Exception as error:  # of the model, its files or transformers
@@ -117,8 +117,8 @@ def _result(check: Check, verified: VerifiedFolder) -> CheckResult:
         name=check.name,
         what=check.what,
         verdict=verdict,  # type: ignore[arg-type]  # one of the three words
-        difference=None if outcome is None else outcome.difference,
-        allowed=None if outcome is None else outcome.allowed,
+        difference=None if comparison is None else comparison.difference,
+        allowed=None if comparison is None else comparison.allowed,
         reason=reason,
         seconds=time.perf_counter() - started,
     )

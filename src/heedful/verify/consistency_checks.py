@@ -27,7 +27,7 @@ from heedful.pretrained.flat_config import flat
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
-from heedful.verify.check_report import Outcome, Skipped
+from heedful.verify.check_report import Comparison, Skipped
 from heedful.verify.inputs import (
     ModelCall,
     Side,
@@ -46,11 +46,11 @@ from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 SHOWN = 3  # names in a reason
 
 
-def reloaded(verified: VerifiedFolder) -> Outcome:
+def reloaded(verified: VerifiedFolder) -> Comparison:
     """Counts tensors, configuration fields and other attributes that differ after saving."""
     reloaded_model = load(verified.saved, dtype=verified.stored.dtype, device="cpu")
     wrong = _differences(verified.stored, reloaded_model)
-    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong))
+    return Comparison(difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong))
 
 
 def _differences(before: Model, after: Model) -> list[str]:
@@ -74,11 +74,11 @@ def _differences(before: Model, after: Model) -> list[str]:
 
 
 def _equal(first: Tensor | None, second: Tensor | None) -> bool:
-    """Returns whether both exist and have the same bits."""
+    """Returns True if both exist and have the same bits."""
     return first is not None and second is not None and first.dtype == second.dtype and torch.equal(first, second)
 
 
-def stored_again(verified: VerifiedFolder) -> Outcome:
+def stored_again(verified: VerifiedFolder) -> Comparison:
     """Counts tensors of the files that saving changed.
 
     Not counted but listed: older names, copies of a tied tensor, computed buffers, and another dtype.
@@ -88,7 +88,7 @@ def stored_again(verified: VerifiedFolder) -> Outcome:
     (described, _), (again, _) = read_configs(verified.path), read_configs(verified.saved)
     if described["model_type"] != again["model_type"]:
         reason = f"the saved layout is {again['model_type']}, not {described['model_type']}"
-        return Outcome(difference=1.0, allowed=0.0, reason=reason)
+        return Comparison(difference=1.0, allowed=0.0, reason=reason)
     model_type = model_type_of(described)
     architecture = model_type.architecture_of(described)
     files, copies = read_tensors(verified.path), read_tensors(verified.saved)
@@ -106,27 +106,27 @@ def stored_again(verified: VerifiedFolder) -> Outcome:
     notes = [f"{older} older names replaced"] if older else []
     notes += [f"now {', '.join(sorted(types))}"] if types else []
     notes += [f"{len(computed)} computed or zero tensors left out"] if computed else []
-    return Outcome(
+    return Comparison(
         difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong) or ", ".join(notes)
     )
 
 
-def _has_copy(tensor: Tensor, among: Tensors) -> bool:
-    """Returns whether one of the tensors has the same values: a tied tensor under its other name."""
-    return any(other.shape == tensor.shape and torch.equal(other.to(tensor.dtype), tensor) for other in among.values())
+def _has_copy(tensor: Tensor, others: Tensors) -> bool:
+    """Returns True if one of the tensors has the same values: a tied tensor under its other name."""
+    return any(other.shape == tensor.shape and torch.equal(other.to(tensor.dtype), tensor) for other in others.values())
 
 
-def _first_names(what: str, names: list[str]) -> str:
+def _first_names(prefix: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return what + ", ".join(names[:SHOWN]) + more
+    return prefix + ", ".join(names[:SHOWN]) + more
 
 
 BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, as shares of the longest
 
 
-def padded(verified: VerifiedFolder, side: Side) -> Outcome:
+def padded(verified: VerifiedFolder, side: Side) -> Comparison:
     """Compares the outputs of rows padded in a batch with those of each row alone."""
     config = verified.config
     images = isinstance(config, VisionConfig)
@@ -137,10 +137,10 @@ def padded(verified: VerifiedFolder, side: Side) -> Outcome:
     call = batch_of(rows, "none" if images else side, pad)
     batched = rows_without_padding(output(model, call), call, config)
     alone = [output(model, batch_of([row], "none", pad))[0] for row in rows]
-    return Outcome(difference=distance(batched, alone), allowed=ALLOWED)
+    return Comparison(difference=distance(batched, alone), allowed=ALLOWED)
 
 
-def generated(verified: VerifiedFolder) -> Outcome:
+def generated(verified: VerifiedFolder) -> Comparison:
     """Counts rows whose greedy tokens in a batch, padded on either side, differ from those alone."""
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
@@ -157,7 +157,7 @@ def generated(verified: VerifiedFolder) -> Outcome:
         batched = greedy_ids(model, ids, mask, count)
         wrong |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
     reason = f"rows {', '.join(map(str, sorted(wrong)))}" if wrong else ""
-    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=reason)
+    return Comparison(difference=float(len(wrong)), allowed=0.0, reason=reason)
 
 
 ALLOWED = 1e-10  # in float64, relative to the largest value
@@ -165,11 +165,11 @@ CACHE_LENGTHS = (1.0, 0.5, 0.8)
 
 
 @torch.no_grad()
-def cached(verified: VerifiedFolder) -> Outcome:
+def cached(verified: VerifiedFolder) -> Comparison:
     """Compares decoding token by token with one pass, for each kind of cache."""
     config = verified.config
     if not isinstance(config, DecoderConfig | EncoderDecoderConfig):
-        raise Skipped("nothing is decoded step by step")
+        raise Skipped("the model does not decode step by step")
     model, stack = verified.model(torch.float64), config.decoder
     # a sliding cache takes padding on the left only; a decoder's prompts are padded there, targets not at all
     call = batch_of(
@@ -181,20 +181,20 @@ def cached(verified: VerifiedFolder) -> Outcome:
     kinds += [Cache(stack.depth, capacity=None if stack.window else tokens.size(1), window=stack.window)]
     whole = _stepwise_output(model, call, None)[real]
     worst = max(distance([_stepwise_output(model, call, cache)[real]], [whole]) for cache in kinds)
-    return Outcome(difference=worst, allowed=ALLOWED)
+    return Comparison(difference=worst, allowed=ALLOWED)
 
 
 def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | None) -> Tensor:
     """Returns the logits of a language model, else the hidden states.
 
-    Without a cache in one pass; with one, up to the position where every row has begun, then token by token.
+    Without a cache in one pass; with one, up to the position where every row has a token, then token by token.
     """
     tokens, mask = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert mask is not None
-    begun = int(mask.int().argmax(1).max()) + 1
+    prefix = int(mask.int().argmax(1).max()) + 1  # tokens after which no row starts with padding
     memory = None if call.target is None else model.encode(call.ids, call.mask)  # type: ignore[operator]
     width = tokens.size(1)
-    cuts = [width] if cache is None else range(begun, width + 1)
+    cuts = [width] if cache is None else range(prefix, width + 1)
     parts, start = [], 0
     for end in cuts:
         part, real = tokens[:, start:end], mask[:, start:end]
@@ -210,7 +210,7 @@ def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | Non
 SCORE_ALLOWED = 1e-4  # absolute; scores are probabilities
 
 
-def predictions(verified: VerifiedFolder) -> Outcome:
+def predictions(verified: VerifiedFolder) -> Comparison:
     """Compares the scores of predictions in a batch with those alone; infinite if an output differs."""
     task = verified.task or read_card(verified.path).get("task")
     try:
@@ -229,9 +229,9 @@ def predictions(verified: VerifiedFolder) -> Outcome:
     for first, second in zip(alone, batch, strict=True):
         output = difference(first["output"], second["output"])
         if output > SCORE_ALLOWED:
-            return Outcome(difference=output, allowed=SCORE_ALLOWED, reason=f"{first['input']!r} has another output")
+            return Comparison(difference=output, allowed=SCORE_ALLOWED, reason=f"{first['input']!r} has another output")
         largest = max(largest, output, difference(first["score"], second["score"]))
-    return Outcome(difference=largest, allowed=SCORE_ALLOWED)
+    return Comparison(difference=largest, allowed=SCORE_ALLOWED)
 
 
 def difference(first: Any, second: Any) -> float:

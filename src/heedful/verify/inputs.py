@@ -35,8 +35,8 @@ from heedful.verify.verified_folder import TEXTS, VerifiedFolder
 Side = Literal["none", "left", "right", "mixed"]
 
 NEW = 12  # tokens generated for a prompt
-PROMPT = 24  # tokens of a prompt, at most
-LONGEST = 12  # tokens of a random row: enough for every mask and relative position to matter
+PROMPT = 24  # maximum tokens of a prompt
+LONGEST = 12  # maximum tokens of a random row: enough for masks and relative positions to have an effect
 TOKENWISE = (NoHead, LanguageHead, MaskedHead, TokenHead, SpanHead)  # heads with an output for each token
 
 
@@ -66,7 +66,7 @@ def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -
 
 
 def token_limit(config: ModelConfig, most: int = LONGEST) -> int:
-    """Returns the number of tokens a row may have: ``most``, or the number of learned positions if that is less."""
+    """Returns the maximum tokens of a row: ``most``, or the number of learned positions if that is less."""
     learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
     return min([most, *learned])
 
@@ -89,7 +89,7 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
         length = max(1, round(share * most))
         ids, target, segments = random_ids(length, source.vocab_size), None, None
         if isinstance(config, EncoderDecoderConfig):
-            # another length than the source's
+            # not the source's length
             target = random_ids(max(1, round((1.2 - share) * most * 0.8)), (config.target or source).vocab_size)
             start = config.special.start
             target[0] = target[0] if start is None else start

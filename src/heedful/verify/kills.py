@@ -22,11 +22,8 @@ from heedful.util.files import TEMPORARY
 MOMENTS = ("training", "save", "any time", "save", "after a save", "save", "training", "beginning", "model", "training")
 CHECKPOINT = "checkpoint.pt"
 INDEX = ".metadata"  # of a folder of shards; written last
-POLL_SECONDS = 1e-4  # between two looks into the run's folder
-OWN_SECONDS, SIGTERM_SECONDS = (
-    5,
-    30,
-)  # in which the other processes must end after one was killed: by themselves, then after SIGTERM
+POLL_SECONDS = 1e-4  # between two checks of the run folder
+OWN_SECONDS, SIGTERM_SECONDS = 5, 30  # in which the others must end after a kill: by themselves, then after SIGTERM
 TRACEBACK = "Traceback (most recent call last)"
 KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1  # the exit status of a killed process; 1 on Windows
 READY = ".ready"  # suffix of a complete folder whose files are being moved
@@ -120,7 +117,7 @@ class Session:
             for process in others:
                 _end(process, kill=kill)
         if KILLED in [process.wait() for process in others]:
-            self.left_running = f"rank {self.victim} was killed, and another rank went on in spite of SIGTERM"
+            self.left_running = f"rank {self.victim} was killed, and another rank did not end after SIGTERM"
             return
         for rank in ranks:
             if TRACEBACK in self._stderr(rank):
@@ -144,24 +141,24 @@ class Session:
 
     # --------------------------------------------------------------------------------------- conditions of the folder
 
-    def has_begun(self) -> bool:
-        """Returns whether the run has begun or was resumed: its log was opened."""
+    def has_started(self) -> bool:
+        """Returns True if the run was started or resumed: its log was opened."""
         return _identity(self.out / "metrics.jsonl") not in (None, self.before[0])
 
     def is_creating_folder(self) -> bool:
-        """Returns whether the run's folder is being created."""
+        """Returns True while the run folder is being created."""
         return (self.out / UNFINISHED_SETTINGS).exists()
 
     def has_saved(self) -> bool:
-        """Returns whether a checkpoint was written."""
+        """Returns True if a checkpoint was written."""
         return _identity(self.out / CHECKPOINT) not in (None, self.before[1])
 
     def is_writing(self) -> bool:
-        """Returns whether a file is being written."""
+        """Returns True while a file is being written."""
         return any(name != UNFINISHED_SETTINGS for name in unfinished(self.out))
 
     def is_writing_model(self) -> bool:
-        """Returns whether files of a model are being written or moved."""
+        """Returns True while files of a model are being written or moved."""
         return any(name not in (UNFINISHED_SETTINGS, CHECKPOINT) for name in unfinished(self.out))
 
 
@@ -202,7 +199,7 @@ def kill_at(session: Session, moment: str, run_seconds: float, training_seconds:
     if moment == "beginning":
         condition, delay = session.is_creating_folder, random.uniform(0, 0.02)
     elif moment == "training":
-        condition, delay = session.has_begun, random.uniform(0, training_seconds / 4)
+        condition, delay = session.has_started, random.uniform(0, training_seconds / 4)
     elif moment == "after a save":
         condition, delay = session.has_saved, random.choice([0.0, 0.002, 0.01])
     else:
@@ -210,7 +207,7 @@ def kill_at(session: Session, moment: str, run_seconds: float, training_seconds:
             session.is_writing if moment == "save" else session.is_writing_model,
             random.choice([0.0, 0.0, 0.001]),
         )
-        if resumed and session.until(session.has_begun):
+        if resumed and session.until(session.has_started):
             time.sleep(random.uniform(0, training_seconds / 6))  # not always the first save
     if session.until(condition) and delay:
         time.sleep(delay)
@@ -235,32 +232,32 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 def unfinished(out: Path) -> list[str]:
     """Returns the files that a run is writing in its folder, or was when it was killed; "last/" for a model."""
     names = [UNFINISHED_SETTINGS] if (out / UNFINISHED_SETTINGS).exists() else []
-    for part in MODEL_FOLDERS:
+    for folder in MODEL_FOLDERS:
         try:
-            entries = {entry.name: entry.is_dir() for entry in os.scandir(out / part)}
+            entries = {entry.name: entry.is_dir() for entry in os.scandir(out / folder)}
         except OSError:  # missing, or removed meanwhile
             continue
         names += [
-            SHARDS for name in entries if name.startswith(f"{SHARDS}-") and not (out / part / name / INDEX).exists()
+            SHARDS for name in entries if name.startswith(f"{SHARDS}-") and not (out / folder / name / INDEX).exists()
         ]
         names += [
-            _final_name(part, name, is_folder)
+            _final_name(folder, name, is_folder)
             for name, is_folder in entries.items()
             if TEMPORARY.fullmatch(name) or name.endswith(READY)
         ]
     return names
 
 
-def _final_name(part: str, name: str, is_folder: bool) -> str:
+def _final_name(folder: str, name: str, is_folder: bool) -> str:
     """Returns the final name of a half-written file or model folder."""
-    inside = "" if part == "." else f"{part}/"
+    prefix = "" if folder == "." else f"{folder}/"
     if name.endswith(READY) or re.fullmatch(r"\.\d+-\d+\.part", name):
-        return inside or "the best model"
+        return prefix or "the best model"
     if new := re.fullmatch(r"\.(.+)\.\d+-\d+\.part", name):
-        return f"{inside}{new[1]}{'/' if is_folder else ''}"
+        return f"{prefix}{new[1]}{'/' if is_folder else ''}"
     if file := re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}", name):
-        return inside + file[1]
-    return inside + name.removesuffix(".part")
+        return prefix + file[1]
+    return prefix + name.removesuffix(".part")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -54,11 +54,11 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
     """Returns the model of the class that the folder names; raises ``ValueError`` for missing or misshapen tensors."""
     name = class_of(folder)
     model, info = getattr(transformers, name).from_pretrained(folder, dtype=dtype, output_loading_info=True)
-    wrong = {what: sorted(map(str, info[what])) for what in ("missing_keys", "mismatched_keys") if info.get(what)}
-    if wrong:
-        raise ValueError(f"transformers does not fill its {name}: {wrong}")
+    problems = {key: sorted(map(str, info[key])) for key in ("missing_keys", "mismatched_keys") if info.get(key)}
+    if problems:
+        raise ValueError(f"transformers does not load all tensors of its {name}: {problems}")
     if getattr(model.config, "pad_token_id", 0) is None:
-        model.config.pad_token_id = 0  # some classes find the end of a row by this id
+        model.config.pad_token_id = 0  # some classes need it to find the end of a row
     if dtype == torch.float64:
         for part in model.modules():
             if hasattr(part, "variance_epsilon"):  # their RMS norm always computes in float32
@@ -130,10 +130,10 @@ def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
 def _pooled(hidden: Tensor, mask: Tensor | None, head: PooledHead) -> Tensor:
     """Pools rows of the body as sentence-transformers does; no class of ``transformers`` pools."""
     real = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask
-    kept = [row[own] for row, own in zip(hidden, real, strict=True)]
-    how = {"first": lambda row: row[0], "last": lambda row: row[-1], "max": lambda row: row.amax(0)}
-    made = torch.stack([how.get(head.pooling, lambda row: row.mean(0))(row) for row in kept])
-    return made / made.norm(dim=1, keepdim=True) if head.normalise else made
+    rows = [row[is_real] for row, is_real in zip(hidden, real, strict=True)]
+    pools = {"first": lambda row: row[0], "last": lambda row: row[-1], "max": lambda row: row.amax(0)}
+    vectors = torch.stack([pools.get(head.pooling, lambda row: row.mean(0))(row) for row in rows])
+    return vectors / vectors.norm(dim=1, keepdim=True) if head.normalise else vectors
 
 
 def _tensor(output: Any) -> Tensor:

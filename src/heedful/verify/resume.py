@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
-from heedful.verify.check_report import CheckResult, Report
+from heedful.verify.check_report import CheckResult, CheckResults
 from heedful.verify.kills import MOMENTS, Session, kill_at, unfinished
 from heedful.verify.resume_options import check_repeatable
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
-NAME = "run"  # of every run's folder: files that contain the name are then equal
+NAME = "run"  # name of every run folder, so that files that contain it are equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +42,20 @@ class Kill:
     process: int | None = None
 
     def __str__(self) -> str:
-        who = "killed" if self.process is None else f"rank {self.process} killed"
+        subject = "killed" if self.process is None else f"rank {self.process} killed"
         step = "before the first line of the log" if self.step is None else f"after step {self.step:,}"
         were = "were" if len(self.writing) > 1 else "was"
-        what = f", while {' and '.join(self.writing)} {were} being written" if self.writing else ""
-        return f"{who} {step}, {self.seconds:.1f} s after its start{what}"
+        writing = f", while {' and '.join(self.writing)} {were} being written" if self.writing else ""
+        return f"{subject} {step}, {self.seconds:.1f} s after its start{writing}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeReport:
+class ResumeReport(CheckResults):
     """Result of ``verify resume``: one result per compared item, over all runs."""
 
     task: str
     kills: tuple[Kill, ...]
     runs: int
-    checks: tuple[CheckResult, ...]
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """True if every run resumed to its end and ended with the same bits."""
-        return not any(check.verdict == "off" for check in self.checks)
 
     @property
     def headline(self) -> str:
@@ -77,10 +66,6 @@ class ResumeReport:
         differing = [check.name for check in self.checks if check.verdict == "off"]
         verdict = f"different: {', '.join(differing)}" if differing else "ok, the same bits"
         return f"{verdict}: {counts} ({self.seconds:.0f} s)"
-
-    def table(self) -> Table:
-        """Returns a table with a row a compared item."""
-        return Report(model=self.task, checks=self.checks, seconds=self.seconds).table()
 
     def as_dict(self) -> dict[str, Any]:
         """Returns ``{"ok", "checks", "kills", "runs", "task", "seconds"}`` in plain values."""
@@ -109,8 +94,8 @@ def verify_resume(
     The run is trained once undisturbed. Then it is started in another folder, killed (SIGKILL to the process groups of
     all ranks) at random moments, many of them while a file is being written, and resumed with ``--resume`` each time.
     If it ends before all kills are done, another run is started. Each run is compared with the undisturbed one
-    (``run_comparison.compared``). With several ranks, every second kill takes one random rank, and the others must end
-    by themselves.
+    (``run_comparison.compare_runs``). With several ranks, every second kill takes one random rank, and the others must
+    end by themselves.
 
     Args:
         settings: the parsed ``arguments``; their seed also draws the moments.
@@ -162,16 +147,16 @@ class _KilledRuns:
         self, say: Callable[[str], object], status: Callable[[str], object], *, keep: bool
     ) -> Iterator[list[CheckResult]]:
         """Trains all runs; yields the results of each killed run."""
-        from heedful.verify.run_comparison import compared
+        from heedful.verify.run_comparison import compare_runs
 
         first = self.folder / "undisturbed" / NAME
         first.parent.mkdir(parents=True)
         status("the undisturbed run")
         with Session(self.arguments, first, self.processes) as session:
-            session.until(session.has_begun)
-            begun_after = session.seconds
+            session.until(session.has_started)
+            start_seconds = session.seconds
             error = session.end()
-            self.run_seconds, self.training_seconds = session.seconds, session.seconds - begun_after
+            self.run_seconds, self.training_seconds = session.seconds, session.seconds - start_seconds
         if error is not None:
             raise HeedfulError(error)
         started = time.monotonic()
@@ -188,7 +173,7 @@ class _KilledRuns:
                 say(f"      run {self.runs} could not be resumed: {self.error}")
                 yield self._end_results()
                 continue
-            results = [*self._end_results(), *compared(first, stopped)]
+            results = [*self._end_results(), *compare_runs(first, stopped)]
             differing = [check.name for check in results if check.verdict == "off"]
             say(f"      run {self.runs} ended " + (f"different: {', '.join(differing)}" if differing else "the same"))
             if not keep and not differing:
@@ -197,10 +182,10 @@ class _KilledRuns:
 
     def _end_results(self) -> list[CheckResult]:
         """Returns the results on resuming the run and on the ranks that a kill left alone."""
-        results = [_result("going on", "every run was resumed after every kill, to its end", self.error)]
+        results = [_result("going on", "every run resumed after every kill, and ended", self.error)]
         if self.processes > 1:
-            what = "after a kill of one rank, the others ended by themselves with a message"
-            results.append(_result("left alone", what, self.left_running))
+            meaning = "after a kill of one rank, the others ended by themselves with a message"
+            results.append(_result("left alone", meaning, self.left_running))
         return results
 
     def _kills_of_run(self, out: Path) -> Iterator[Kill]:
@@ -234,7 +219,7 @@ class _KilledRuns:
 
 
 def _step(out: Path) -> int | None:
-    """Returns the last run_seconds line's in the log of a run."""
+    """Returns the step of the last line in the log of a run."""
     path = out / "metrics.jsonl"
     for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.is_file() else []):
         try:
@@ -244,14 +229,14 @@ def _step(out: Path) -> int | None:
     return None
 
 
-def _result(name: str, what: str, wrong: str | None) -> CheckResult:
+def _result(name: str, what: str, error: str | None) -> CheckResult:
     return CheckResult(
         name=name,
         what=what,
-        verdict="ok" if wrong is None else "off",
-        difference=float(wrong is not None),
+        verdict="ok" if error is None else "off",
+        difference=float(error is not None),
         allowed=0.0,
-        reason=wrong or "",
+        reason=error or "",
     )
 
 

@@ -16,16 +16,16 @@ from heedful.training.run_folder import MODEL_FOLDERS, SHARDS
 from heedful.verify.check_report import CheckResult
 from heedful.verify.kills import unfinished
 
-# files of a run's folder that are not part of its model: compared separately, or drawn from what is compared
+# files of a run folder that are not part of its model: compared separately, or drawn from compared files
 RUN_FILES = ("metrics.jsonl", "run.toml", "watch.jsonl")
-DRAWN = {".svg", ".html"}
+FIGURES = {".svg", ".html"}
 OWN_SETTINGS = ("out", "resume", "overwrite")  # settings in which the two runs may differ
-TIMED = ("seconds", "_per_second", "share_of_ceiling")  # suffixes of logged names that depend on the clock
+TIMED = ("seconds", "_per_second", "share_of_ceiling")  # suffixes of names in the log that depend on the clock
 SHOWN = 3  # names in a reason
 Facts = Mapping[str, str]  # digests and numbers by name
 
 
-def compared(whole: Path, stopped: Path) -> list[CheckResult]:
+def compare_runs(whole: Path, stopped: Path) -> list[CheckResult]:
     """Compares the folder of a stopped and resumed run with that of an undisturbed run.
 
     The two folders must have the same name, which is in the model card. ``difference`` counts what differs: files of a
@@ -60,7 +60,9 @@ def _result(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
 def _model(folder: Path) -> Facts:
     """Returns digests of the files of a model, without those of a run, and the values of ``heedful.json``."""
     excluded = {
-        name for name in _files(folder) if name in RUN_FILES or FILE_NAME.fullmatch(name) or Path(name).suffix in DRAWN
+        name
+        for name in _files(folder)
+        if name in RUN_FILES or FILE_NAME.fullmatch(name) or Path(name).suffix in FIGURES
     }
     names = [name for name in _files(folder) if name not in excluded]
     facts = dict(_digests(folder, [name for name in names if name != CARD]))

@@ -8,27 +8,15 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.verify import reference
-from heedful.verify.check_report import Outcome, Skipped
-from heedful.verify.inputs import (
-    ModelCall,
-    batch_of,
-    distance,
-    greedy_ids,
-    need_language_head,
-    new_tokens,
-    output,
-    prompts,
-    random_rows,
-    rows_without_padding,
-)
+from heedful.verify import inputs, reference
+from heedful.verify.check_report import Comparison, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
 LOGITS_ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative to the largest value
 EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, as shares of the longest
 
 
-def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Outcome:
+def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Comparison:
     """Compares the outputs in a dtype, over all sides of padding that both models take."""
     reference.need_published_layout(verified)
     config = verified.config
@@ -38,32 +26,35 @@ def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Outcome:
         sides, left_out = reference.comparable_sides(other, config)
         worst = 0.0
         for side in sides:
-            call = batch_of(random_rows(config, EVEN if side == "none" else RAGGED), side, pad)
-            actual, expected = output(ours, call), reference.output(other, call, config)
+            call = inputs.batch_of(inputs.random_rows(config, EVEN if side == "none" else RAGGED), side, pad)
+            actual, expected = inputs.output(ours, call), reference.output(other, call, config)
             worst = max(
                 worst,
-                distance(rows_without_padding(actual, call, config), rows_without_padding(expected, call, config)),
+                inputs.distance(
+                    inputs.rows_without_padding(actual, call, config),
+                    inputs.rows_without_padding(expected, call, config),
+                ),
             )
-    return Outcome(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
+    return Comparison(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
 
 
-def logits_of_saved(verified: VerifiedFolder) -> Outcome:
+def logits_of_saved(verified: VerifiedFolder) -> Comparison:
     """Compares the outputs of ``transformers`` for the folder and for the folder saved again."""
     reference.need_published_layout(verified)
     config = verified.config
-    call: ModelCall = batch_of(random_rows(config, EVEN), "none", None)
+    call: inputs.ModelCall = inputs.batch_of(inputs.random_rows(config, EVEN), "none", None)
     with reference.quiet_transformers() as transformers:
         other = reference.reference_model(transformers, verified, torch.float32)
         reloaded = reference.load_reference(transformers, verified.saved, torch.float32)
         expected, actual = (reference.output(model, call, config) for model in (other, reloaded))
-    return Outcome(difference=distance(list(actual), list(expected)), allowed=0.0)
+    return Comparison(difference=inputs.distance(list(actual), list(expected)), allowed=0.0)
 
 
-def greedy_text(verified: VerifiedFolder) -> Outcome:
-    """Counts generated tokens that differ, over a few prompts, each alone."""
-    need_language_head(verified)
+def greedy_text(verified: VerifiedFolder) -> Comparison:
+    """Counts generated tokens that differ, over a few inputs.prompts, each alone."""
+    inputs.need_language_head(verified)
     reference.need_published_layout(verified)
-    rows, count = prompts(verified), new_tokens(verified)
+    rows, count = inputs.prompts(verified), inputs.new_tokens(verified)
     reason = ""
     with reference.quiet_transformers() as transformers:
         for dtype in (torch.float32, torch.float64):
@@ -75,7 +66,7 @@ def greedy_text(verified: VerifiedFolder) -> Outcome:
                 generated = other.generate(
                     ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=count
                 )
-                pairs.append((greedy_ids(ours, ids, None, count)[0].tolist(), generated[0].tolist()))
+                pairs.append((inputs.greedy_ids(ours, ids, None, count)[0].tolist(), generated[0].tolist()))
             differing = sum(_differing(*pair) for pair in pairs)
             if not differing:
                 break
@@ -83,7 +74,7 @@ def greedy_text(verified: VerifiedFolder) -> Outcome:
             reason = _first_difference(verified, rows[first], *pairs[first], str(dtype).removeprefix("torch."))
     if reason and not differing:
         reason += ": a tie, equal in float64"
-    return Outcome(difference=float(differing), allowed=0.0, reason=reason)
+    return Comparison(difference=float(differing), allowed=0.0, reason=reason)
 
 
 def _differing(ours: list[int], other: list[int]) -> int:
@@ -98,9 +89,11 @@ def _first_difference(verified: VerifiedFolder, row: Tensor, ours: list[int], ot
         return f"in {dtype} one text ends after {len(pairs)} tokens, the other does not"
     before = torch.tensor([ours[:position]])
     call = (
-        ModelCall(row[None], target=before) if isinstance(verified.config, EncoderDecoderConfig) else ModelCall(before)
+        inputs.ModelCall(row[None], target=before)
+        if isinstance(verified.config, EncoderDecoderConfig)
+        else inputs.ModelCall(before)
     )
-    scores = output(verified.model(torch.float32), call)[0, -1]
+    scores = inputs.output(verified.model(torch.float32), call)[0, -1]
     a, b = pairs[position]
     gap = float((scores[a] - scores[b]).abs() / scores.abs().max())
     return f"in {dtype} token {position} is {a} here and {b} there; the logits differ by {gap:.1g} of the largest"
@@ -124,7 +117,7 @@ DIFFICULT_TEXTS = (
 )
 
 
-def token_ids(verified: VerifiedFolder) -> Outcome:
+def token_ids(verified: VerifiedFolder) -> Comparison:
     """Counts texts with different ids: texts alone, a text with special tokens, and a pair with special tokens."""
     if not Tokenizer.lies_in(verified.path):
         raise Skipped("the folder has no tokenizer")
@@ -144,4 +137,4 @@ def token_ids(verified: VerifiedFolder) -> Outcome:
             if ids != other(*pair)["input_ids"]:
                 wrong.append(" + ".join(pair))
     reason = f"{wrong[0]!r} has different ids" if wrong else ""
-    return Outcome(difference=float(len(wrong)), allowed=0.0, reason=reason)
+    return Comparison(difference=float(len(wrong)), allowed=0.0, reason=reason)
