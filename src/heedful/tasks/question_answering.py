@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -419,20 +419,13 @@ class QuestionAnswering(EncoderTask):
         threshold, k, cut = self._threshold(null_threshold, None), top_k or 1, 0
         stride = self.stride if stride is None else stride
         question_windows(self.tokenizer, [], [], self.longest, stride)  # raises for a stride that is too large
+        read = partial(self._read, model, batch_tokens=batch_tokens, max_answer_length=max_answer_length, k=k)
         for first in range(0, len(nonblank), INPUTS_AT_ONCE):
             places = nonblank[first : first + INPUTS_AT_ONCE]
             block, no_answers = [questions[i] for i in places], [()] * len(places)
             split = question_windows(self.tokenizer, block, no_answers, self.longest, stride)
             cut += len(split.unread)
-            results = self._read(
-                model,
-                split.windows,
-                len(block),
-                batch_tokens=batch_tokens,
-                max_answer_length=max_answer_length,
-                align_to_words=align_to_words,
-                k=k,
-            )
+            results = read(split.windows, len(block), align_to_words=align_to_words)
             for place, result in zip(places, results, strict=True):
                 predictions[place] = _prediction(inputs[place], result, threshold, k)
         if cut:
