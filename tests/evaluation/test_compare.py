@@ -311,7 +311,7 @@ def test_columns_are_named_by_the_flag_that_is_there(folders: Path, tmp_path: Pa
     (tmp_path / "wrong.tsv").write_text("id\tlabel\n7\tfruit\n8\ttool\n", "utf-8")
     model, data = str(folders / "labels0"), [str(tmp_path / "wrong.tsv")]
     for run in (lambda: compare([model, model], data, say=quiet), lambda: evaluate(model, data, say=quiet)):
-        with pytest.raises(HeedfulError, match=r"no column 'text' .* which to use: --columns TEXT,LABEL"):
+        with pytest.raises(HeedfulError, match=r"no column 'text' .* name the columns: --columns TEXT,LABEL"):
             run()
 
 
