@@ -48,18 +48,12 @@ def predict(
     check_model(model)
     inputs = _checked_inputs(inputs)
     from heedful import tasks
-    from heedful.inference.output_file import check_output, is_json
+    from heedful.inference.output_file import is_json
 
     if task is not None:
         tasks.check(task)
     out = None if out == "-" else out
-    if source is None:
-        _check_no_file_options(out, columns, overwrite)
-    elif inputs:
-        raise HeedfulError("--in names a file of inputs, and there are texts besides; leave one of them out")
-    else:
-        check_file(source)
-        check_output(source, out, overwrite)
+    _check_source(source, inputs, out, columns, overwrite)
     options = decoding.given() | answering.given()
     if answering.logprobs and not is_json(out, json):
         raise HeedfulError("--logprobs needs JSON output; give --json, or write a .jsonl file")
@@ -98,8 +92,18 @@ def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
     return inputs
 
 
-def _check_no_file_options(out: str | None, columns: tuple[str, ...] | None, overwrite: bool) -> None:
-    """Raises for options that need a file of inputs."""
+def _check_source(
+    source: str | None, inputs: tuple[str, ...], out: str | None, columns: tuple[str, ...] | None, overwrite: bool
+) -> None:
+    """Checks the files of inputs and predictions; without them, raises for options that need a file of inputs."""
+    from heedful.inference.output_file import check_output
+
+    if source is not None and inputs:
+        raise HeedfulError("--in names a file of inputs, and there are texts besides; leave one of them out")
+    if source is not None:
+        check_file(source)
+        check_output(source, out, overwrite)
+        return
     for flag, value in (("--out", out), ("--columns", columns), ("--overwrite", overwrite)):
         if value:
             raise HeedfulError(f"{flag} is for a file of inputs; name it with --in (- is standard input)")
