@@ -37,9 +37,9 @@ q[2, 5, 11], k[2, 5, 5] = 40, 1  # the first position, for every query
 with torch.no_grad():  # head 3 asks for nothing: all scores 0
     attention.query.weight.copy_(q.flatten(0, 1))
     attention.key.weight.copy_(k.flatten(0, 1))
-with heedful.record(attention, "pattern") as seen:
+with heedful.record(attention, "pattern") as recorded:
     attention(x)
-weights = seen["pattern"]  # (B, H, T, S) = (1, 4, 6, 6)
+weights = recorded["pattern"]  # (B, H, T, S) = (1, 4, 6, 6)
 maps = AttentionMaps.of("self-attention", text, text, weights)
 model(maps, "Four heads made by hand")
 
@@ -91,9 +91,9 @@ for count in (1, 12):
 
 for shared in (12, 4, 1):
     grouped = Attention(768, heads=12, kv_heads=shared)
-    with heedful.record(grouped, ["key", "value"]) as seen:
+    with heedful.record(grouped, ["key", "value"]) as recorded:
         grouped(torch.zeros(1, 1, 768))
-    remembered = seen["key"].numel() + seen["value"].numel()
+    remembered = recorded["key"].numel() + recorded["value"].numel()
     print(f"{shared:2} key-value heads: {numbers(grouped):,} parameters,", end=" ")
     print(f"{remembered:,} numbers in the cache a word")
     assert remembered == 2 * 64 * shared
@@ -108,10 +108,10 @@ for shared in (12, 4, 1):
 
 torch.manual_seed(0)
 attention, x = Attention(12, heads=3, bias="none"), torch.randn(1, 5, 12)
-with torch.no_grad(), heedful.record(attention, "mixed") as seen:
+with torch.no_grad(), heedful.record(attention, "mixed") as recorded:
     output = attention(x)
     slices = attention.out.weight.unflatten(1, (3, 4))  # (D, H, E)
-    shares = [seen["mixed"][:, h] @ slices[:, h].T for h in range(3)]  # (B, T, D) each
+    shares = [recorded["mixed"][:, h] @ slices[:, h].T for h in range(3)]  # (B, T, D) each
     assert torch.allclose(sum(shares), output, atol=1e-6)
     with intervene(attention, "mixed", 0.0, heads=[1]):
         assert torch.allclose(attention(x), shares[0] + shares[2], atol=1e-6)

@@ -30,9 +30,9 @@ def sizes(placement: str) -> list[float]:
     config = StackConfig(dim=64, depth=24, heads=4, placement=placement, init_std=0.1)
     stack = Stack(config)
     initialise(stack, config)
-    with torch.no_grad(), heedful.record(stack, "stream") as seen:
+    with torch.no_grad(), heedful.record(stack, "stream") as recorded:
         stack(torch.randn(1, 32, 64))
-    return [stream.square().mean().sqrt().item() for stream in seen.values()]
+    return [stream.square().mean().sqrt().item() for stream in recorded.values()]
 
 
 pre, post = sizes("pre"), sizes("post")

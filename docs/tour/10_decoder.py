@@ -85,9 +85,9 @@ functions(
 #
 # Every head of every block, over the first twelve letters:
 
-with torch.no_grad(), heedful.record(model, "pattern") as seen:
+with torch.no_grad(), heedful.record(model, "pattern") as recorded:
     model(ids[:, :12])
-patterns = torch.stack([pattern[0] for pattern in seen.values()])  # (L, H, T, T)
+patterns = torch.stack([pattern[0] for pattern in recorded.values()])  # (L, H, T, T)
 assert patterns.triu(1).eq(0).all()
 assert torch.allclose(patterns.sum(-1), torch.ones(2, 4, 12), atol=1e-5)
 overview(

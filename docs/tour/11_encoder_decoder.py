@@ -55,9 +55,9 @@ model.eval()
 word = "stressed"
 source = torch.tensor([[2 + letters.index(letter) for letter in word]])
 given = torch.tensor([[START, *(2 + letters.index(letter) for letter in reversed(word))]])
-with torch.no_grad(), heedful.record(model, "cross_attention.pattern") as seen:
+with torch.no_grad(), heedful.record(model, "cross_attention.pattern") as recorded:
     answer = model(source, given).argmax(-1)[0, :-1]
-pattern = seen["decoder.block.0.cross_attention.pattern"]  # (B, H, T, S) = (1, 2, 9, 8)
+pattern = recorded["decoder.block.0.cross_attention.pattern"]  # (B, H, T, S) = (1, 2, 9, 8)
 wrote = "".join(letters[i - 2] if i > 1 else "?" for i in answer.tolist())
 print(word, "→", wrote, f"(loss {loss.item():.3f})")
 maps = AttentionMaps.of("cross-attention", [*wrote, "(end)"], list(word), pattern)
@@ -126,9 +126,9 @@ with torch.no_grad():
     assert (patterns["encoder.block.0.attention.pattern"] > 0).all()
     assert patterns["decoder.block.0.attention.pattern"].triu(1).eq(0).all()
 
-    with heedful.record(model, "decoder.block.0.attention_residual.sum") as seen:
+    with heedful.record(model, "decoder.block.0.attention_residual.sum") as recorded:
         model(source, given)
-    (x,) = seen.values()  # the decoder's stream as cross-attention finds it
+    (x,) = recorded.values()  # the decoder's stream as cross-attention finds it
     cross = model.decoder.block[0].cross_attention
     q, k = (
         cross.split(cross.query(x)),

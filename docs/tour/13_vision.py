@@ -57,9 +57,9 @@ for _ in range(400):
 model.eval()
 
 pixels, which, middle = draw(500)
-with torch.no_grad(), heedful.record(model, "pattern") as seen:
+with torch.no_grad(), heedful.record(model, "pattern") as recorded:
     answers = model(pixels).argmax(-1)
-pattern = seen["encoder.block.0.attention.pattern"]  # (B, H, 1 + N, 1 + N)
+pattern = recorded["encoder.block.0.attention.pattern"]  # (B, H, 1 + N, 1 + N)
 looked = class_token_overlay(pattern, (6, 6))  # (B, H, rows, columns)
 looked = looked / looked.sum((-1, -2), keepdim=True)
 ring = int((which == 1).nonzero()[0])

@@ -80,9 +80,9 @@ assert after_block_0 == answer == ids[0, :-1].tolist()
 # .. ours:: heedful.inspection.head_scores.previous_token
 
 many = torch.randint(26, (50, 12))
-with torch.no_grad(), heedful.record(model, "pattern") as seen:
+with torch.no_grad(), heedful.record(model, "pattern") as recorded:
     model(many)
-scores = torch.stack([previous_token(pattern) for pattern in seen.values()])  # (L, H)
+scores = torch.stack([previous_token(pattern) for pattern in recorded.values()])  # (L, H)
 layer, head = divmod(int(scores.argmax()), 4)
 print(f"block {layer}, head {head}: {scores.max():.2f}")
 assert scores.max() > 0.9
@@ -94,9 +94,9 @@ grid(scores.numpy(), "Mean weight on the letter before")
 # Shown as lines
 # --------------
 
-with torch.no_grad(), heedful.record(model, "pattern") as seen:
+with torch.no_grad(), heedful.record(model, "pattern") as recorded:
     model(ids)
-patterns = torch.stack([pattern[0] for pattern in seen.values()])  # (L, H, T, T)
+patterns = torch.stack([pattern[0] for pattern in recorded.values()])  # (L, H, T, T)
 maps = AttentionMaps.of("self-attention", word, word, patterns)
 heads(maps, layer, head, f"Layer {layer}, head {head}")
 
@@ -137,9 +137,9 @@ assert abs(broken - whole - change.max().item()) < 1e-4
 
 with torch.no_grad():
     plain = model(ids)
-    with heedful.record(model, ["pattern", "stream", "query", "activation", "logits"]) as seen:
+    with heedful.record(model, ["pattern", "stream", "query", "activation", "logits"]) as recorded:
         assert torch.equal(model(ids), plain)
-print(len(seen), "tensors seen")
+print(len(recorded), "tensors recorded")
 
 # %%
 # For a model in a folder, ``heedful inspect MODEL "a text" --out page.html`` shows all of this as

@@ -91,9 +91,9 @@ def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
     translated = replace(row, values={**row.values, "target": text})
     batch = pipe.task.collate(pipe.task.encode(Rows([translated])).examples)
     source, target = pipe.task.sides(batch)
-    with torch.no_grad(), record(pipe.model, "cross_attention.pattern") as seen:
+    with torch.no_grad(), record(pipe.model, "cross_attention.pattern") as recorded:
         pipe.model(batch["source"].to(pipe.model.device), batch["target"].to(pipe.model.device))
-    weights = torch.cat(list(seen.values())).float().cpu()  # (layers, heads, target, source)
+    weights = torch.cat(list(recorded.values())).float().cpu()  # (layers, heads, target, source)
     source_words, target_words, merged = merge_words(source.pieces, target.targets, weights)
     title = f"Cross-attention: {row.values['source']}"
     maps = AttentionMaps.of("cross-attention", target_words, source_words, merged)

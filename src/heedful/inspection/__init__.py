@@ -2,7 +2,7 @@
 
 - ``tensor_paths``: the tensors that can be recorded, and their names;
 - ``record`` reads tensors (``record_generation`` those of a generation), ``intervene`` changes them; ``taps`` attaches
-  readers and editors to a model and recomputes attention weights: where ``seen[path]`` comes from;
+  readers and editors to a model and recomputes attention weights: where ``recorded[path]`` comes from;
 - ``attention_maps``, ``alignment``, ``head_scores``, ``find_heads``: measures of attention patterns and heads;
 - ``logit_lens``, ``gradients``: predictions of each layer, and attributions of an output to the input;
 - ``ablation``, ``importance``, ``pruning``: the effect of removing parts, and smaller models without them;

@@ -23,7 +23,7 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
     not how much does.
 
     Args:
-        patterns: self-attention of successive layers, the first one first, each (B, H, T, T): ``seen.values()``.
+        patterns: self-attention of successive layers, the first one first, each (B, H, T, T): ``recorded.values()``.
         residual: the share r of the residual connection, at least 0 and below 1; the paper's is 0.5.
 
     Returns:

@@ -108,11 +108,11 @@ def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> 
     name = "embedding.maps" if layer is None else f"encoder.block.{layer}.stream"
     if layer is not None and not 0 <= layer < len(vision.encoder.block):
         raise HeedfulError(f"the model has no block {layer}; it has {len(vision.encoder.block)}, numbered from 0")
-    with evaluating(vision), torch.no_grad(), record(vision, name) as seen:
+    with evaluating(vision), torch.no_grad(), record(vision, name) as recorded:
         vision(pixels)
     if layer is None:
-        return seen[name]
-    return seen[name][:, vision.config.patches.prefix_tokens :].mT.unflatten(-1, grid(model))
+        return recorded[name]
+    return recorded[name][:, vision.config.patches.prefix_tokens :].mT.unflatten(-1, grid(model))
 
 
 def patch_position_similarity(model: nn.Module) -> Tensor:

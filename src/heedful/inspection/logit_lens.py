@@ -80,10 +80,10 @@ def logit_lens(
         raise HeedfulError(f"a target of shape {tuple(target.shape)}; give {wanted}")
     name, stack = head_stack(model)
     paths = [f"{name}.stream", *(f"{name}.block.{layer}.stream" for layer in range(len(stack.block)))]
-    with evaluating(model), record(model, paths, queries=queries) as seen:
+    with evaluating(model), record(model, paths, queries=queries) as recorded:
         real = head_mask(model, *inputs, **named)
         model(*inputs, **named)
-        streams = [seen[path] for path in paths]
+        streams = [recorded[path] for path in paths]
         if queries is not None:
             real, target = (None if value is None else value[:, list(queries)] for value in (real, target))
         parts = [slice(None)] if single else _parts(model, streams[0])
@@ -108,9 +108,9 @@ def lens_logits(model: Model, stream: Tensor, real: Tensor | None = None) -> Ten
 
     >>> import heedful
     >>> model, ids = heedful.create("gpt-micro", seed=0).eval(), torch.tensor([[1, 2, 3]])
-    >>> with heedful.record(model, "decoder.block.3.stream") as seen:
+    >>> with heedful.record(model, "decoder.block.3.stream") as recorded:
     ...     logits = model(ids)
-    >>> torch.equal(lens_logits(model, seen["decoder.block.3.stream"]), logits)
+    >>> torch.equal(lens_logits(model, recorded["decoder.block.3.stream"]), logits)
     True
     """
     head: Any = model.head

@@ -1,7 +1,7 @@
 """Recording: tensors of chosen layers while a model runs, by path.
 
 ``Attention.forward`` calls its ``probe`` in place of ``attend`` while someone records; ``heedful.inspection.taps`` sets
-the probe, computes the attention weights for each observer, and calls ``Recorder.add``, which fills ``seen[path]``.
+the probe, computes the attention weights for each observer, and calls ``Recorder.add``, which fills ``recorded[path]``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heedful.models.base import Model
 
 
 class Recorder:
-    """Fills ``seen`` with the tensors of each call; during a generation, at its end.
+    """Fills ``recorded`` with the tensors of each call; during a generation, at its end.
 
     It is one of ``Model.watchers`` too: a generation calls ``begin``, ``read`` after the encoder, ``step`` after each
     call of the decoder, ``select`` when rows move, ``end`` with the returned rows, and ``over`` in any case.
@@ -30,7 +30,7 @@ class Recorder:
     def __init__(self, points: Sequence[HookPoint], heads: Sequence[int] | None, queries: Sequence[int] | None) -> None:
         self.points = {point.path: point for point in points}
         self.heads, self.queries = heads, queries
-        self.seen: dict[str, Tensor] = {}
+        self.recorded: dict[str, Tensor] = {}
         self.generation: RecordedGeneration | None = None
 
     def recorded_queries(self, length: int) -> Sequence[int]:
@@ -49,7 +49,7 @@ class Recorder:
             rows = torch.as_tensor(list(self.recorded_queries(tensor.size(axis))), device=tensor.device)
             tensor = tensor.index_select(axis, rows)
         if self.generation is None:
-            self.seen[point.path] = tensor
+            self.recorded[point.path] = tensor
         else:
             self.generation.add(point.path, tensor)
 
@@ -62,7 +62,7 @@ class Recorder:
         """
         if self.generation is not None:
             raise HeedfulError("a generation begins while another is recorded; end that first, or drop its stream")
-        self.seen.clear()
+        self.recorded.clear()
         self.generation = RecordedGeneration(counts, width, reading)
 
     def read(self) -> None:
@@ -85,7 +85,7 @@ class Recorder:
         raise HeedfulError("a text that is read anew in a shorter context cannot be recorded; raise context")
 
     def end(self, rows: Tensor, copies: int) -> None:
-        """Fills ``seen`` for the returned ``rows`` (N, columns) of ids, prompt included, ``copies`` rows a prompt."""
+        """Fills ``recorded`` for returned ``rows`` (N, columns) of ids, prompt included, ``copies`` rows a prompt."""
         assert self.generation is not None
         with torch.inference_mode(False):
             tensors = self.generation.assembled(rows[:, self.generation.width :].clone(), copies, self.points)
@@ -95,7 +95,7 @@ class Recorder:
                     axis = axes.index("T")
                     numbers = from_start(self.queries, tensor.size(axis))
                     tensor = tensor.index_select(axis, torch.as_tensor(numbers, device=tensor.device))
-                self.seen[path] = tensor.clone()
+                self.recorded[path] = tensor.clone()
 
     def over(self) -> None:
         """Ends the generation, finished or not."""
@@ -147,13 +147,13 @@ def record(
 
     >>> import heedful, torch
     >>> model = heedful.create("gpt-micro", seed=0)
-    >>> with heedful.record(model, "pattern", layers=[0]) as seen:
+    >>> with heedful.record(model, "pattern", layers=[0]) as recorded:
     ...     _ = model(torch.tensor([[1, 2, 3]]))
-    >>> {path: tuple(tensor.shape) for path, tensor in seen.items()}
+    >>> {path: tuple(tensor.shape) for path, tensor in recorded.items()}
     {'decoder.block.0.attention.pattern': (1, 4, 3, 3)}
-    >>> with heedful.record(model, "pattern", layers=[0]) as seen:
+    >>> with heedful.record(model, "pattern", layers=[0]) as recorded:
     ...     ids = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=5, num_beams=2)
-    >>> ids.shape, seen["decoder.block.0.attention.pattern"].shape
+    >>> ids.shape, recorded["decoder.block.0.attention.pattern"].shape
     (torch.Size([1, 8]), torch.Size([1, 4, 5, 8]))
     """
     recorder = Recorder(select_hook_points(model, name, layers, heads, queries), heads, queries)
@@ -162,7 +162,7 @@ def record(
             stack.enter_context(_recording(recorder, point))
         stack.enter_context(watching_generations(model, recorder))
         stack.enter_context(eager())
-        yield recorder.seen
+        yield recorder.recorded
 
 
 @contextmanager

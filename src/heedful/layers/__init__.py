@@ -1,4 +1,4 @@
-"""The building blocks, each usable alone; none knows of families. Change one here and every model has it.
+"""Layers: building blocks that all families share, each usable alone. A change here changes every model.
 
 norm · feedforward · position · mask · attention · embedding · linear · dropout · probe
 """

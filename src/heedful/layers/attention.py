@@ -24,10 +24,10 @@ Project = Callable[[], KeysValues]
 
 
 class AttentionCache:
-    """Null cache of one attention: every call projects anew. Caches that store tensors: ``heedful.cache``."""
+    """Null cache of an attention: every call projects anew. Caches that store tensors: ``heedful.cache``."""
 
     def update(self, project: Project) -> KeysValues:
-        """The keys and values (B, K, S, E) to attend to; ``project`` computes those of this call."""
+        """Returns the keys and values (B, K, S, E) to attend to; ``project`` computes those of this call."""
         return project()
 
     def select(self, rows: Tensor) -> None:
@@ -45,11 +45,11 @@ class Attend(Protocol):
     """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
-        """softmax(scale · q kᵀ + mask) v."""
+        """Returns softmax(scale · q kᵀ + mask) v."""
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel. A query that may attend to nothing gives zeros.
+    """Computes softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
 
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
     that share keys become queries of one row, so that the keys are read once for all of them.
@@ -91,7 +91,7 @@ def attention_scores(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
 
 
 def weights_of(scores: Tensor) -> Tensor:
-    """softmax(scores) over the keys; zeros for a query whose scores are all −∞."""
+    """Returns softmax(scores) over the keys; zeros for a query whose scores are all −∞."""
     empty = (scores == float("-inf")).all(-1, keepdim=True)
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  # first 0: the gradient would be NaN too
 
@@ -108,7 +108,7 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float
 
 
 def float_mask(mask: Mask, scores: Tensor) -> Tensor:
-    """The mask as a term added to ``scores`` (B, H, T, S): 0 where attention is allowed, −∞ elsewhere; or a bias."""
+    """Returns the bias of ``scores`` (B, H, T, S) for a mask: 0 where attention is allowed, −∞ elsewhere."""
     tensor = tensor_mask(mask, scores.size(-2), scores.size(-1), scores.device)
     if tensor is None:
         return scores.new_zeros(1, 1)
@@ -184,7 +184,7 @@ class Attention(nn.Module):
 
     @classmethod
     def of(cls, config: StackConfig) -> Attention:
-        """The attention of a stack's blocks, built from its configuration."""
+        """Returns the attention of a stack's blocks, from its configuration."""
         return cls(
             config.dim,
             config.heads,
@@ -220,14 +220,14 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
     def extra_repr(self) -> str:
-        """The implementation, where it is not the fused kernel."""
+        """Returns the kernel, if it is not the fused one."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
 
     def project(self, source: Tensor, position: PositionEncoding) -> KeysValues:
-        """Keys and values (B, K, S, E) of ``source`` (B, S, D)."""
+        """Returns keys and values (B, K, S, E) of ``source`` (B, S, D)."""
         k = position.rotate(self.key_norm(self.split(self.key(source))))
         return k, self.split(self.value(source))
 
     def split(self, x: Tensor) -> Tensor:
-        """(B, T, heads · E) → (B, heads, T, E)."""
+        """Splits heads: (B, T, heads · E) → (B, heads, T, E)."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -28,11 +28,11 @@ class Dropout(nn.Dropout):
         self.dropout: Drop = F.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with elements dropped in training."""
+        """Returns ``x`` with elements dropped in training."""
         return self.dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
-        """The rate, and the implementation where it is not PyTorch's."""
+        """Returns the rate, and the kernel if it is not PyTorch's."""
         kernel = "" if self.dropout is F.dropout else f", dropout={getattr(self.dropout, '__name__', self.dropout)}"
         return super().extra_repr() + kernel
 
@@ -43,7 +43,7 @@ class DropPath(nn.Module):
     Huang et al. 2016, section 3, divided in training instead of multiplied afterwards, as dropout is.
 
     Attributes:
-        rate: p; 0 leaves every example as it is. ``heedful.stack.set_drop_path`` sets the rates of a model.
+        rate: p; 0 drops no example. ``heedful.stack.set_drop_path`` sets the rates of a model.
 
     >>> import torch
     >>> DropPath(0.5).eval()(torch.ones(2, 3, 4)).mean().item()
@@ -55,12 +55,12 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, y: Tensor) -> Tensor:
-        """``y`` (B, T, D), with whole examples of it made 0 in training."""
+        """Returns ``y`` (B, T, D), with random examples set to 0 in training."""
         if not self.training or not self.rate:
             return y
-        keeps = torch.rand(len(y), *[1] * (y.ndim - 1), device=y.device) >= self.rate  # (B, 1, 1)
-        return y * (keeps / (1 - self.rate)).to(y.dtype)
+        keep = torch.rand(len(y), *[1] * (y.ndim - 1), device=y.device) >= self.rate  # (B, 1, 1)
+        return y * (keep / (1 - self.rate)).to(y.dtype)
 
     def extra_repr(self) -> str:
-        """The rate."""
+        """Returns the rate."""
         return f"rate={self.rate:g}"

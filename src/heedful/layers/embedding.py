@@ -33,18 +33,18 @@ class TokenEmbedding(nn.Module):
 
     @classmethod
     def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:
-        """The embedding of a configuration."""
+        """Returns the embedding of a configuration."""
         return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """``ids`` (B, T), and ``segments`` (B, T) where the table has them (default: all the first) → (B, T, D)."""
+        """Embeds ``ids`` (B, T), and ``segments`` (B, T) if the model has them, default all 0: (B, T, D)."""
         try:
             x = self.token(ids) * self.factor
         except IndexError:
-            rows, least, most = self.token.num_embeddings, int(ids.min()), int(ids.max())
+            rows, smallest, largest = self.token.num_embeddings, int(ids.min()), int(ids.max())
             raise HeedfulError(
-                f"token ids from {least} to {most}, but the model has {rows} tokens, 0 to {rows - 1}; use the model's "
-                "own tokenizer"
+                f"token ids from {smallest} to {largest}, but the model has {rows} tokens, 0 to {rows - 1}; use the "
+                "model's own tokenizer"
             ) from None
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
@@ -54,7 +54,7 @@ class TokenEmbedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Patch embedding: each P × P patch of an image projected to D, after the prefix tokens.
+    """Patch embedding: projects each P × P patch of an image to D, after the prefix tokens.
 
     The projection is a convolution with stride P, equal to a linear map of each flattened patch. Dosovitskiy et al.
     2021, equation 1; the distillation token: Touvron et al. 2021. A prefix token is one row, the same for all images.
@@ -81,7 +81,7 @@ class PatchEmbedding(nn.Module):
 
     @classmethod
     def of(cls, config: PatchConfig, dim: int) -> PatchEmbedding:
-        """The embedding of a configuration."""
+        """Returns the embedding of a configuration."""
         return cls(
             dim,
             image_size=config.image_size,
@@ -91,12 +91,12 @@ class PatchEmbedding(nn.Module):
         )
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """``pixels`` (B, channels, height, width) → (B, prefix + patches, D); another image size is an error."""
+        """Embeds ``pixels`` (B, channels, height, width): (B, prefix + patches, D). Another image size is an error."""
         if pixels.shape[1:] != self.shape:
             raise HeedfulError(
                 f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}; resize them"
             )
         patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
         if self.prefix is None:
-            return patches.contiguous()  # or every block would inherit the transposed order, and read memory across it
+            return patches.contiguous()  # otherwise all blocks would read transposed memory
         return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network, plain and gated, and its activations."""
+"""Position-wise feed-forward network, plain and gated, and its activations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
         ff_dim: inner width; default 4 dim.
         activation: "relu", "gelu" (exact), "gelu_tanh", "silu".
         gated: adds the gate.
-        bias: whether the linear maps have biases.
+        bias: True if the linear maps have biases.
         dropout: probability on the inner activations.
 
     >>> import torch
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., dim) → (..., dim), each position alone."""
+        """Maps ``x`` (..., dim) to (..., dim), each position separately."""
         if self.gate is None:
             inner = self.activation(self.up(x))  # (..., ff_dim)
         else:

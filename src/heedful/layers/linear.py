@@ -1,4 +1,4 @@
-"""Linear maps, whose product a plan can compute by another kernel."""
+"""Linear maps, with a kernel that a plan can replace."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Linear(nn.Linear):
         self.linear: Multiply = F.linear
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., in) → (..., out)."""
+        """Maps ``x`` (..., in) to (..., out)."""
         return self.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """The sizes, and the implementation where it is not PyTorch's."""
+        """Returns the sizes, and the kernel if it is not PyTorch's."""
         kernel = "" if self.linear is F.linear else f", linear={getattr(self.linear, '__name__', self.linear)}"
         return super().extra_repr() + kernel
 
@@ -49,5 +49,5 @@ class ScaledLinear(Linear):
     factor: float = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (..., in) → (..., out)."""
+        """Maps ``x`` (..., in) to (..., out)."""
         return self.linear(x, self.weight, self.bias) * self.factor

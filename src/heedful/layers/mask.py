@@ -1,8 +1,8 @@
 """Masks are values: ``None``, ``"causal"``, or a boolean tensor in which *True means may attend*.
 
 Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are (B, T): True
-for real tokens, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, each of which
-is read as if it were alone. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn them into masks of attention.
+for real tokens, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, which do
+not attend to each other. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn them into masks of attention.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
 
 
 def combine(*masks: Mask) -> Mask:
-    """Intersection of masks, of which ``None`` allows everything.
+    """Returns the intersection of masks; ``None`` allows all attention.
 
-    ``"causal"`` takes T and S from the tensors; where these have one row for all queries, T = S.
+    ``"causal"`` takes T and S from the tensors; if these have one row for all queries, T = S.
 
     >>> combine("causal", padding_mask(torch.tensor([[True, True, False]])))[0, 0]
     tensor([[ True, False, False],
@@ -69,11 +69,11 @@ def combine(*masks: Mask) -> Mask:
 
 
 def tensor_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Tensor | None:
-    """The mask as a tensor, or None: "causal" becomes (T, S)."""
+    """Returns the mask as a tensor (T, S) for "causal"; other masks unchanged."""
     return causal_mask(queries, keys, device) if isinstance(mask, str) else mask
 
 
 def add_bias(mask: Mask, bias: Tensor) -> Tensor:
-    """The bias (B, H, T, S) where the mask allows attention, −∞ elsewhere."""
+    """Returns the bias (B, H, T, S) where the mask allows attention, −∞ elsewhere."""
     tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
     return bias if tensor is None else torch.where(tensor, bias, float("-inf"))

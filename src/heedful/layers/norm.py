@@ -11,7 +11,7 @@ class Identity(nn.Identity):
     """Absent norm: the identity."""
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` unchanged."""
+        """Returns ``x`` unchanged."""
         return x
 
 
@@ -26,7 +26,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` (..., dim) normalised; ``real`` is not used."""
+        """Normalises ``x`` (..., dim); ``real`` is not used."""
         return super().forward(x)
 
 
@@ -39,7 +39,7 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` (..., dim) normalised; ``real`` is not used."""
+        """Normalises ``x`` (..., dim); ``real`` is not used."""
         return super().forward(x)
 
 
@@ -57,11 +57,11 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """``x`` (B, T, D) normalised over the tokens where ``real`` (B, T) is True."""
+        """Normalises ``x`` (B, T, D) over the tokens where ``real`` (B, T) is True."""
         if real is None:
             return super().forward(x.flatten(0, -2)).view(x.shape)  # (..., D) → (N, D) and back
         mask = real.bool()[..., None]
-        if not self.training:  # running statistics: each token for itself
+        if not self.training:  # running statistics do not depend on the batch
             return super().forward(x.flatten(0, -2)).view(x.shape).masked_fill(~mask, 0.0)
         return x.new_zeros(x.shape).masked_scatter(mask, super().forward(x[mask[..., 0]]))
 

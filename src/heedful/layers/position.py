@@ -33,11 +33,11 @@ class PositionEncoding:
     """Position information for attention: here none, the base class of a rotation and of a bias."""
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, H, T, E), rotated by their positions."""
+        """Returns queries or keys (B, H, T, E), rotated by their positions."""
         return x
 
     def join(self, mask: Mask) -> Mask:
-        """The mask, with the bias of the positions where there is one."""
+        """Returns the mask, joined with the bias of the positions if there is one."""
         return mask
 
 
@@ -51,19 +51,19 @@ class Rotation(PositionEncoding):
         self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
     def rotate(self, x: Tensor) -> Tensor:
-        """(a, b) → (a cos − b sin, b cos + a sin): (a, b) cos + (b, a) (−sin, sin), in three passes."""
+        """Rotates (a, b) to (a cos − b sin, b cos + a sin): (a, b) cos + (b, a) (−sin, sin), in three passes."""
         swapped = x.roll(x.size(-1) // 2, dims=-1)
         return torch.addcmul(x * self.cos.to(x.dtype), swapped, self.sin.to(x.dtype))
 
 
 class PositionBias(PositionEncoding):
-    """A bias (B or 1, H, T, S) on the attention scores."""
+    """Bias (B or 1, H, T, S) of the attention scores."""
 
     def __init__(self, bias: Tensor) -> None:
         self.bias = bias
 
     def join(self, mask: Mask) -> Mask:
-        """The bias where the mask allows, −∞ elsewhere."""
+        """Returns the bias where the mask allows attention, −∞ elsewhere."""
         return add_bias(mask, self.bias)
 
 
@@ -71,11 +71,11 @@ class PositionScheme(nn.Module):
     """No positions; the base class of all schemes."""
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """``x`` (B, T, D) plus the scheme's embedding of ``positions`` (B or 1, T), which are all below ``end``."""
+        """Adds the embedding of ``positions`` (B or 1, T), which are all below ``end``, to ``x`` (B, T, D)."""
         return x
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
-        """The encoding for attention of queries at positions (B or 1, T) to keys at positions (B or 1, S)."""
+        """Returns the encoding for attention of queries at positions (B or 1, T) to keys at positions (B or 1, S)."""
         return NO_ENCODING
 
 
@@ -109,12 +109,12 @@ class Sinusoidal(PositionScheme):
         self.register_buffer("table", sinusoid(512 + offset, dim, base, order), persistent=False)
 
     def extend(self, length: int) -> None:
-        """Computes the table anew for ``length`` positions, where it is shorter."""
+        """Extends the table to ``length`` positions if it is shorter."""
         if length + self.offset > self.table.size(0):
             self.table = sinusoid(length + self.offset, self.dim, self.base, self.order).to(self.table)
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """``x`` (B, T, D) + the rows of ``positions`` (B or 1, T); ``end``, where given, is above all of them."""
+        """Adds the rows of ``positions`` (B or 1, T) to ``x`` (B, T, D); ``end``, if given, is above all positions."""
         length = int(positions.max()) + 1 if end is None else end
         if length + self.offset > self.table.size(0):
             self.extend(2 * length)
@@ -135,7 +135,7 @@ class Learned(PositionScheme):
         self.table = nn.Embedding(length + offset, dim)
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """``x`` (B, T, D) + the rows of ``positions`` (B or 1, T); a position past the last is an error."""
+        """Adds the rows of ``positions`` (B or 1, T) to ``x`` (B, T, D); a position past the last is an error."""
         try:
             return x + self.table(positions + self.offset)
         except IndexError:
@@ -169,14 +169,14 @@ class Rotary(PositionScheme):
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        """Moves the frequencies, but never rounds them: bfloat16 would rotate position 1,000 by another angle."""
+        """Moves the frequencies without rounding: bfloat16 would rotate position 1,000 by another angle."""
         exact = self.frequencies
         super()._apply(fn, recurse)
         self.frequencies = exact.to(self.frequencies.device)
         return self
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
-        """Tables for ``queries`` (B or 1, T): new keys have the same positions, cached keys were rotated before."""
+        """Returns tables for ``queries`` (B or 1, T): new keys have the same positions, cached ones are rotated."""
         angle = queries[:, None, :, None].float() * self.frequencies.float()  # (B, 1, T, E / 2)
         return Rotation(angle.cos() * self.magnitude, angle.sin() * self.magnitude)
 
@@ -240,7 +240,7 @@ class Alibi(PositionScheme):
         self.slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
-        """The bias (B or 1, H, T, S)."""
+        """Returns the bias (B or 1, H, T, S)."""
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
         return PositionBias(-torch.tensor(self.slopes, device=queries.device)[:, None, None] * distance)
 
@@ -263,7 +263,7 @@ class Relative(PositionScheme):
         self.table = nn.Embedding(buckets, heads)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of key position − query position."""
+        """Returns the bucket of key position − query position."""
         first: Tensor | int = 0
         if self.both_ways:  # the upper half of the buckets is for keys after the query
             buckets = self.table.num_embeddings // 2
@@ -277,13 +277,13 @@ class Relative(PositionScheme):
         return first + torch.where(length < exact, length, logarithmic)
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
-        """The bias (B or 1, H, T, S)."""
+        """Returns the bias (B or 1, H, T, S)."""
         distance = keys[:, None, :] - queries[:, :, None]
         return PositionBias(self.table(self.bucket(distance)).permute(0, 3, 1, 2))
 
 
 def position_of(config: StackConfig) -> PositionScheme:
-    """The module for a stack's position scheme."""
+    """Returns the module of a stack's position scheme."""
     head_dim = config.head_dim or config.dim // config.heads
     return _BUILDERS[type(config.position)](config, config.position, head_dim)
 

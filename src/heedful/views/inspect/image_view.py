@@ -62,9 +62,9 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
             f"{count:,} weights of {config.patches.tokens:,} tokens do not fit one page; take --view matrix with "
             "--layers and --heads"
         )
-    with torch.no_grad(), record(model, "attention.pattern") as seen:
+    with torch.no_grad(), record(model, "attention.pattern") as recorded:
         probabilities = model(pixels).float().softmax(-1)[0]
-    patterns = [seen[f"encoder.block.{layer}.attention.pattern"] for layer in range(stack.depth)]
+    patterns = [recorded[f"encoder.block.{layer}.attention.pattern"] for layer in range(stack.depth)]
     rolled_out = rollout(patterns)
     overlay = class_token_overlay(rolled_out, cells) if prefix else rolled_out.mean(1).unflatten(-1, cells)
     layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))

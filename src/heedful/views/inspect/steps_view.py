@@ -75,7 +75,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
     if "max_new_tokens" not in options and "max_length" not in options:
         options |= _default_length(model.config, ids)
     all_paths = [path for layer_paths in paths.values() for path in layer_paths]
-    with record(model, all_paths, heads=heads) as seen:
+    with record(model, all_paths, heads=heads) as recorded:
         output = decode(model, row_of(opened, ids), defaults=model.generation, tokenizer=opened.target, **options)
     row = output.ids[0, : int(output.lengths[0])].tolist()
     begin = 1 if has_encoder else len(ids)  # the first generated token: after the start token, or after the prompt
@@ -91,7 +91,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
             f"decoder {name}" if has_encoder and name == "self-attention" else name,
             generated_pieces,
             source if name == "cross-attention" else row_pieces,
-            torch.stack([seen[path][0, :, : len(generated)] for path in layer_paths]).float().cpu().numpy(),
+            torch.stack([recorded[path][0, :, : len(generated)] for path in layer_paths]).float().cpu().numpy(),
             layers,
             heads,
         )
