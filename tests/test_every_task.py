@@ -24,7 +24,7 @@ from heedful.settings import RunSettings
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
 from heedful.training.resolve import with_recipe
-from heedful.verify.run_comparison import TIMED, compared
+from heedful.verify.run_comparison import TIMED
 from tolerances import approx
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
@@ -205,7 +205,7 @@ def test_a_run_that_broke_off_anywhere_ends_the_same(
             patched.setattr(place, name, breaking)
             assert cli.main(again) == 2
     assert cli.main(again) == 0
-    findings = compared(whole, tmp_path / "whole")
+    findings = compare_runs(whole, tmp_path / "whole")
     assert [(one.name, one.reason) for one in findings if one.verdict == "off"] == []
     held = {one.name for one in findings if one.verdict == "ok"}
     assert held >= {"last weights", "best weights", "checkpoint", "losses", "files"}
