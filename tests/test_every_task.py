@@ -24,7 +24,7 @@ from heedful.settings import RunSettings
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
 from heedful.training.resolve import with_recipe
-from heedful.verify.run_comparison import TIMED
+from heedful.verify.run_comparison import TIMED, compare_runs
 from tolerances import approx
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--training.log-every=1"]
