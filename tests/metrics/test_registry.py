@@ -55,8 +55,8 @@ def test_a_new_metric_in_one_file_is_known_to_figures_comparison_and_watch(
         log = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / "metrics.jsonl").write_text(log, encoding="utf-8")
         run = WatchedRun(tmp_path, "run")
-        run.look()
-        assert run.told(0.0)["best"] == {"metric": own.label, "value": 20.0, "step": 2}
+        run.update()
+        assert run.as_dict(0.0)["best"] == {"metric": own.label, "value": 20.0, "step": 2}
     finally:
         registered.cache_clear()
 

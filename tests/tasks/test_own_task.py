@@ -147,8 +147,8 @@ def test_it_trains_resumes_evaluates_compares_and_predicts(tmp_path: Path) -> No
     assert [answer["output"] for answer in pipe(["12", "345"])] == [pipe(text)["output"] for text in ("12", "345")]
 
     watched = WatchedRun(run, "run")
-    watched.look()
-    assert watched.told(0.0)["best"]["metric"] == "right"
+    watched.update()
+    assert watched.as_dict(0.0)["best"]["metric"] == "right"
 
 
 def test_settings_of_other_tasks_are_refused_for_it(tmp_path: Path) -> None:
