@@ -15,13 +15,13 @@ from heedful.util import files
 from heedful.util.files import write
 
 MODULES = "modules.json"
-KNOWN = ("Transformer", "Pooling", "Normalize")  # in this order; the last is optional
-MODES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
-OLDER = "pooling_mode_"  # prefix of older keys, one a kind, true or false: "pooling_mode_mean_tokens"
-KEYS: dict[Pooling, str] = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
-SINCE = "last"  # older releases refuse its key: it is written only if it is true
-TYPE = "sentence_transformers.models."
-READING, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+MODULE_KINDS = ("Transformer", "Pooling", "Normalize")  # in this order; the last is optional
+POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+OLDER_PREFIX = "pooling_mode_"  # prefix of older keys, one a kind, true or false: "pooling_mode_mean_tokens"
+OLDER_KEYS: dict[Pooling, str] = {"first": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
+NEWER = "last"  # older releases refuse its key: it is written only if it is true
+TYPE_PREFIX = "sentence_transformers.models."
+TEXT_CONFIG, PROMPT_CONFIG = "sentence_bert_config.json", "config_sentence_transformers.json"
 
 
 class TextPreparation(NamedTuple):
@@ -43,53 +43,61 @@ def pooled_head(folder: Path) -> PooledHead | None:
         return None
     modules = _modules(path)
     kinds = tuple(str(module.get("type", "")).rpartition(".")[2] for module in modules)
-    if kinds not in (KNOWN, KNOWN[:2]):
-        raise HeedfulError(f"{path} names {', '.join(kinds) or 'nothing'}; only {', '.join(KNOWN)} are supported")
+    if kinds not in (MODULE_KINDS, MODULE_KINDS[:2]):
+        raise HeedfulError(
+            f"{path} names {', '.join(kinds) or 'nothing'}; only {', '.join(MODULE_KINDS)} are supported"
+        )
     inner = Path(str(modules[1].get("path", "")))
     if inner.is_absolute() or ".." in inner.parts:
         raise HeedfulError(f"{path} names the path {str(inner)!r}, which leaves the folder; download it again")
     config = folder / inner / "config.json"
     settings = read_json(config)
-    true_keys = [key.removeprefix(OLDER) for key, value in settings.items() if key.startswith(OLDER) and value]
+    true_keys = [
+        key.removeprefix(OLDER_PREFIX) for key, value in settings.items() if key.startswith(OLDER_PREFIX) and value
+    ]
     older = [name.removesuffix("_tokens").removesuffix("_token") for name in true_keys]
     mode = settings.get("pooling_mode", older[0] if len(older) == 1 else older)
-    if not isinstance(mode, str) or mode not in MODES:
-        raise HeedfulError(f"{config} pools by {mode!r}; only one of {', '.join(MODES)} is supported")
-    return PooledHead(pooling=MODES[mode], normalise=len(kinds) == len(KNOWN))
+    if not isinstance(mode, str) or mode not in POOLINGS:
+        raise HeedfulError(f"{config} pools by {mode!r}; only one of {', '.join(POOLINGS)} is supported")
+    return PooledHead(pooling=POOLINGS[mode], normalise=len(kinds) == len(MODULE_KINDS))
 
 
 def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
     """Returns the files that ``pooled_head`` reads, JSON by path, for a head without a dense layer of width ``dim``."""
-    kinds = KNOWN if head.normalise else KNOWN[:2]
+    kinds = MODULE_KINDS if head.normalise else MODULE_KINDS[:2]
     modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": TYPE + kind}
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": TYPE_PREFIX + kind}
         for i, kind in enumerate(kinds)
     ]
-    modes = {OLDER + key: kind == head.pooling for kind, key in KEYS.items() if kind != SINCE or head.pooling == SINCE}
-    modes[OLDER + "mean_sqrt_len_tokens"] = False
+    modes = {
+        OLDER_PREFIX + key: kind == head.pooling
+        for kind, key in OLDER_KEYS.items()
+        if kind != NEWER or head.pooling == NEWER
+    }
+    modes[OLDER_PREFIX + "mean_sqrt_len_tokens"] = False
     return {MODULES: modules, "1_Pooling/config.json": {"word_embedding_dimension": dim, **modes}}
 
 
 def read_text_preparation(folder: Path) -> TextPreparation:
     """Reads a folder's text preparation; raises ``HeedfulError`` for invalid values."""
-    settings = read_json(folder / READING) if (folder / READING).exists() else {}
+    settings = read_json(folder / TEXT_CONFIG) if (folder / TEXT_CONFIG).exists() else {}
     longest = settings.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 1):
-        raise HeedfulError(f"{folder / READING}: max_seq_length is {longest!r}; write a whole number above 0")
-    prompt_config = read_json(folder / PROMPTS) if (folder / PROMPTS).exists() else {}
+        raise HeedfulError(f"{folder / TEXT_CONFIG}: max_seq_length is {longest!r}; write a whole number above 0")
+    prompt_config = read_json(folder / PROMPT_CONFIG) if (folder / PROMPT_CONFIG).exists() else {}
     name, prompts = prompt_config.get("default_prompt_name"), prompt_config.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):
-        raise HeedfulError(f"{folder / PROMPTS}: the default prompt {name!r} is missing; add it to its prompts")
+        raise HeedfulError(f"{folder / PROMPT_CONFIG}: the default prompt {name!r} is missing; add it to its prompts")
     return TextPreparation(longest, bool(settings.get("do_lower_case")), "" if name is None else prompts[name])
 
 
 def write_text_preparation(folder: Path, preparation: TextPreparation) -> None:
     """Writes the files that ``read_text_preparation`` reads."""
     settings = {"max_seq_length": preparation.longest, "do_lower_case": preparation.lowercase}
-    write(folder / READING, to_json(settings))
+    write(folder / TEXT_CONFIG, to_json(settings))
     if preparation.prompt:
         prompts = {"prompts": {"default": preparation.prompt}, "default_prompt_name": "default"}
-        write(folder / PROMPTS, to_json(prompts))
+        write(folder / PROMPT_CONFIG, to_json(prompts))
 
 
 def repool(model: Model, head: PooledHead) -> None:

@@ -10,13 +10,13 @@ from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES
 from heedful.inspection.eval_mode import evaluating
 from heedful.views.inspect.catalogue import OPTIONS
-from heedful.views.inspect.opened_model import Named, open_model
+from heedful.views.inspect.opened_model import ModelSource, open_model
 from heedful.views.inspect.request import Request, check_view
 from heedful.views.inspect.result import InspectionResult
 
 
 def inspect(
-    model: Named,
+    model: ModelSource,
     input: Any = None,
     *,
     target: str | None = None,
@@ -68,7 +68,7 @@ def inspect(
     return run_request(model, request, device)
 
 
-def run_request(model: Named, request: Request, device: str | None = None) -> InspectionResult:
+def run_request(model: ModelSource, request: Request, device: str | None = None) -> InspectionResult:
     """Returns the result of a request."""
     opened, request = open_model(model, request, device)
     with evaluating(opened.model):

@@ -21,7 +21,7 @@ from heedful.tasks.published import prefix_of
 from heedful.text import Tokenizer
 from heedful.views.inspect.request import Request, check_request, model_name
 
-Named = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
+ModelSource = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class OpenedModel:
         return "The head is untrained: its predictions mean nothing yet." if self.model.fresh else ""
 
 
-def open_model(model: Named, request: Request, device: str | None = None) -> tuple[OpenedModel, Request]:
+def open_model(model: ModelSource, request: Request, device: str | None = None) -> tuple[OpenedModel, Request]:
     """Returns a model in memory, or loads one from a folder or Hub id, and the checked request.
 
     The request is checked before the weights are read.
@@ -76,7 +76,7 @@ def open_model(model: Named, request: Request, device: str | None = None) -> tup
     return OpenedModel(model=loaded, name=name, **_preparation(loaded, folder)), request
 
 
-def _parts(model: Named) -> tuple[Model | None, str | PathLike[str]]:
+def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
     if isinstance(model, tuple):
         if len(model) != 2 or not isinstance(model[0], Model):
             raise HeedfulError("a model and the folder of its tokenizer go together: (model, folder)")
