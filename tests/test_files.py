@@ -81,14 +81,14 @@ def test_what_is_no_file_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "folder").mkdir()
     (tmp_path / "large").write_text("[]")
     for name, said in (
-        ("folder", "no regular file"),
+        ("folder", "not a regular file"),
         ("none", "No such file"),
         ("a\0b", "null"),
         ("x" * 999, "too long"),
     ):
         with pytest.raises(HeedfulError, match=said):
             read_json(tmp_path / name, "mend it")
-    monkeypatch.setattr("heedful.util.files.LARGEST", 1)
+    monkeypatch.setattr("heedful.util.files.MAX_BYTES", 1)
     with pytest.raises(HeedfulError, match="large has 2 bytes, more than 1; mend it"):
         read_json(tmp_path / "large", "mend it")
 

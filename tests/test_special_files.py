@@ -85,7 +85,7 @@ def test_files_beside_a_tokenizer(run: Path, tmp_path: Path, name: str, kind: st
     """They may be missing, and what stands in their place is not taken for that."""
     shutil.copy(run / "tokenizer.json", tmp_path)
     KINDS[kind](tmp_path / name)
-    with pytest.raises(HeedfulError, match=rf"{name} is no regular file; .*(again|anew)"):
+    with pytest.raises(HeedfulError, match=rf"{name} is not a regular file; .*(again|anew)"):
         Tokenizer.load(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_files_beside_a_tokenizer(run: Path, tmp_path: Path, name: str, kind: st
 @pytest.mark.parametrize("name", ["spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt"])
 def test_files_of_a_published_tokenizer(tmp_path: Path, name: str, kind: str) -> None:
     KINDS[kind](tmp_path / name)
-    with pytest.raises(HeedfulError, match=rf"{name} is no regular file; .*(again|anew)"):
+    with pytest.raises(HeedfulError, match=rf"{name} is not a regular file; .*(again|anew)"):
         Tokenizer.load(tmp_path)
 
 
@@ -102,21 +102,21 @@ def test_the_files_of_two_languages(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     (tmp_path / "vocab.json").write_text("{}")
     KINDS[kind](tmp_path / "source.spm")
-    with pytest.raises(HeedfulError, match=r"source\.spm is no regular file"):
+    with pytest.raises(HeedfulError, match=r"source\.spm is not a regular file"):
         Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_template(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path / chat_template.FILE)
-    with pytest.raises(HeedfulError, match=rf"{chat_template.FILE} is no regular file"):
+    with pytest.raises(HeedfulError, match=rf"{chat_template.FILE} is not a regular file"):
         chat_template.read_template(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_preprocessing_of_images(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path / "preprocessor_config.json")
-    with pytest.raises(HeedfulError, match=r"preprocessor_config\.json is no regular file"):
+    with pytest.raises(HeedfulError, match=r"preprocessor_config\.json is not a regular file"):
         read_preprocessing(tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_files_of_an_adapter(run: Path, tmp_path: Path, name: str, kind: str) ->
     load(tmp_path / "adapter")
     (tmp_path / "adapter" / name).unlink()
     KINDS[kind](tmp_path / "adapter" / name)
-    with pytest.raises(HeedfulError, match=rf"{name} is no regular file; .*(again|anew)"):
+    with pytest.raises(HeedfulError, match=rf"{name} is not a regular file; .*(again|anew)"):
         load(tmp_path / "adapter")
 
 

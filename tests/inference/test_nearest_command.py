@@ -49,7 +49,7 @@ def test_the_text_itself_is_nearest(folder: Path, capsys: pytest.CaptureFixture[
 def test_progress_is_shown_while_texts_are_read(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.util.progress.EVERY", 0.0)
+    monkeypatch.setattr("heedful.util.progress.LINE_SECONDS", 0.0)
     monkeypatch.setattr("heedful.tasks.feature_extraction.EVALUATED", 48)  # several batches
     texts = folder / "twice.txt"
     texts.write_text((folder / "texts.txt").read_text() * 2)

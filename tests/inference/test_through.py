@@ -539,7 +539,7 @@ class Terminal(StringIO):
 
 
 def test_a_log_has_plain_lines_and_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     seen = StringIO()
     with progress.Progress(1000, 100, stream=seen) as shown:
         shown.tick(200)

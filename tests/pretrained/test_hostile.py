@@ -152,7 +152,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
         header(lambda h: h[WTE].update(shape=[16, 11])),
         r"wte.weight is \(16, 11\), the config.*\(11, 16",
     ),
-    "a folder": (lambda f: (f / WHOLE).unlink() or (f / WHOLE).mkdir(), "model.safetensors is no regular file"),
+    "a folder": (lambda f: (f / WHOLE).unlink() or (f / WHOLE).mkdir(), "model.safetensors is not a regular file"),
     # types
     "int8": (lambda f: retyped(f, WTE, torch.int8), "of another type: .*wte.weight is torch.int8, not torch.float32"),
     "uint8": (lambda f: retyped(f, WTE, torch.uint8), "wte.weight is torch.uint8, not torch.float32"),

@@ -387,7 +387,7 @@ def test_the_hub(gpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert torch.equal(load("org/name", revision="v1")(IDS), load(gpt)(IDS))
     assert asked == [("org/name", "v1")]
-    with pytest.raises(heedful.HeedfulError, match=r"no folder org/away here, and the Hub is out of reach") as error:
+    with pytest.raises(heedful.HeedfulError, match=r"no folder org/away here, and the Hub cannot be reached") as error:
         load("org/away")
     assert "\n" not in str(error.value)
 
@@ -396,7 +396,7 @@ def test_offline_mode_is_heard(tmp_path: Path) -> None:
     code = "import heedful.pretrained as c\ntry: c.load('org/name')\nexcept ValueError as e: print(e)"
     away = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": "src", "PATH": ""}
     run = subprocess.run([sys.executable, "-c", code], env=away, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith("no folder org/name here, and the Hub is not asked while HF_HUB_OFFLINE is set")
+    assert run.stdout.startswith("no folder org/name here, and the Hub is not used while HF_HUB_OFFLINE is set")
 
 
 # ---------------------------------------------------------------------------------------------------------- writing

@@ -24,7 +24,7 @@ class Thread(Ranks):
         super().__init__(rank, len(told))
         self.told, self.barrier = told, barrier
 
-    def all(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         self.told[self.rank] = value
         self.barrier.wait(10)
         found = list(self.told)
@@ -40,7 +40,7 @@ def together(size: int, work: Callable[[Thread], Any]) -> list[Any]:
 
 @pytest.mark.parametrize("items", [0, 1, 3, 7, 8])
 @pytest.mark.parametrize(
-    "shared", [among, lambda ranks: Replicated(ranks).measuring(nn.Linear(1, 1))], ids=["among", "an evaluation"]
+    "shared", [among, lambda ranks: Replicated(ranks).evaluating(nn.Linear(1, 1))], ids=["among", "an evaluation"]
 )
 def test_each_computes_its_part_and_is_told_all(
     shared: Callable[[Ranks], AbstractContextManager[None]], items: int

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from heedful import cli
-from heedful.util.ranks import joined
+from heedful.util.ranks import join_ranks
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined():
+    with join_ranks():
         for command in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
             if status := cli.main(command):
                 sys.exit(status)

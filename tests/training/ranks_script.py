@@ -35,7 +35,7 @@ from heedful.training.averages import Polynomial
 from heedful.training.engine import Alone, Replicated, Sharded
 from heedful.training.muon import muon
 from heedful.training.schedule import constant
-from heedful.util.ranks import Ranks, joined
+from heedful.util.ranks import Ranks, join_ranks
 
 ROWS = torch.randint(3, 20, (8, 6), generator=torch.Generator().manual_seed(3))
 ROWS[::3, 4:] = 0  # padding: micro-batches hold unlike numbers of tokens
@@ -177,10 +177,10 @@ def found(ranks: Ranks) -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    with joined() as ranks:
+    with join_ranks() as ranks:
         differences = found(ranks)
-        told = [ranks.sum(ranks.rank, 1), ranks.same("first" if ranks.first else "other")]
-        if ranks.first:
+        told = [ranks.sum(ranks.rank, 1), ranks.broadcast("first" if ranks.is_first else "other")]
+        if ranks.is_first:
             Path(sys.argv[1]).write_text(json.dumps({"differences": differences, "told": told}))
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from heedful import cli
 from heedful.settings import read_toml
 from heedful.training import Checkpoints
-from heedful.util.ranks import gone, is_loss
+from heedful.util.ranks import is_loss, loss_message
 from tolerances import approx
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
@@ -183,7 +183,7 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
     lines = [line for line in err.splitlines() if re.match("heedful(, process [0-9]+)?:", line)]
     assert len(lines) == 1
     assert lines[0].startswith("heedful:" if lost else "heedful, process 1:")
-    assert "another process of the run has gone, at step" in lines[0]
+    assert "another process of the run has ended, at step" in lines[0]
     assert "Traceback" not in err.split("torch/distributed")[0]
     steps = len(losses(out))
     if "the checkpoint of step" in lines[0]:
@@ -202,7 +202,7 @@ def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: P
     """Stopped, it closes nothing: the other one ends after a while, here of six seconds, and keeps what it has."""
     out = tmp_path / "silent"
     code = "from datetime import timedelta; from heedful import cli; from heedful.util import ranks; "
-    code += "ranks.SILENT = timedelta(seconds=6); cli.command()"
+    code += "ranks.TIMEOUT = timedelta(seconds=6); cli.command()"
     command = [sys.executable, "-c", code, *map(str, train(data, out, "--max-steps=4000"))]
     first, second = started(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
@@ -218,7 +218,7 @@ def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: P
         second.communicate()
     (line,) = [line for line in said.splitlines() if line.startswith("heedful:")]
     assert first.returncode == 2, said
-    assert re.search("another process of the run has said nothing for (0.1 minutes|too long), at step", line)
+    assert re.search("another process of the run has not responded for (0.1 minutes|too long), at step", line)
     assert "Traceback" not in said
     assert f"the checkpoint of step {Checkpoints(out).load()['numbers']['step']:,} is in {out}" in line
 
@@ -228,17 +228,20 @@ def test_a_process_that_is_silent_is_not_waited_for_long(data: Path, tmp_path: P
     [
         (
             "[gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
-            "nothing for 30 min",
+            "not responded for 30 min",
         ),
-        ("WorkNCCL(SeqNum=7, Timeout(ms)=600000) ran for 600014 milliseconds before timing out", "nothing for 10 min"),
-        ("Application timeout caused pair closure", "nothing for too long"),
-        ("[gloo/pair.cc:524] Read error [127.0.0.1]:27182: Connection reset by peer", "has gone"),
+        (
+            "WorkNCCL(SeqNum=7, Timeout(ms)=600000) ran for 600014 milliseconds before timing out",
+            "not responded for 10 min",
+        ),
+        ("Application timeout caused pair closure", "not responded for too long"),
+        ("[gloo/pair.cc:524] Read error [127.0.0.1]:27182: Connection reset by peer", "has ended"),
     ],
 )
 def test_silence_is_told_from_a_loss(error: str, told: str) -> None:
     lost = RuntimeError("x" * 200 + error)
     assert is_loss(lost)
-    assert told in gone(lost)
+    assert told in loss_message(lost)
 
 
 def child(parent: int, rank: str) -> int:

@@ -146,10 +146,10 @@ class Second(Ranks):
     def sum(self, *numbers):
         return list(numbers)
 
-    def summed(self, tensor):
+    def all_reduce(self, tensor):
         return tensor
 
-    def same(self, value=None):
+    def broadcast(self, value=None):
         return value
 
 
@@ -160,7 +160,7 @@ def test_where_the_first_goes_in_a_step_another_writes_the_step_before(toy, tmp_
             raise RuntimeError("gloo: Connection closed by peer")
 
     loop = toy.loop(tmp_path, at=gone, engine=Alone(Second()), save_every=saved or 50)
-    with pytest.raises(HeedfulError, match=r"gone, at step 4; the checkpoint of step 3 is in .*checkpoint\.pt"):
+    with pytest.raises(HeedfulError, match=r"has ended, at step 4; the checkpoint of step 3 is in .*checkpoint\.pt"):
         loop.fit()
     state = Checkpoints(tmp_path).load()
     assert state["numbers"]["step"] == 3
@@ -195,7 +195,7 @@ def test_only_shares_whose_writing_ended_are_said_to_be_there(toy, tmp_path, end
         write(state)
 
     loop.saving.checkpoints._write = some
-    with pytest.raises(HeedfulError, match=r"gone, at step \d+; ") as told:
+    with pytest.raises(HeedfulError, match=r"has ended, at step \d+; ") as told:
         loop.fit()
     assert ("the checkpoint of step 3 is in" in str(told.value)) == bool(ended)
     assert "checkpoint of step 6" not in str(told.value)
@@ -217,7 +217,7 @@ def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):
     def gone():
         raise RuntimeError("gloo: Connection closed by peer")
 
-    with pytest.raises(HeedfulError, match="gone, at step 5; its own line") as error:
+    with pytest.raises(HeedfulError, match="has ended, at step 5; see its own error line") as error:
         toy.loop(tmp_path, engine=Alone(Second()), evaluate=gone).fit()
     assert "checkpoint" not in str(error.value)
     assert Checkpoints(tmp_path).load() is None, "the first may not have kept the best weights"

@@ -93,13 +93,13 @@ class Torn(Ranks):
         super().__init__(0, 2)
         self.other = other
 
-    def aside(self):
+    def with_new_group(self):
         return self
 
-    def same(self, value=None):
+    def broadcast(self, value=None):
         return value
 
-    def all(self, value):
+    def gather(self, value):
         return [value, self.other]
 
 

@@ -20,7 +20,7 @@ from heedful.metrics.intervals import caveats, intervals
 from heedful.settings import RunSettings
 from heedful.tasks.run_data import columns_in_card, equality_rule, stripped_prefix, train_and_validation_rows
 from heedful.tasks.task import Measured
-from heedful.util.ranks import joined, own_device
+from heedful.util.ranks import join_ranks, own_device
 from heedful.util.sharding import among
 
 
@@ -63,10 +63,10 @@ def evaluate(
         others, ``"metrics_others"``, their metrics (``heedful.evaluation.trained_on``).
     """
     check_split(split)
-    with joined() as ranks, among(ranks):
+    with join_ranks() as ranks, among(ranks):
         if ranks.size > 1 and STDIN in data:
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
-        if not ranks.first:
+        if not ranks.is_first:
             say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.check_options(decoding or {})
@@ -78,7 +78,7 @@ def evaluate(
             say(line)
         extra: dict[str, Any] = {}
         if baseline or baseline_train is not None:  # before the model, so that an error costs no evaluation
-            extra["baseline"] = ranks.led(lambda: _baseline(pipe, encoded.rows, columns, baseline_train))
+            extra["baseline"] = ranks.run_on_first(lambda: _baseline(pipe, encoded.rows, columns, baseline_train))
         began = time.monotonic()
         pipe.model.eval()
         measured = pipe.task.measure(pipe.model, encoded.examples, encoded.rows, **options)

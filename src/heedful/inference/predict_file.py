@@ -25,7 +25,7 @@ from heedful.pretrained.folder import find
 from heedful.tasks.run_data import columns_in_card, stripped_prefix
 from heedful.tasks.task import Prediction
 from heedful.util.progress import Progress
-from heedful.util.ranks import Ranks, joined, own_device
+from heedful.util.ranks import Ranks, join_ranks, own_device
 from heedful.util.sharding import among
 from heedful.util.values import to_json
 
@@ -80,10 +80,10 @@ def predict(
         ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: the number of inputs, and how many of them an
         earlier call had predicted.
     """
-    with joined() as ranks, among(ranks), ExitStack() as stack:
+    with join_ranks() as ranks, among(ranks), ExitStack() as stack:
         if ranks.size > 1 and source == STDIN:
             raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
-        if not ranks.first:
+        if not ranks.is_first:
             quiet, show = True, _discard
         start = time.monotonic()
         as_json = is_json(out, as_json)
@@ -200,7 +200,7 @@ def _output(
             raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
         return file.done, file.values["seed"]
 
-    done, seed = ranks.led(begin)
+    done, seed = ranks.run_on_first(begin)
     decoding = {} if seed is None else {"decoding": replace(resolved["decoding"], seed=seed)}
     return file, done, {**resolved, **decoding}
 

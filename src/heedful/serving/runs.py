@@ -178,7 +178,7 @@ class WatchedRun:
             self._reset(() if self._settings is None else main_metrics(self._settings.task))
         status = (self.path / LOG).stat()
         if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block until something writes into it
-            raise HeedfulError(f"{self.path / LOG} is no regular file; remove it")
+            raise HeedfulError(f"{self.path / LOG} is not a regular file; remove it")
         file = status.st_ino, status.st_size, status.st_mtime_ns
         if file == self._file:
             return False

@@ -59,7 +59,7 @@ class Clock:
 
     def update(self, ranks: Ranks, steps: int, epochs: float) -> str | None:
         """Updates the progress on all ranks; returns the limit that is met, or None."""
-        first = (self.seconds, self._reserved(steps)) if ranks.first else (0.0, 0.0)
+        first = (self.seconds, self._reserved(steps)) if ranks.is_first else (0.0, 0.0)
         self.seconds, reserved = ranks.sum(*first)
         self.updated = self.seconds
         self.progress = self.limits.progress(steps=steps, epochs=epochs, seconds=self.seconds)

@@ -38,7 +38,7 @@ class Alone:
     @property
     def writes(self) -> bool:
         """True if this rank writes a checkpoint or a part of it."""
-        return self.needs_all or self.ranks.first
+        return self.needs_all or self.ranks.is_first
 
     def wrap(self, model: nn.Module, objective: Objective) -> Objective:
         """Returns the objective to call in training; call this before the optimiser is created."""
@@ -58,7 +58,7 @@ class Alone:
 
     def whole(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Context that gives the model with whole weights on rank 0, and None on the others."""
-        return nullcontext(model if self.ranks.first else None)
+        return nullcontext(model if self.ranks.is_first else None)
 
     def state(self, model: nn.Module, optimiser: Any) -> dict[str, Any]:
         """Returns the state of model and optimiser for a checkpoint, without frozen parameters."""
@@ -129,7 +129,7 @@ class Sharded(Alone):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        if self.ranks.first:
+        if self.ranks.is_first:
             self._whole_model = copy.deepcopy(model).cpu()  # weights are gathered into it for writing
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.ranks.size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()

@@ -29,7 +29,7 @@ def finish(
     run: Run, loop: Loop, validation: Validation, outcome: Outcome, say: Say, draw: Draw | None
 ) -> dict[str, Any]:
     """Writes the last weights and the verdict, describes the run, and returns its result."""
-    settings, task, out, first = run.settings, run.task, run.out, loop.engine.ranks.first
+    settings, task, out, first = run.settings, run.task, run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
     if first and validation.best is None and outcome.best is not None:
         validation.measure_folder(out)  # the best weights were saved before the run was resumed

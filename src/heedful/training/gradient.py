@@ -77,7 +77,7 @@ class Gradient:
         """Returns where NaN or infinity first appears (:func:`heedful.training.guard.locate_nonfinite`); all ranks."""
         forwards = [partial(self._loss, micro_batches.step, *numbered) for numbered in self._parts(micro_batches)]
         return locate_nonfinite(
-            self.model, forwards, lambda origin: next(filter(None, self.engine.ranks.all(origin)), "")
+            self.model, forwards, lambda origin: next(filter(None, self.engine.ranks.gather(origin)), "")
         )
 
     def _backward(self, micro_batches: MicroBatches) -> Tensor | None:

@@ -24,7 +24,7 @@ from heedful.training.guard import GradientLimits, largest_gradient, spike_ratio
 from heedful.training.log import LogWindow
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimiser, Outcome, Saving, Steps
 from heedful.training.schedule import Limits, Schedule
-from heedful.util.ranks import gone, is_loss
+from heedful.util.ranks import is_loss, loss_message
 from heedful.util.sharding import followed
 
 MIN_SECONDS = 60.0  # between two checkpoints at ends of epochs
@@ -186,7 +186,7 @@ class Loop:
         factor = self.schedule(counters.step + 1, self._clock.progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        loss = ranks.summed(self._gradient.compute(micro_batches))
+        loss = ranks.all_reduce(self._gradient.compute(micro_batches))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
         if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
             raise self._not_finite(
@@ -236,7 +236,7 @@ class Loop:
             f"the {name} is {value} at step {step}{place}{self._newest_checkpoint()}; {remedies}"
             + ("" if origin else "; --training.log-every=1 names the module where it begins")
         )
-        return self.engine.ranks.alike(error)
+        return self.engine.ranks.shared_error(error)
 
     def _read_losses(self) -> None:
         """Reads and checks the losses of the last steps; the one place that waits for the device."""
@@ -285,7 +285,7 @@ class Loop:
     def _evaluated(self, evaluation: Evaluation, interrupts: Interrupts) -> dict[str, float] | None:
         """Evaluates on all ranks. One process can be interrupted at once; several end the evaluation first."""
         ranks = self.engine.ranks
-        share, started = ranks.same(self._clock.evaluation_share()), time.monotonic()
+        share, started = ranks.broadcast(self._clock.evaluation_share()), time.monotonic()
         if share < 1:
             self.logging.log.note(
                 f"! step {self.step:,}: --max-minutes has time for {share:.0%} of the evaluation and evaluates that"
@@ -299,14 +299,14 @@ class Loop:
         if share == 1:
             self._clock.evaluation_seconds = time.monotonic() - started
         own = None if measured is None else {name: float(value) for name, value in measured.items()}
-        metrics: dict[str, float] | None = ranks.same(own)
+        metrics: dict[str, float] | None = ranks.broadcast(own)
         return metrics
 
     def _show_evaluation(self, done: int, total: int) -> None:
         self.logging.log.evaluating(self.step, done, total, self._clock.left())
 
     def _margin(self) -> float:
-        return 0.0 if self.evaluation is None else float(self.engine.ranks.same(self.evaluation.margin()))
+        return 0.0 if self.evaluation is None else float(self.engine.ranks.broadcast(self.evaluation.margin()))
 
     def forget_best(self, saved: Mapping[str, float]) -> bool:
         """Forgets the best weights if the ``saved`` ones have other metrics; returns True if it did."""
@@ -439,14 +439,14 @@ class Loop:
 
         In a step any rank may write in place of rank 0: if that was lost, it had ended the step before.
         """
-        before, first, sharded = self._loader_before, self.engine.ranks.first, self.engine.needs_all
+        before, first, sharded = self._loader_before, self.engine.ranks.is_first, self.engine.needs_all
         if before is not None:
             self.loader.load_state_dict(before)  # the step in flight did not end
         if not sharded and (first or before is not None):
             self._save(rescue=not first)
         with suppress(Exception, SystemExit):  # a write may have failed with the lost rank
             self._wait()
-        return HeedfulError(gone(error, f", at step {self.step + 1:,}{self._newest_checkpoint()}"))
+        return HeedfulError(loss_message(error, f", at step {self.step + 1:,}{self._newest_checkpoint()}"))
 
     def _newest_checkpoint(self) -> str:
         """Names the newest checkpoint, for a message."""

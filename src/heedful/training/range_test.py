@@ -18,7 +18,7 @@ from heedful.training.loop import Loop
 from heedful.training.memory import within_memory
 from heedful.training.run import build_loop, prepare, print_nothing
 from heedful.training.schedule import Limits
-from heedful.util.ranks import joined
+from heedful.util.ranks import join_ranks
 
 LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 100
 SMOOTHING = 4  # steps before and after one over which its loss is averaged
@@ -88,7 +88,7 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         raise HeedfulError("--lr-range-test starts a new run, and --resume continues one; give one of them")
     if settings.training.report:
         raise HeedfulError("--lr-range-test leaves no log to report; leave --training.report out")
-    with joined() as ranks, threads_restored(), TemporaryDirectory() as folder:
+    with join_ranks() as ranks, threads_restored(), TemporaryDirectory() as folder:
         if ranks.size > 1:
             raise HeedfulError("--lr-range-test needs one process; leave torchrun out")
         temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)

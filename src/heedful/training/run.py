@@ -69,7 +69,7 @@ from heedful.training.schedule import Limits, schedule
 from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, plan_run
 from heedful.training.validation import Validation
 from heedful.util.locks import locked
-from heedful.util.ranks import Ranks, joined, own_device
+from heedful.util.ranks import Ranks, join_ranks, own_device
 
 if TYPE_CHECKING:
     from heedful.training.record_attention import AttentionRecorder
@@ -115,17 +115,17 @@ def train(
             folder, or the folder holds a run and neither ``resume`` nor ``overwrite`` is given.
     """
     started = time.monotonic() if started is None else started
-    with joined() as ranks, threads_restored(), ExitStack() as stack:
-        if not ranks.first:
+    with join_ranks() as ranks, threads_restored(), ExitStack() as stack:
+        if not ranks.is_first:
             say, quiet, draw, draw_attention, audit = print_nothing, True, None, None, None
-            ranks.follow()
+            ranks.wait_for_first()
             settings = replace(settings, resume=True, overwrite=False)  # rank 0 has created the folder
-        with ranks.waiting() if ranks.first else nullcontext():
-            if ranks.first and not stack.enter_context(locked(Path(settings.out))):
+        with ranks.while_others_wait() if ranks.is_first else nullcontext():
+            if ranks.is_first and not stack.enter_context(locked(Path(settings.out))):
                 say(f"! the file system of {settings.out} has no locks; start no second run in that folder")
             check_unused(settings)
             run = prepare(settings, ranks, say, started=started, draw_attention=draw_attention, audit=audit)
-        ranks.wait()  # until all have read the data
+        ranks.barrier()  # until all have read the data
         validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder)
         loop = build_loop(run, validation, ranks, quiet, say)
         with deterministic(run.settings.deterministic), within_memory(run.settings.training):
@@ -220,7 +220,7 @@ def prepare(
     ):
         say(line)
 
-    recorder = _recorder(run, draw_attention) if run.settings.training.record_attention and ranks.first else None
+    recorder = _recorder(run, draw_attention) if run.settings.training.record_attention and ranks.is_first else None
     run = replace(run, card=card_of(task, train.rows, run.settings, rows.mapping, same), recorder=recorder)
     _write_first_files(run)
     return run
@@ -230,7 +230,7 @@ def _given_settings(given: RunSettings, ranks: Ranks, say: Say) -> tuple[type[Ta
     """Returns the task's class, and the settings as given: on the command line, by the resumed run, by the recipe."""
     check_overwrite(given)
     if given.resume:
-        given = resumed_settings(given, say, tidy=ranks.first)
+        given = resumed_settings(given, say, tidy=ranks.is_first)
     given = replace(given, seed=given.seed or 0)
     if given.deterministic:
         fixed_workspace()
@@ -384,7 +384,7 @@ def _objective(run: Run, engine: Alone) -> Objective:
 def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: Say) -> Saving:
     """Returns where and when checkpoints are written; ``state`` returns the loop's state."""
     settings, ranks, keep = run.settings, engine.ranks, run.settings.training.keep or 1
-    checkpoints = Checkpoints(run.out, keep, warns=ranks.first)
+    checkpoints = Checkpoints(run.out, keep, warns=ranks.is_first)
     if engine.needs_all:
         from heedful.training.sharded import ShardedCheckpoints  # imports torch.distributed.checkpoint: a second
 
@@ -400,7 +400,7 @@ def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: S
 def _logging(run: Run, ranks: Ranks, dtype: torch.dtype, quiet: bool) -> Logging:
     """Returns the log, its reporters and the measure of the machine's peak; on ranks above 0 a log without a file."""
     every = run.settings.training.log_every
-    if not ranks.first:
+    if not ranks.is_first:
         return Logging(log=Log(None, quiet=quiet), every=every)
     settings, model, out = run.settings, run.model, run.out
     flops, passes = flops_of(model), 2 if settings.model.r_drop else 1
@@ -473,9 +473,9 @@ def _save_new_settings(loop: Loop, *, settings: ResolvedSettings, ranks: Ranks, 
     then the next weights that are evaluated become the best.
     """
     out, metrics = Path(settings.out), None
-    if ranks.first:
+    if ranks.is_first:
         is_unchanged = save_resumed_settings(out, settings)
         metrics = None if is_unchanged else read_card(out).get("metrics", {})
-    metrics = ranks.same(metrics)
+    metrics = ranks.broadcast(metrics)
     if metrics is not None and loop.forget_best(metrics):
         say("! the best weights so far were replaced after this checkpoint; those evaluated next are the best")

@@ -43,8 +43,8 @@ class ShardedCheckpoints(Checkpoints):
     """
 
     def __init__(self, folder: str | os.PathLike[str], ranks: Ranks, state: Callable[[], State], keep: int = 1) -> None:
-        super().__init__(folder, keep, warns=ranks.first)
-        self.ranks, self.state = ranks.aside(), state
+        super().__init__(folder, keep, warns=ranks.is_first)
+        self.ranks, self.state = ranks.with_new_group(), state
         self._number = 0  # of the last folder
         _ignore_warning()
 
@@ -64,24 +64,24 @@ class ShardedCheckpoints(Checkpoints):
         self._number += 1
         folder = self.path.parent / f"{SHARDS}-{state['numbers']['step']}-{self._number}"
         with write_errors(folder):
-            if ranks.first:
+            if ranks.is_first:
                 shutil.rmtree(folder, ignore_errors=True)
-            ranks.wait()
+            ranks.barrier()
             try:
                 dcp.save(shards, checkpoint_id=folder, process_group=ranks.group, no_dist=ranks.size == 1)
             except dcp.api.CheckpointException as error:  # raised on all ranks where one fails
-                raise ranks.alike(self._write_error(folder, error)) from None
+                raise ranks.shared_error(self._write_error(folder, error)) from None
         digests = self._digests([path for path in sorted(folder.iterdir()) if self._wrote(path.name)])
-        if ranks.first:
-            with ranks.waiting():
+        if ranks.is_first:
+            with ranks.while_others_wait():
                 super()._write({**rest, SHARDS: folder.name, "number": self._number, DIGESTS: digests})
                 self._prune()
         else:
-            ranks.follow()
+            ranks.wait_for_first()
             self._step = state["numbers"]["step"]
 
     def _candidates(self) -> list[Path]:
-        paths: list[Path] = self.ranks.same(super()._candidates())
+        paths: list[Path] = self.ranks.broadcast(super()._candidates())
         return paths
 
     def size(self) -> int:
@@ -126,7 +126,7 @@ class ShardedCheckpoints(Checkpoints):
             state = super()._read(path)
         except HeedfulError as error:
             own_error = error
-        errors = [error for error in self.ranks.all(own_error) if error]
+        errors = [error for error in self.ranks.gather(own_error) if error]
         if errors:
             raise next((error for error in errors if not isinstance(error, DamagedCheckpoint)), errors[0])
         return state
@@ -136,7 +136,7 @@ class ShardedCheckpoints(Checkpoints):
         try:
             rest = super().load()
         except HeedfulError as error:
-            raise self.ranks.alike(error) from None
+            raise self.ranks.shared_error(error) from None
         if rest is None:
             return None
         folder = self.path.parent / rest.pop(SHARDS)
@@ -146,22 +146,22 @@ class ShardedCheckpoints(Checkpoints):
         try:
             dcp.load(shards, checkpoint_id=folder, process_group=self.ranks.group, no_dist=self.ranks.size == 1)
         except dcp.api.CheckpointException as error:  # raised on all ranks where one fails
-            raise self.ranks.alike(_other_model(folder, error)) from None
+            raise self.ranks.shared_error(_other_model(folder, error)) from None
         except (OSError, RuntimeError, ValueError) as error:
             raise _other_model(folder, error) from None
         return _join({**rest, "optimiser": own["optimiser"]}, shards)
 
     def _wrote(self, name: str) -> bool:
         """Returns True if this rank wrote the shard file; rank 0 writes the index."""
-        return name.startswith(f"__{self.ranks.rank}_") or (self.ranks.first and not name.startswith("__"))
+        return name.startswith(f"__{self.ranks.rank}_") or (self.ranks.is_first and not name.startswith("__"))
 
     def _digests(self, files: Sequence[Path]) -> dict[str, str]:
         """Returns the SHA-256 of the files of all ranks, by name; for an unreadable file, the reason instead."""
-        of_ranks = self.ranks.all(dict(map(_digest, files)))
+        of_ranks = self.ranks.gather(dict(map(_digest, files)))
         return {name: digest for digests in of_ranks for name, digest in digests.items()}
 
     def _write_error(self, folder: Path, error: dcp.api.CheckpointException) -> HeedfulError:
-        if self.ranks.first:
+        if self.ranks.is_first:
             shutil.rmtree(folder, ignore_errors=True)
         return HeedfulError(f"cannot write {folder}: {_reason(error)}; make room, or use another folder")
 

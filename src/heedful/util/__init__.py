@@ -1,6 +1,6 @@
-"""Helpers without a subject of their own.
+"""Helpers that every room may use.
 
 files.py (atomic writes, JSON, TOML), locks.py, downloads.py (the Hub), escaping.py, values.py, ranks.py (distributed),
-sharding.py, machine.py, progress.py, terminal.py. They import ``heedful.errors`` alone of ours; only ``ranks`` needs
-torch.
+sharding.py, machine.py, progress.py, terminal.py. Of the package they import only ``heedful.errors``;
+only ``ranks`` needs torch.
 """

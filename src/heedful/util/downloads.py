@@ -1,7 +1,7 @@
 """Downloads from the Hugging Face Hub, through ``huggingface_hub``, into its cache.
 
-The client's own settings apply: ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, and ``HF_HUB_OFFLINE=1``, with which only
-earlier downloads are found.
+The client's own settings apply: ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, and ``HF_HUB_OFFLINE=1``, which allows only
+earlier downloads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 
 class Refused(Exception):
-    """Refusal of a download; the message continues "the Hub ..."."""
+    """Failed download. The message continues "the Hub ..."."""
 
 
 def fetched(
@@ -34,13 +34,13 @@ def fetched(
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=list(patterns)))
     except GatedRepoError:
-        reason = "asks for a login (hf auth login) that its owners have let in"
+        reason = "requires a login (hf auth login) with access to this repository"
     except RevisionNotFoundError:
-        reason = f"has no revision {revision!r} of it"
+        reason = f"does not have its revision {revision!r}"
     except (RepositoryNotFoundError, HFValidationError):
         reason = "does not know it either" if kind == "model" else "does not know it"
-    except Exception as error:  # of the network, its proxies or the Hub's client
-        reason = f"is out of reach ({type(error).__name__})"
+    except Exception as error:  # of the network, a proxy or the Hub's client
+        reason = f"cannot be reached ({type(error).__name__})"
         if HF_HUB_OFFLINE:
-            reason = "is not asked while HF_HUB_OFFLINE is set (it was not downloaded before)"
+            reason = "is not used while HF_HUB_OFFLINE is set (there is no earlier download)"
     raise Refused(reason)

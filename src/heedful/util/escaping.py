@@ -7,7 +7,7 @@ import re
 INVISIBLE = re.compile(
     "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
-JOINERS = "\u200c\u200d"  # needed inside emoji and Persian words, invisible alone
+JOINERS = "\u200c\u200d"  # needed inside emoji and Persian words, invisible by themselves
 
 
 def visible(text: str) -> str:
@@ -20,8 +20,8 @@ def visible(text: str) -> str:
     >>> visible("  a\\tb"), visible("\\u202egnp.exe")
     ('a␉b', '<U+202E>gnp.exe')
     """
-    shown = pictured(text.strip(" "))
-    return shown if shown.strip() else "␣"
+    escaped = pictured(text.strip(" "))
+    return escaped if escaped.strip() else "␣"
 
 
 def pictured(text: str) -> str:
@@ -32,18 +32,18 @@ def pictured(text: str) -> str:
     """
     if text.isprintable():
         return text
-    shown = INVISIBLE.sub(_number, "".join(map(_picture, text)))
-    return shown if shown.strip(JOINERS) else re.sub(".", _number, shown)
+    escaped = INVISIBLE.sub(_number, "".join(map(_picture, text)))
+    return escaped if escaped.strip(JOINERS) else re.sub(".", _number, escaped)
 
 
-def named(label: str, most: int = 40) -> str:
-    """Returns a label name for display, shortened to ``most`` characters.
+def named(label: str, length: int = 40) -> str:
+    """Returns a label name for display, shortened to ``length`` characters.
 
     >>> named("not\\nsure"), named("a" * 50, 8)
     ('not␊sure', 'aaaaaaa…')
     """
-    shown = pictured(label[: most + 1])
-    return shown if len(label) <= most else shown[: most - 1] + "…"
+    escaped = pictured(label[: length + 1])
+    return escaped if len(label) <= length else escaped[: length - 1] + "…"
 
 
 def _number(match: re.Match[str]) -> str:

@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
 
-LARGEST = 1 << 28  # bytes of a JSON or TOML file that is parsed
-DEEPEST = 100  # levels of nested lists and objects
-WINDOWS = os.name == "nt"  # where an open or memory-mapped file can be neither replaced nor removed
+MAX_BYTES = 1 << 28  # of a JSON or TOML file that is parsed
+MAX_DEPTH = 100  # levels of nested lists and objects
+WINDOWS = os.name == "nt"  # there an open or memory-mapped file can be neither replaced nor removed
 PATIENCE = 2.0  # seconds for which a rename is retried on Windows
-LONGEST = 300  # digits of a whole number: any such number is a finite float
-# Names of temporary files and folders, which a killed process leaves behind. No person names a file so.
+MAX_DIGITS = 300  # of a whole number: every such number is a finite float
+# Names of temporary files and folders, which a killed process leaves behind. Users do not give such names.
 TEMPORARY = re.compile(
     r"\.(.+\.)?\d+-\d+\.part"  # temporary_name
     r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md|bin)\.[a-z0-9_]{8}"  # of earlier versions
@@ -28,7 +28,7 @@ TEMPORARY = re.compile(
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Writes ``content`` to ``path`` atomically, text as UTF-8, and returns the path. Makes a missing folder.
+    """Writes ``content`` to ``path`` atomically, text as UTF-8, and returns the path. Creates a missing folder.
 
     Raises:
         HeedfulError: the file cannot be written, or the disk is full.
@@ -45,14 +45,14 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
 
 @contextmanager
 def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
-    """Yields a new file that replaces ``path`` when the block ends. A block that raises leaves ``path`` as it was.
+    """Yields a new file that replaces ``path`` when the block ends. If the block raises, ``path`` is unchanged.
 
     Args:
-        path: the file to be written.
-        temporary: the name it has until then; ``temporary_path(path)`` by default.
+        path: the file to write.
+        temporary: its name until then; ``temporary_path(path)`` by default.
 
     Raises:
-        OSError: the file cannot be written; ``FileExistsError`` where ``temporary`` exists.
+        OSError: the file cannot be written; ``FileExistsError`` if ``temporary`` exists.
     """
     temporary = temporary_path(path) if temporary is None else temporary
     file = temporary.open("xb+")
@@ -77,7 +77,7 @@ def temporary_name(name: str = "") -> str:
 
 
 def temporary_path(path: Path) -> Path:
-    """Returns an unused path in the same folder for the time in which ``path`` is being written."""
+    """Returns an unused path in the same folder, for use while ``path`` is being written."""
     return path.with_name(temporary_name(path.name))
 
 
@@ -109,9 +109,9 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def check_regular(path: Path, remedy: str) -> None:
-    """Raises ``HeedfulError`` for an existing path that is no regular file: opening a pipe would wait for a writer."""
+    """Raises ``HeedfulError`` for an existing path that is not a regular file; a pipe would wait for a writer."""
     if path.exists() and not path.is_file():
-        raise HeedfulError(f"{path} is no regular file; {remedy}")
+        raise HeedfulError(f"{path} is not a regular file; {remedy}")
 
 
 def read_bytes(path: Path, remedy: str) -> bytes:
@@ -119,9 +119,9 @@ def read_bytes(path: Path, remedy: str) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise HeedfulError(f"{path} is no regular file; {remedy}")
-        if status.st_size > LARGEST:
-            raise HeedfulError(f"{path} has {status.st_size:,} bytes, more than {LARGEST:,}; {remedy}")
+            raise HeedfulError(f"{path} is not a regular file; {remedy}")
+        if status.st_size > MAX_BYTES:
+            raise HeedfulError(f"{path} has {status.st_size:,} bytes, more than {MAX_BYTES:,}; {remedy}")
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: an impossible file name
         if isinstance(error, HeedfulError):
@@ -129,13 +129,13 @@ def read_bytes(path: Path, remedy: str) -> bytes:
         raise HeedfulError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; {remedy}") from None
 
 
-def parse_json(content: str | bytes, where: str | Path, remedy: str) -> Any:
-    """Returns the value that a JSON text holds.
+def parse_json(content: str | bytes, location: str | Path, remedy: str) -> Any:
+    """Returns the value of a JSON text.
 
     Args:
         content: the text, or its bytes in UTF-8.
-        where: the file, or file and line, that the error names.
-        remedy: the end of the error: what the user can do.
+        location: the file, or file and line, for the error.
+        remedy: what the user can do, the end of the error.
 
     Raises:
         HeedfulError: the text is not UTF-8 or not JSON, is nested more than 100 levels deep, or has a whole number of
@@ -148,22 +148,22 @@ def parse_json(content: str | bytes, where: str | Path, remedy: str) -> Any:
         value = json.loads(_text(content), parse_int=_integer)
         _check_depth(value)
     except json.JSONDecodeError as error:
-        where = f"{where}:{error.lineno}" if isinstance(where, Path) else where
-        raise HeedfulError(f"broken JSON in {where}: {error.msg}; {remedy}") from None
+        location = f"{location}:{error.lineno}" if isinstance(location, Path) else location
+        raise HeedfulError(f"broken JSON in {location}: {error.msg}; {remedy}") from None
     except (ValueError, RecursionError) as error:
-        raise HeedfulError(f"cannot read {where}: {_reason(error)}; {remedy}") from None
+        raise HeedfulError(f"cannot read {location}: {_reason(error)}; {remedy}") from None
     return value
 
 
-def parse_toml(content: str | bytes, where: str | Path, remedy: str) -> dict[str, Any]:
-    """Returns the table that a TOML text holds. Raises ``HeedfulError`` like ``parse_json``."""
+def parse_toml(content: str | bytes, location: str | Path, remedy: str) -> dict[str, Any]:
+    """Returns the table of a TOML text. Raises ``HeedfulError`` like ``parse_json``."""
     import tomllib
 
     try:
         values = tomllib.loads(_text(content))
         _check_depth(values)
     except (ValueError, RecursionError) as error:
-        raise HeedfulError(f"{where} is not a TOML file: {_reason(error)}; {remedy}") from None
+        raise HeedfulError(f"{location} is not a TOML file: {_reason(error)}; {remedy}") from None
     return values
 
 
@@ -172,7 +172,7 @@ def _text(content: str | bytes) -> str:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > LONGEST:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
 
@@ -183,17 +183,17 @@ def _check_depth(value: Any) -> None:
     TOML's reader has no hook for integers.
     """
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         items = [item for values in level for item in (values.values() if isinstance(values, dict) else values)]
-        if any(type(item) is int and item.bit_length() > 3 * LONGEST for item in items):
-            raise ValueError(f"a number of more than {LONGEST} digits")
+        if any(type(item) is int and item.bit_length() > 3 * MAX_DIGITS for item in items):
+            raise ValueError(f"a number of more than {MAX_DIGITS} digits")
         level = [item for item in items if isinstance(item, dict | list)]
         if not level:
             return
-    raise ValueError(f"lists and objects are nested more than {DEEPEST} levels deep")
+    raise ValueError(f"lists and objects are nested more than {MAX_DEPTH} levels deep")
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
-        return f"lists and objects are nested more than {DEEPEST} levels deep"
+        return f"lists and objects are nested more than {MAX_DEPTH} levels deep"
     return str(error).partition("\n")[0]

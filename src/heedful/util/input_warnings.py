@@ -1,4 +1,4 @@
-"""Warnings about inputs, with fields: a caller that passes inputs block by block renames and adds them up."""
+"""Warnings about inputs, with fields, so that a caller that passes inputs in blocks can rename and add them."""
 
 from __future__ import annotations
 

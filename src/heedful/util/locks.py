@@ -15,10 +15,10 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.util.files import WINDOWS
 
-LOCK = ".lock"  # in a run's folder while a process writes there; a killed process leaves the file, not the lock
-LOCK_SECONDS = 0.5  # time for which a held lock is retried: ``check_unlocked`` elsewhere holds it for a moment
+LOCK = ".lock"  # in a run folder while a process writes there; a killed process leaves the file, but not the lock
+LOCK_SECONDS = 0.5  # a held lock is retried for this time, since ``check_unlocked`` elsewhere holds it briefly
 HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # errors of operating systems for a held lock
-LOCKED_BYTE = 1 << 30  # Windows locks bytes against reading; this one is far behind the owner's name
+LOCKED_BYTE = 1 << 30  # Windows locks bytes against reading; this one is far after the owner's name
 
 
 def contents(folder: Path) -> list[Path]:
@@ -28,10 +28,10 @@ def contents(folder: Path) -> list[Path]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Locks a folder for this process, and makes a missing one. Yields False if its file system has no locks.
+    """Locks a folder for this process and creates a missing one. Yields False if its file system has no locks.
 
-    The operating system drops the lock with the process, however that ends. The end of the block removes the lock
-    file, and the folders that were made here and are still empty.
+    The operating system releases the lock when the process ends in any way. The end of the block removes the lock file,
+    and the folders that were created here and are still empty.
 
     Raises:
         HeedfulError: another process, or another thread of this one, holds the lock, or the folder cannot be written.
@@ -48,7 +48,7 @@ def locked(folder: Path) -> Iterator[bool]:
         yield descriptor is not None
     finally:
         _release(folder / LOCK, descriptor)
-        with suppress(OSError):  # at the first that is not empty
+        with suppress(OSError):  # stops at the first folder that is not empty
             for path in missing:
                 path.rmdir()
 
@@ -83,7 +83,7 @@ def _acquire(path: Path, seconds: float) -> int | None:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
                 return descriptor
-        except FileNotFoundError:  # its owner removed it between our opening and our locking
+        except FileNotFoundError:  # its owner removed it after it was opened here
             pass
         except BlockingIOError:
             if time.monotonic() > limit:
@@ -100,11 +100,11 @@ def _acquire(path: Path, seconds: float) -> int | None:
 def _release(path: Path, descriptor: int | None) -> None:
     if descriptor is None:
         return
-    if not WINDOWS:  # while the lock is held, so that the file is ours; Windows removes no open file
+    if not WINDOWS:  # while the lock is held, so that the file is this one; Windows cannot remove an open file
         path.unlink(missing_ok=True)
     os.close(descriptor)
     if WINDOWS:
-        with suppress(OSError):  # opened by the next process already
+        with suppress(OSError):  # already opened by the next process
             path.unlink(missing_ok=True)
 
 
@@ -132,10 +132,10 @@ def lock_file(descriptor: int) -> None:
 
 
 def _held(folder: Path) -> str:
-    """The message for a folder that another process has locked."""
+    """Returns the message for a folder that another process has locked."""
     try:
         number, host = (folder / LOCK).read_text(encoding="utf-8").split()
-    except (OSError, ValueError):  # not signed yet
+    except (OSError, ValueError):  # the owner is not written yet
         owner = "another process"
     else:
         owner = f"process {number}" + ("" if host == socket.gethostname() else f" on {host}")

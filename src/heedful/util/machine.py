@@ -1,6 +1,6 @@
-"""Processor, memory and load of the machine. None where the system does not tell.
+"""Processor, memory and load of the machine; None if the system does not report them.
 
-Every call that Linux, macOS and Windows spell differently is made here, and none of it needs torch.
+All calls that differ between Linux, macOS and Windows are here. None needs torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
-LIMITS = (  # of a container, in bytes: control groups of version 2 and 1
+LIMITS = (  # memory of a container in bytes: control groups of version 2 and 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
@@ -34,15 +34,15 @@ class _MemoryStatus(ctypes.Structure):
 
 
 def processor() -> str | None:
-    """Returns the processor's name, "AMD EPYC 9B14" for example."""
+    """Returns the processor's name, such as "AMD EPYC 9B14"."""
     if sys.platform == "darwin":
         try:
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
             return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
         except (OSError, subprocess.SubprocessError):
             return platform.processor() or None
-    found = ENTRY.search(_text(CPUINFO))
-    return found[1].strip() if found else platform.processor() or None
+    match = ENTRY.search(_text(CPUINFO))
+    return match[1].strip() if match else platform.processor() or None
 
 
 def cores() -> int:
@@ -53,7 +53,7 @@ def cores() -> int:
 
 
 def total_memory() -> int | None:
-    """Returns the bytes of memory of the machine, or of the container where its limit is lower."""
+    """Returns the bytes of memory of the machine, or of the container if its limit is lower."""
     limits = [int(text) for text in (_text(path).strip() for path in LIMITS) if text.isdecimal()]
     try:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -63,15 +63,15 @@ def total_memory() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Returns the bytes of memory that programs can still get without swapping; None on macOS, which counts none."""
-    found = AVAILABLE.search(_text(MEMINFO))
-    if found:
-        return int(found[1]) * 1024
+    """Returns the bytes of memory that are available without swapping; None on macOS, which does not report them."""
+    match = AVAILABLE.search(_text(MEMINFO))
+    if match:
+        return int(match[1]) * 1024
     return next((int(status.available) for status in _windows_memory()), None)
 
 
 def load() -> float | None:
-    """Returns the mean number of runnable processes over the last minute; None on Windows, which counts none."""
+    """Returns the mean number of runnable processes over the last minute; None on Windows, which does not report it."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -79,7 +79,7 @@ def load() -> float | None:
 
 
 def _windows_memory() -> list[_MemoryStatus]:
-    """One entry on Windows, none elsewhere."""
+    """Returns one entry on Windows, none elsewhere."""
     library = getattr(ctypes, "windll", None)
     if library is None:
         return []

@@ -10,12 +10,12 @@ from typing import IO, TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-EVERY = 30.0  # seconds between two plain lines
-BAR = 24  # characters of the bar
+LINE_SECONDS = 30.0  # seconds between two plain lines
+BAR_WIDTH = 24  # characters of the bar
 
 
 class Bar:
-    """Progress bar with a text on either side. It is drawn on a terminal only; ``note`` prints lines anywhere.
+    """Progress bar with a text on either side. It is drawn only on a terminal; ``note`` prints lines anywhere.
 
     Args:
         stream: the text stream; None: standard error.
@@ -39,12 +39,12 @@ class Bar:
 
             columns = (
                 TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-                BarColumn(bar_width=BAR),
-                TextColumn("{task.fields[shown]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+                BarColumn(bar_width=BAR_WIDTH),
+                TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             )
             self._progress = Progress(*columns, console=Console(file=self.stream), transient=True)
             self._progress.start()
-            self._progress.add_task("", total=None, shown="")
+            self._progress.add_task("", total=None, text="")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -52,16 +52,16 @@ class Bar:
             self._progress.stop()
             self._progress = None
 
-    def update(self, description: str, shown: str, **numbers: float | None) -> None:
-        """Sets the texts before and after the bar, and its ``completed`` and ``total``; an absent one stays."""
+    def update(self, description: str, text: str, **numbers: float | None) -> None:
+        """Sets the texts before and after the bar, and its ``completed`` and ``total``; absent ones are unchanged."""
         if self._progress is not None:
-            fields: dict[str, Any] = {"description": description, "shown": shown, **numbers}
+            fields: dict[str, Any] = {"description": description, "text": text, **numbers}
             self._progress.update(self._progress.task_ids[0], **fields)
 
     def room(self, *texts: str) -> int:
-        """Returns the width that is left for the text after the bar beside ``texts``."""
+        """Returns the width that is left for the text after the bar, beside ``texts``."""
         assert self._progress is not None
-        return self._progress.console.width - BAR - sum(map(len, texts)) - 2  # spaces between the columns
+        return self._progress.console.width - BAR_WIDTH - sum(map(len, texts)) - 2  # spaces between the columns
 
     def refresh(self) -> None:
         """Draws the bar now."""
@@ -83,7 +83,7 @@ class Progress:
 
     Args:
         total: number of inputs; None: unknown.
-        done: number of inputs that an earlier call finished.
+        done: number of inputs finished by an earlier call.
         quiet: print nothing.
         unit: name of the inputs.
         stream: the text stream; None: standard error.
@@ -104,7 +104,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self.bar.__enter__()
-        self.bar.update("answering", "", total=self.total, completed=self.done_before)
+        self.bar.update("predicting", "", total=self.total, completed=self.done_before)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -115,7 +115,7 @@ class Progress:
         text = self._rate(done)
         if self.bar.active:
             self.bar.update(f"{done:,}", text, completed=done)
-        elif time.monotonic() - self.last_line_time >= EVERY:
+        elif time.monotonic() - self.last_line_time >= LINE_SECONDS:
             self.last_line_time = time.monotonic()
             of = "" if self.total is None else f" of {self.total:,}"
             self.note(f"{done:,}{of} {self.unit}  {text}")

@@ -22,16 +22,16 @@ class Peers(Protocol):
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """Number of ranks."""
 
-    def all(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, by rank."""
 
 
 class _Alone:
     rank, size = 0, 1
 
-    def all(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         return [value]
 
 
@@ -42,8 +42,9 @@ _follower: ContextVar[Callable[[int, int], None] | None] = ContextVar("follower"
 
 @contextmanager
 def among(peers: Peers) -> Iterator[None]:
-    """Makes :func:`each` shard its items over ``peers`` in the block. All ranks must pass the same items, with equal
-    models.
+    """Makes :func:`each` shard its items over ``peers`` in the block.
+
+    All ranks must pass the same items, and have equal models.
     """
     before = _peers.set(peers)
     try:
@@ -63,8 +64,10 @@ def followed(report: Callable[[int, int], None]) -> Iterator[None]:
 
 
 def each(items: Sequence[T], compute: Callable[[T], R]) -> Iterator[tuple[T, R]]:
-    """Yields each item with ``compute(item)``, in order. Of n ranks (:func:`among`) each computes every n-th item;
-    results are pickled and should be on the CPU. A ``HeedfulError`` on one rank is raised on all.
+    """Yields each item with ``compute(item)``, in order.
+
+    With n ranks (:func:`among`), each computes every n-th item. Results are pickled and should be on the CPU. A
+    ``HeedfulError`` on one rank is raised on all.
 
     >>> list(each([1, 2, 3], lambda item: item * item))
     [(1, 1), (2, 4), (3, 9)]
@@ -72,7 +75,7 @@ def each(items: Sequence[T], compute: Callable[[T], R]) -> Iterator[tuple[T, R]]
     peers = _peers.get()
     for first in range(0, len(items), peers.size):
         batch = items[first : first + peers.size]
-        results = peers.all(_computed(compute, batch[peers.rank]) if peers.rank < len(batch) else None)
+        results = peers.gather(_computed(compute, batch[peers.rank]) if peers.rank < len(batch) else None)
         for result in results:
             if isinstance(result, HeedfulError):
                 raise result

@@ -16,11 +16,11 @@ from typing import Any, TextIO
 from heedful.errors import HeedfulError
 from heedful.util.values import to_json
 
-STDIN_BATCH = 64  # lines answered together: enough for a batch, few enough to appear promptly
+STDIN_BATCH = 64  # lines of one list: enough for a batch, few enough for a prompt output
 
 
 def lines(stream: BufferedReader) -> Iterator[list[str]]:
-    """Yields the lines of a stream in lists of at most 64, as soon as they have arrived."""
+    """Yields the lines of a stream in lists of at most 64, as soon as they arrive."""
     rest, number = b"", 0
     while True:
         chunk = stream.read1(1 << 16)  # what has arrived; waits only for the first byte
@@ -35,9 +35,9 @@ def lines(stream: BufferedReader) -> Iterator[list[str]]:
                     texts.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r"))
                 except UnicodeDecodeError as error:
                     yield texts
-                    wrong = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+                    byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
                     raise HeedfulError(
-                        f"standard input:{number}: {wrong} is not UTF-8; convert the text first"
+                        f"standard input:{number}: {byte} is not UTF-8; convert the text first"
                     ) from error
             yield texts
         if not chunk:
@@ -45,7 +45,7 @@ def lines(stream: BufferedReader) -> Iterator[list[str]]:
 
 
 def program() -> str:
-    """Returns the command that runs this program: its name if PATH finds it, else the path it was called by."""
+    """Returns the command that runs this program: its name if it is on PATH, else its path."""
     script = Path(sys.argv[0])
     if script.name != "heedful" or shutil.which("heedful"):
         return "heedful"
@@ -53,8 +53,9 @@ def program() -> str:
 
 
 def say_to(quiet_output: bool) -> Callable[[str], None]:
-    """Returns a function that prints a line at once: to standard output, or to standard error with ``quiet_output``
-    (JSON). A line that cannot be written is lost; the work goes on.
+    """Returns a function that prints a line: to standard output, or to standard error with ``quiet_output`` (JSON).
+
+    Lines that cannot be written are dropped without an error.
     """
     return partial(_say, sys.stderr if quiet_output else sys.stdout)
 

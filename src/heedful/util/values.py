@@ -53,7 +53,7 @@ def check(name: str, value: Any, hint: Any, **bounds: float) -> None:
 
     Args:
         name: name of the option or argument, for the message.
-        value: the value; the numbers of a tuple are checked one by one, and None is in any range.
+        value: the value. The numbers of a tuple are checked one by one; None is within any bounds.
         hint: annotation, as in :func:`fits`.
         bounds: ``above``, ``least``, ``below`` and ``most``.
 
