@@ -6,12 +6,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from heedful.generation.decode import Generated
-from heedful.generation.options import Options
+if TYPE_CHECKING:
+    from heedful.generation.decode import Generated
+    from heedful.generation.options import Options
 
 IGNORED = -100  # label of padding and of tokens without a target, as in PyTorch's cross entropy
 
@@ -42,6 +44,7 @@ def seed_per_prompt(decoding: Options, prompts: Sequence[Sequence[int]]) -> Opti
     A repeated prompt gets a seed of its own, made of the seed and the number of its earlier occurrences. So it draws
     other tokens, whether or not it is in the same batch.
 
+    >>> from heedful.generation.options import Options
     >>> seeds = seed_per_prompt(Options(do_sample=True, seed=5), [[1, 2], [3], [1, 2]]).seed
     >>> seeds[:2], seeds[2] != 5
     ([5, 5], True)
