@@ -1,7 +1,7 @@
 """Published training settings by name, as data. Nothing here imports torch.
 
-A recipe says what its source says. What the source does not do (averaged weights, label smoothing, mixup, stopping
-early, ...) is turned off; what it does not tell is left to the data, as where no recipe is named.
+A recipe has the settings of its source. Methods that the source does not use (averaged weights, label smoothing, mixup,
+early stopping, ...) are off. Settings that the source does not give are inferred from the data, as without a recipe.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Recipe:
     """Training settings and where they were published.
 
     Attributes:
-        task: the task they are for.
+        task: name of the task.
         source: the paper and its table or section.
-        settings: as ``RunSettings.from_dict`` takes them: nested mappings, sections by name.
+        settings: nested mappings, as ``RunSettings.from_dict`` takes them.
     """
 
     task: str
@@ -35,10 +35,10 @@ class Recipe:
 
 
 def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
-    """The paper's own training (Vaswani et al. 2017, sections 5.1, 5.3 and 5.4, table 3).
+    """Returns the training of the original Transformer (Vaswani et al. 2017, sections 5.1, 5.3 and 5.4, table 3).
 
     lr = dim^−½ · min(step^−½, step · 4000^−1½), whose peak, at step 4,000, is (4000 dim)^−½; 25,000 tokens of source
-    and of target a batch; 37,000 shared byte pairs.
+    and of target a batch; a shared vocabulary of 37,000 byte pairs.
     """
     return Recipe(
         task="translation",
@@ -65,7 +65,7 @@ def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
 
 _CONSTANT = Recipe(  # padding is never part of the loss, in any recipe
     task="translation",
-    source="Vaswani et al. 2017, section 5.3, at the constant rate of 1e-4 that tutorials take",
+    source="Vaswani et al. 2017, section 5.3, at the constant rate of 1e-4 that tutorials use",
     settings={
         "preset": "transformer-base",
         "model": {"dropout": 0.1},
@@ -79,10 +79,10 @@ _CONSTANT = Recipe(  # padding is never part of the loss, in any recipe
 
 
 def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Recipe:
-    """nanoGPT's settings for Tiny Shakespeare, by characters: ``rows`` × ``context`` of them a step.
+    """Returns nanoGPT's settings for Tiny Shakespeare: ``rows`` × ``context`` characters a step.
 
-    The presets have its sizes and its dropout. Two things stay ours: the linear maps and norms have biases, and
-    embeddings do not decay.
+    The presets have its sizes and its dropout. Two things differ: linear maps and norms have biases here, and
+    embeddings have no weight decay.
     """
     return Recipe(
         task="text-generation",
@@ -111,24 +111,23 @@ def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Re
 
 
 def shakespeare() -> Recipe:
-    """Found by ``benchmarks/character_model.py``: what the same model learns in the time of nanoGPT's CPU recipe.
+    """Returns the best settings of ``benchmarks/character_model.py`` for the same model, in the time of nanoGPT's.
 
-    Muon, twice the batch, and as many steps as that time holds; wider first weights are the preset's.
+    They use Muon, twice the batch, and as many steps as fit the time; the preset has wider initial weights.
     """
-    theirs = nanogpt("gpt-micro", 64, 24, 850, "benchmarks/character_model.py, in the time of nanogpt-shakespeare-cpu")
-    ours = {"optimiser": "muon", "lr": 6e-3, "warmup": 20, "min_lr_ratio": 0.0}
-    return replace(theirs, settings={**theirs.settings, "training": theirs.settings["training"] | ours})
+    base = nanogpt("gpt-micro", 64, 24, 850, "benchmarks/character_model.py, in the time of nanogpt-shakespeare-cpu")
+    changes = {"optimiser": "muon", "lr": 6e-3, "warmup": 20, "min_lr_ratio": 0.0}
+    return replace(base, settings={**base.settings, "training": base.settings["training"] | changes})
 
 
 # ----------------------------------------------------------------------------------------------------------- vision
 
 
 def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float, dropout: float, clip: float) -> Recipe:
-    """A row of table 3 (Dosovitskiy et al. 2021, appendix B.1): 4,096 images a batch, warm-up of 10,000 steps, 224².
+    """Returns a row of table 3 (Dosovitskiy et al. 2021, appendix B.1): 4,096 images of 224² a batch, warm-up 10,000.
 
-    Adam with β = (0.9, 0.999), section 4.1. Fine-tuning (table 4) is by SGD with momentum, which is not among our
-    optimisers, and so is not here. Neither is the value of the label smoothing that section 4.3 speaks of: the paper
-    does not tell it.
+    Adam has β = (0.9, 0.999), section 4.1. Fine-tuning (table 4) uses SGD with momentum, which Heedful does not have,
+    and is left out. Label smoothing, which section 4.3 mentions, is left out since the paper gives no value.
     """
     return Recipe(
         task="image-classification",
@@ -153,7 +152,7 @@ def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float,
     )
 
 
-# Where the table gives two numbers of epochs (7/14 and 30/90), the longer training stands here.
+# Where the table gives two numbers of epochs (7/14 and 30/90), the recipe is the longer one.
 RECIPES: dict[str, Recipe] = {
     "transformer-base": vaswani("transformer-base", 512, 0.1, 100_000),
     "transformer-big": vaswani("transformer-big", 1024, 0.3, 300_000),
@@ -178,12 +177,12 @@ RECIPES: dict[str, Recipe] = {
 
 
 def names() -> list[str]:
-    """All recipe names."""
+    """Returns all recipe names."""
     return list(RECIPES)
 
 
 def get(name: str) -> Recipe:
-    """The recipe of a name; an unknown name raises ``HeedfulError`` with the nearest.
+    """Returns the recipe of a name; an unknown name raises ``HeedfulError`` with the nearest.
 
     >>> get("transformer-base").settings["training"]["warmup"]
     4000
@@ -194,7 +193,7 @@ def get(name: str) -> Recipe:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every recipe's name, task, preset and source."""
+    """Returns the name, task, preset and source of each recipe."""
     return [
         {"name": name, "task": recipe.task, "preset": recipe.settings["preset"], "source": recipe.source}
         for name, recipe in RECIPES.items()

@@ -1,16 +1,16 @@
 """Training: the loop and the objects that it takes.
 
-- ``run`` puts a training run together for a task; ``resolve`` resolves its settings, ``time_limit`` fits them to
-  ``--max-minutes``, ``report`` writes its lines and metadata;
-- ``loop`` is the loop; ``gradient`` the gradient of one step, ``guard`` its checks, ``memory`` what follows an
-  out-of-memory error; ``loader`` yields whole steps and resumes;
-- ``optimisation`` (AdamW) and ``muon`` update the weights, ``layer_rates`` scales learning rates by depth, ``schedule``
-  has the schedules and limits, ``averages`` averages weights;
-- ``checkpoint`` is the file that a run resumes from (``sharded``: one a rank), ``run_folder`` its folder;
-- ``engine`` runs several processes, ``determinism`` asks for the same bits;
-- ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` other places, ``ceiling`` the share of the
-  machine's peak; ``record_attention`` and ``series`` record attention maps over a run; ``range_test`` tries learning
-  rates.
+- ``run`` trains a model for a task: ``resolve`` resolves its settings, ``time_limit`` fits them to ``--max-minutes``,
+  ``report`` writes its lines and metadata, ``finish`` ends it;
+- ``loop`` is the loop, ``loop_parts`` the objects that it takes; ``gradient`` computes the gradient of a step,
+  ``guard`` checks it, ``memory`` handles out-of-memory errors; ``loader`` yields steps and resumes;
+- ``optimisation`` (AdamW, learning rates by depth) and ``muon`` update the weights, ``schedule`` has schedules and
+  limits, ``averages`` averages weights, ``validation`` evaluates them, ``best_weights`` chooses the best;
+- ``checkpoint`` is the file from which a run resumes (``sharded``: one a rank), ``run_folder`` its folder;
+- ``engine`` runs one or several processes, ``determinism`` makes results repeatable, ``clock`` counts time;
+- ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` send it to other programs, ``ceiling`` measures
+  the share of the machine's peak; ``record_attention`` and ``series`` record attention maps over a run;
+  ``range_test`` tries learning rates.
 
 ``loop`` knows no model and no task; ``run`` and ``record_attention`` do.
 """

@@ -43,13 +43,13 @@ def use_threads(count: int, say: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def deterministic(asked: bool) -> Iterator[None]:
+def deterministic(enabled: bool) -> Iterator[None]:
     """Makes PyTorch use only deterministic algorithms while the block runs; then restores its settings.
 
     On a CPU they mostly do anyway. The switch is the whole process's. What has no such algorithm is a
     :class:`HeedfulError` in place of PyTorch's own words.
     """
-    if not asked:
+    if not enabled:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

@@ -230,10 +230,10 @@ class Loop:
 
     def _not_finite(self, step: int, loss: float, norm: float, origin: str = "") -> BaseException:
         name, value = ("gradient's norm", norm) if math.isfinite(loss) else ("loss", loss)
-        place = f", first in {origin}" if origin else ""
+        where = f", first in {origin}" if origin else ""
         remedies = "lower the learning rate, lengthen the warm-up" + ", or train in fp32" * (self.precision == "bf16")
         error = HeedfulError(
-            f"the {name} is {value} at step {step}{place}{self._newest_checkpoint()}; {remedies}"
+            f"the {name} is {value} at step {step}{where}{self._newest_checkpoint()}; {remedies}"
             + ("" if origin else "; --training.log-every=1 names the module where it begins")
         )
         return self.engine.ranks.shared_error(error)
