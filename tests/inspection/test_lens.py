@@ -267,7 +267,7 @@ def test_compiled() -> None:
     assert torch.equal(
         logit_lens(torch.compile(model, backend="eager"), IDS).probabilities, logit_lens(model, IDS).probabilities
     )
-    with pytest.raises(HeedfulError, match="a Linear is no model of heedful"):
+    with pytest.raises(HeedfulError, match="a Linear is not a model of heedful"):
         logit_lens(torch.nn.Linear(2, 2), IDS)
 
 

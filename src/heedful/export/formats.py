@@ -47,16 +47,16 @@ FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that are set; raises ``HeedfulError`` for invalid ones, before anything is loaded."""
     export_format = lookup(FORMATS, to, "format")
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
+    set_options = {name: value for name, value in options.items() if value is not None}
+    for name in set_options:
         if name not in export_format.options:
             owners = [f"--to {word}" for word, candidate in FORMATS.items() if name in candidate.options]
             raise HeedfulError(
                 f"--{name} has no effect on --to {to}; it belongs to {' and '.join(owners)}; leave it out"
             )
     for name, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
-        if name in given and given[name] not in known:
-            raise HeedfulError(f"unknown {name} {given[name]!r}; {nearest(str(given[name]), known)}")
+        if name in set_options and set_options[name] not in known:
+            raise HeedfulError(f"unknown {name} {set_options[name]!r}; {nearest(str(set_options[name]), known)}")
     if writes_file(to, out):
         check_file_target(out, overwrite)
     elif (extension := Path(out).suffix.lower()) in FILES and not Path(out).expanduser().is_dir():
@@ -64,7 +64,7 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
     else:
         check_target(out, overwrite)
     need(*export_format.needs, format=to)
-    return given
+    return set_options
 
 
 def writes_file(to: str, out: str | Path) -> bool:

@@ -98,7 +98,7 @@ def predict(
         if done:
             progress.note(f"continues after {plural(done, 'prediction')}")
         blocks_of_lines = (
-            [line_of(given, prediction, as_json) for given, prediction in pairs]
+            [line_of(item, prediction, as_json) for item, prediction in pairs]
             for pairs in _predictions(pipe, read(), resolved, done)
         )
         number = _write(blocks_of_lines, file, show if out is None else None, progress, done)
@@ -168,9 +168,9 @@ def _survey(
     if source == STDIN:
         return None, secrets.token_hex()
     count, digest = 0, hashlib.blake2b(digest_size=16)
-    for given in read(say=say):
+    for item in read(say=say):
         count += 1
-        digest.update(input_identity(given).encode("utf-8", "surrogatepass") + b"\n")
+        digest.update(input_identity(item).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
         raise HeedfulError("there is no input in the file; give one with an input a line")
     return count, digest.hexdigest()
@@ -227,14 +227,14 @@ def fingerprint(model: str | Path) -> str:
     return digest.hexdigest()
 
 
-def line_of(given: Input, prediction: Prediction, as_json: bool) -> str:
+def line_of(item: Input, prediction: Prediction, as_json: bool) -> str:
     """Returns a prediction on one line: an object, with the input's id if it has one, or the output alone.
 
     >>> line_of(Input("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
     'b\\\\nc'
     """
     if as_json:
-        return to_json(({} if given.id is None else {"id": given.id}) | prediction.as_dict())
+        return to_json(({} if item.id is None else {"id": item.id}) | prediction.as_dict())
     return one_line(prediction.output)
 
 
@@ -247,8 +247,8 @@ def _predictions(
     """
     options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
     try:
-        for block in blocks(inputs, FIRST, lambda given: size_of(given.input)):
-            block_options = options.of([given.input for given in block])
+        for block in blocks(inputs, FIRST, lambda item: size_of(item.input)):
+            block_options = options.of([item.input for item in block])
             finished = max(0, done - number)
             number += len(block)
             if finished < len(block):
@@ -264,10 +264,10 @@ def _block(
     """Returns the predictions for a block. A blank input of images gets an empty one; a blank text is the task's."""
     if "image" not in pipe.task.input_columns.values():
         return _named(pipe, block, resolved, warnings)
-    images = [given for given in block if not given.blank]
+    images = [item for item in block if not item.blank]
     predictions = iter(_named(pipe, images, resolved, warnings) if images else [])
     return [
-        Prediction("", [] if "top_k" in resolved else "", None) if given.blank else next(predictions) for given in block
+        Prediction("", [] if "top_k" in resolved else "", None) if item.blank else next(predictions) for item in block
     ]
 
 
@@ -277,7 +277,7 @@ def _named(
     """Returns the predictions; an error names the file and line of its input."""
     try:
         with warnings.naming(lambda position: block[position].location):
-            return pipe.answer_block([given.input for given in block], resolved)
+            return pipe.answer_block([item.input for item in block], resolved)
     except HeedfulError as error:
         if isinstance(error.__cause__, InputError):  # it has the name already
             raise

@@ -41,6 +41,6 @@ def unwrap(model: nn.Module) -> Model:
     while not isinstance(model, Model):
         inner = getattr(model, "_orig_mod", getattr(model, "module", None))
         if not isinstance(inner, nn.Module):
-            raise HeedfulError(f"a {type(model).__name__} is no model of heedful; give one, from heedful.create")
+            raise HeedfulError(f"a {type(model).__name__} is not a model of heedful; give one, from heedful.create")
         model = inner
     return model
