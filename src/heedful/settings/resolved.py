@@ -40,7 +40,7 @@ class Resolved(Settings):
         return cls(**values, unset=unset)
 
     def given(self) -> dict[str, Any]:
-        """The options that ``run.toml`` holds, by name."""
+        """Returns the options that ``run.toml`` holds, by name."""
         return {name: value for name, value in super().given().items() if name not in ("unset", *self.unset)}
 
     def to_dict(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Steps(Protocol):
         """Epochs yielded so far; a whole number exactly at the end of one."""
 
     def __next__(self) -> Sequence[Batch]:
-        """The micro-batches of the next optimisation step, of all ranks; each is created on access."""
+        """Returns the micro-batches of the next step, of all ranks; each is created on access."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position in the data."""

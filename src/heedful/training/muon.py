@@ -158,7 +158,7 @@ def muon(
     rates: Mapping[int, float] = MappingProxyType({}),
     dtype: torch.dtype | None = None,
 ) -> CombinedOptimiser | torch.optim.Optimizer:
-    """Muon for the matrices of the model's blocks; AdamW for embeddings, heads and parameters with one dimension.
+    """Returns Muon for the matrices of the model's blocks, and AdamW for all other parameters.
 
     Arguments as of :func:`heedful.training.optimisation.adamw`, ``dtype`` as of ``Muon``.
     """

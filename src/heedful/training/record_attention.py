@@ -142,7 +142,7 @@ class AttentionRecorder:
     # ------------------------------------------------------------------------------------------ inputs and their tokens
 
     def _batch(self, text: str) -> dict[str, Tensor]:
-        """The input as a batch of one."""
+        """Returns the input as a batch of one example."""
         encoded = self.task.encode(Rows([self._row(text)]))
         if len(encoded.examples) != 1 or encoded.lost:
             raise HeedfulError("it is longer than the model's context; give a shorter one")

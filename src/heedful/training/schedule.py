@@ -61,12 +61,12 @@ class Limits:
 
 
 def constant(warmup: int = 0) -> Schedule:
-    """min(1, step / warmup)."""
+    """Returns the constant schedule: min(1, step / warmup)."""
     return lambda step, progress: _rise(step, warmup)
 
 
 def inverse_sqrt(warmup: int = 4000) -> Schedule:
-    """min(step / warmup, √(warmup / step)): 1 at its peak, the step ``warmup``.
+    """Returns the inverse square root schedule: min(step / warmup, √(warmup / step)), 1 at step ``warmup``.
 
     The schedule of Vaswani et al. (2017), section 5.3, whose own peak is (dim · warmup)^−½. It needs no end of the run.
     """
@@ -75,12 +75,14 @@ def inverse_sqrt(warmup: int = 4000) -> Schedule:
 
 
 def linear(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
-    """step / warmup, then 1 − (1 − min_lr_ratio) q, where q is the share done of what follows the warm-up."""
+    """Returns the linear schedule: step / warmup, then 1 − (1 − min_lr_ratio) q, q the share done after the warm-up."""
     return lambda step, progress: _rise(step, warmup) * (1 - (1 - min_lr_ratio) * _after(step, progress, warmup))
 
 
 def cosine(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
-    """step / warmup, then min_lr_ratio + (1 − min_lr_ratio) (1 + cos πq) / 2, q as in :func:`linear`.
+    """Returns the cosine schedule: step / warmup, then min_lr_ratio + (1 − min_lr_ratio) (1 + cos πq) / 2.
+
+    q is the share done after the warm-up.
 
     Loshchilov and Hutter (2017), equation 5, without restarts.
     """
@@ -93,12 +95,12 @@ def cosine(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
 
 
 def wsd(warmup: int = 0, min_lr_ratio: float = 0.0, decay_ratio: float = 0.2) -> Schedule:
-    """Warm-up, stable, decay: step / warmup, then 1, and in the last ``decay_ratio`` of the run 1 − (1 − m) √q.
+    """Returns the warm-up, stable, decay schedule: step / warmup, then 1, and in the last part 1 − (1 − m) √q.
 
-    m is ``min_lr_ratio``, q the share done of that last part. The phases are those of Hu et al. (2024), section 4; the
-    root and the fifth of the run those of Hägele et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the
-    rate does not depend on the length of the run: a run resumed before it under a later limit goes on as if that had
-    always been its limit.
+    The last part is ``decay_ratio`` of the run, m is ``min_lr_ratio``, q the share done of that part. The phases are
+    those of Hu et al. (2024), section 4; the root and the fifth of the run those of Hägele et al. (2024), section 3
+    ("1-sqrt"). Until the decay begins, the rate does not depend on the length of the run: a run resumed before it under
+    a later limit goes on as if that had always been its limit.
     """
 
     def factor(step: int, progress: float | None) -> float:
