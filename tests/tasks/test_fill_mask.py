@@ -356,7 +356,7 @@ def test_around_each_mask_of_a_long_text_is_read(caplog: pytest.LogCaptureFixtur
     assert answer.score == pytest.approx(math.prod(scores), rel=1e-3)
     assert line.replace("<mask>", "and") * 3 in answer.output
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "1 of 2 inputs longer than the 16 tokens that the model reads; so many around each mask were read"
+        "1 of 2 inputs longer than the 16 tokens that the model takes; the tokens around each mask were read"
     ]
 
 

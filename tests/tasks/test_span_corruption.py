@@ -320,10 +320,10 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
     assert answer.fills == [task.source.decode([near[2 : near.index(task.sentinels[1])]])[0].strip()]
     assert answer.output.startswith(f"{line * 3}The")
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "1 of 1 input longer than the 15 tokens that the model reads; so many around the holes were read"
+        "1 of 1 input longer than the 15 tokens that the model takes; the tokens around the spans were read"
     ]
     with pytest.raises(
-        HeedfulError, match=r"^the input has holes \d+ tokens apart, but the model reads 15; fill fewer"
+        HeedfulError, match=r"^the input has spans \d+ tokens apart, but the model takes 15; fill fewer"
     ):
         short.predict(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
 

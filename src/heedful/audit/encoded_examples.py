@@ -69,7 +69,9 @@ def check_tokens(task: Task, encoded: Encoded, most: int = MAX_EXAMPLES) -> Iter
         text += "; train anew with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
         yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
     if without_target:
-        text = f"{plural(len(without_target))}{of} with nothing to learn: every label is masked; look at what is cut"
+        text = (
+            f"{plural(len(without_target))}{of} with nothing to learn: every label is masked; check what is truncated"
+        )
         yield Finding("masked", "warning", len(without_target), text, without_target)
     if step > 1:
         text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were looked at, evenly spread"

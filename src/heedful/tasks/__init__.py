@@ -1,4 +1,4 @@
-"""Tasks: one file and one class each, under the ecosystem's names; base classes and defaults beside them.
+"""Tasks: a file and a class each, under the names of transformers, with their base classes and defaults.
 
 A task says which columns it needs, how a row becomes tensors, the head, the loss, the metrics and the predictions.
 Training, evaluation and prediction are written over ``Task`` (task.py) and know no task's name. A new task is a file
@@ -49,7 +49,7 @@ TASKS = {
     ),
     "text-generation": TaskEntry(
         path="heedful.tasks.text_generation:TextGeneration",
-        summary="a text goes on: books, code, tables of texts",
+        summary="a continuation of a text: books, code, conversations",
         main_metrics=("loss",),
         heads=[("decoder", "language-model")],
     ),
@@ -74,7 +74,7 @@ TASKS = {
     ),
     "summarization": TaskEntry(
         path="heedful.tasks.summarization:Summarization",
-        summary="a long text in few words",
+        summary="a short summary of a long text",
         main_metrics=("rougeL",),
         heads=[("encoder-decoder", "language-model")],
     ),

@@ -142,7 +142,7 @@ class EncoderTask(Task):
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the text; a target of the whole text stands at no token."""
+        """Returns the text. Labels of the whole text are no target of a token."""
         return [input_side("text", batch["ids"][row], batch["mask"][row], self.tokenizer)]
 
     def hide_tokens(self, ids: Tensor, mask: Tensor, random: np.random.Generator | None) -> None:

@@ -438,7 +438,7 @@ def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[
             CountWarning(
                 cut,
                 len(texts),
-                f"longer than the {longest:,} tokens that the model reads; so many around each mask were read",
+                f"longer than the {longest:,} tokens that the model takes; the tokens around each mask were read",
             )
         )
     return blanks

@@ -373,7 +373,7 @@ class SpanCorruption(EncoderDecoderTask):
             if spare < 0:
                 raise InputError(
                     positions[i],
-                    f"has holes {places[-1] - places[0] + 1:,} tokens apart, but the model reads {room:,}; fill fewer "
+                    f"has spans {places[-1] - places[0] + 1:,} tokens apart, but the model takes {room:,}; fill fewer "
                     "at a time",
                     len(inputs),
                 )
@@ -384,7 +384,7 @@ class SpanCorruption(EncoderDecoderTask):
                 CountWarning(
                     cut,
                     len(positions),
-                    f"longer than the {room:,} tokens that the model reads; so many around the holes were read",
+                    f"longer than the {room:,} tokens that the model takes; the tokens around the spans were read",
                 )
             )
         return [self._framed(ids) for ids in sources]

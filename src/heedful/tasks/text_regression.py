@@ -188,7 +188,7 @@ class TextRegression(TextPairTask):
         train_texts, texts = ([" ".join(self.texts_of(row)) for row in part] for part in (train_rows, rows))
         predicted = ridge_text(train_texts, [row.values["label"] for row in train_rows], texts)
         scores = Regression(predicted, [row.values["label"] for row in rows], self.factor)
-        # its loss has no meaning beside the model's: it was not trained by it
+        # without its loss, since it was not trained by the model's loss
         metrics = {name: value for name, value in overall(scores).items() if name != "loss"}
         return Baseline("TF-IDF and ridge regression", metrics, scores)
 
