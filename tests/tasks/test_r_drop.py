@@ -179,7 +179,7 @@ def test_where_nothing_is_dropped_it_is_refused(tmp_path: Path, capsys: pytest.C
     data.write_text("one two\tone\nthree\ttwo three\n" * 9, encoding="utf-8")
     asked = run(data, tmp_path / "out", "--model.r-drop=4", "--max-steps=2")
     assert cli.main([*asked[:-3], "--model.dropout=0", *asked[-2:]]) == 2
-    assert "drops nothing; give --model.dropout" in capsys.readouterr().err
+    assert "has no dropout; give --model.dropout" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert cli.main([*asked[:-3], "--model.dropout=0", asked[-1]]) == 0
     going_on = ["train", "translation", "--train", str(data), "--from", str(tmp_path / "out"), "--max-steps=1"]

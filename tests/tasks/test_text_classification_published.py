@@ -168,7 +168,7 @@ def test_a_model_of_one_output_gives_its_number(name: str, problem: str | None, 
 
 def test_a_model_of_several_numbers_is_refused(tmp_path: Path) -> None:
     published("Bert", tmp_path, problem_type="regression")
-    with pytest.raises(HeedfulError, match="gives 2 numbers, and one is wanted"):
+    with pytest.raises(HeedfulError, match="has 2 outputs, but regression needs one"):
         heedful.pipeline("text-classification", tmp_path)
 
 

@@ -223,7 +223,7 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([("a b", "O O")], r"^set\.conll: the one tag 'O' in 1 sentence; there must be two"),
+        ([("a b", "O O")], r"^set\.conll: only the tag 'O' in 1 sentence; there must be two"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
             r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I- as others have; did you mean '[BI]-PER'\?$",
@@ -241,7 +241,7 @@ def test_tags_that_cannot_be_learned(sentences: list[tuple[str, str]], message: 
 
 def test_a_tag_that_was_not_learned() -> None:
     task, _ = made()
-    with pytest.raises(HeedfulError, match=r"^set\.conll:3: the tag 'B-PRE' of 'b' is none .*; did you mean 'B-PER'\?"):
+    with pytest.raises(HeedfulError, match=r"^set\.conll:3: the model has no tag 'B-PRE' .*; did you mean 'B-PER'\?"):
         task.encode(rows(("a", "O"), ("a b", "O B-PRE")))
     assert task.encode(rows(("a", "I-LOC"))).examples[0].labels == [2]
 
@@ -357,7 +357,7 @@ def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
     assert together[5].output[-1]["end"] == 5 * 300 - 1
     assert task.predict(model, []) == []
     for wrong in (7, ["a", ""], {"text": "a"}, [1]):
-        with pytest.raises(HeedfulError, match=r'asked with a text, a list of words, or \{"words": \[\.\.\.\]\}'):
+        with pytest.raises(HeedfulError, match=r'this model takes a text, a list of words, or \{"words": \[\.\.\.\]\}'):
             task.predict(model, [wrong])
 
 
