@@ -38,7 +38,7 @@ class OnDisk(Mapping[str, str]):
     @property
     @abstractmethod
     def column(self) -> str:
-        """The column of the text."""
+        """Task's column of the text."""
 
     @property
     @abstractmethod
@@ -90,7 +90,7 @@ class FileSlice(OnDisk):
 
     @property
     def column(self) -> str:
-        """The name of the text."""
+        """Task's column of the text."""
         return self._column
 
     @property
@@ -231,7 +231,7 @@ class Document(OnDisk):
 
     @property
     def column(self) -> str:
-        """The name of the text."""
+        """Task's column of the text."""
         return self.table.column
 
     @property

@@ -37,7 +37,7 @@ class TokenizerConfig:
 
     @property
     def tokenizer_type(self) -> TokenizerType | None:
-        """The type of this name, or None if it is unknown."""
+        """Type of this name, or None if it is unknown."""
         return TOKENIZER_TYPES.get(CLASSES.get(self.type_name or "", self.type_name or ""))
 
     def required_type(self, folder: Path, file: str) -> TokenizerType:

@@ -19,7 +19,7 @@ class InputWarning:
     text: str
 
     def __str__(self) -> str:
-        """The message."""
+        """Returns the message."""
         return f"input {self.position} {self.text}"
 
 
@@ -37,5 +37,5 @@ class CountWarning:
     noun: str = "input"
 
     def __str__(self) -> str:
-        """The message."""
+        """Returns the message."""
         return f"{self.count:,} of {plural(self.total, self.noun)} {self.text}"

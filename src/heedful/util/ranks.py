@@ -27,7 +27,7 @@ LOSS_WORDS = ("gloo", GLOO_TIMEOUT, "Connection closed", "Connection reset", "Br
 
 
 class Ranks:
-    """A rank of a distributed run and its collectives; by default the only rank, for which they are trivial.
+    """Rank of a distributed run with its collectives; by default the only rank, for which they are trivial.
 
     Args:
         rank: this process's rank. Rank 0 reads the data first, and alone writes files and prints.

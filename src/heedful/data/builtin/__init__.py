@@ -1,4 +1,4 @@
-"""Built-in data sets, accepted in place of a file: ``builtin:NAME[/ARGUMENT][:SPLIT]``. A file each."""
+"""Built-in data sets, accepted in place of a file: ``builtin:NAME[/ARGUMENT][:SPLIT]``. Each has its own file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heedful.errors import HeedfulError, nearest
 PREFIX = "builtin:"
 SPLITS = ("train", "valid", "test")
 
-# name -> (what makes its rows from the argument and the split, one line for listings)
+# name -> (function that returns its rows for an argument and a split, description for listings)
 _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] = {
     "cldr-dates": (dates.rows, "dates and times written out in two languages, from CLDR; cldr-dates/en-fr by default"),
     "cldr-languages": (languages.rows, "names and phrases from CLDR, and in which of 36 languages each is written"),
@@ -28,23 +28,23 @@ _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] 
 
 
 def names() -> dict[str, str]:
-    """The built-in sets, each with the line that describes it."""
+    """Returns the built-in sets with their descriptions."""
     return {name: description for name, (_, description) in _SETS.items()}
 
 
 def load(source: str, split: str | None = None) -> list[dict[str, Any]]:
-    """The rows of a source string; `split` counts where the string names none, and "train" where neither does.
+    """Returns the rows of a source; its split is the one in the string, else `split`, else "train".
 
     >>> load("builtin:cldr-dates/en-fr:test")[0].keys()
     dict_keys(['source', 'target', 'format', 'exact'])
 
-    Raises `HeedfulError` for an unknown set, argument or split, naming the nearest.
+    Raises `HeedfulError` for an unknown set, argument or split, with the nearest one.
     """
     path, _, named = source.removeprefix(PREFIX).partition(":")
     name, _, argument = path.partition("/")
     if name not in _SETS:
         raise HeedfulError(f"unknown built-in set {name!r}, in {source}; {nearest(name, _SETS)}")
-    part = named or split or "train"
-    if part not in SPLITS:
-        raise HeedfulError(f"unknown split {part!r}, in {source}; {nearest(part, SPLITS)}")
-    return _SETS[name][0](argument or None, part)
+    chosen = named or split or "train"
+    if chosen not in SPLITS:
+        raise HeedfulError(f"unknown split {chosen!r}, in {source}; {nearest(chosen, SPLITS)}")
+    return _SETS[name][0](argument or None, chosen)

@@ -11,13 +11,13 @@ from heedful.errors import HeedfulError
 SHARES = {"test": 20, "valid": 10, "train": 70}  # in percent
 
 
-def rows(argument: str | None, part: str) -> list[dict[str, Any]]:
-    """The rows of one part, "train", "valid" or "test": ``image``, a `LazyImage` (8, 8, 1), and ``label``, "0" to "9".
+def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
+    """Returns the rows of a split: ``image``, a `LazyImage` (8, 8, 1), and ``label``, "0" to "9".
 
-    Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The part follows from a hash of the pixels, so equal
-    images are in one part: 1,260, 152 and 385 rows.
+    Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The split is a function of a hash of the pixels, so equal
+    images are in one split: 1,260, 152 and 385 rows.
 
-    Raises `HeedfulError` for an argument, which this set has none of, and where scikit-learn is not installed.
+    Raises `HeedfulError` for an argument, and if scikit-learn is not installed.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:digits/{argument}; write builtin:digits")
@@ -30,12 +30,12 @@ def rows(argument: str | None, part: str) -> list[dict[str, Any]]:
     return [
         {"image": LazyImage.of(image, f"digit {number}"), "label": str(label)}
         for number, (image, label) in enumerate(zip(images, loaded.target, strict=True), 1)
-        if part_of(image.tobytes()) == part
+        if part_of(image.tobytes()) == split
     ]
 
 
 def part_of(pixels: bytes) -> str:
-    """The part that an image of these pixels belongs to."""
+    """Returns the split of an image with these pixels."""
     place = int.from_bytes(blake2b(pixels, digest_size=8).digest()) % 100
     for part, share in SHARES.items():
         if place < share:

@@ -1,7 +1,7 @@
 """`docstrings`: the details of a Python docstring → its first line.
 
-From the sources of the standard library and of packages that are always there with this one, read and never imported.
-The detail alone often leaves out what the thing is, which its name tells: so its name and arguments stand before it.
+From the sources of the standard library and of required packages, which are read and never imported.
+The detail often omits what the object is, so its name and arguments are put before it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 from heedful.data.builtin.stdlib import PACKAGES, modules, no_source, parsed, text_of
 from heedful.errors import HeedfulError
 
-SHARES = {"test": 0.08, "valid": 0.06}  # of all rows
+SHARES = {"test": 0.08, "valid": 0.06}  # fractions of all rows
 SHORTEST, LONGEST = 3, 25  # words of a summary
-LEAST = 12  # words of a detail
-RUN = 8  # words in a row that two details share: then they are of one family
+LEAST = 12  # minimum words of a detail
+RUN = 8  # consecutive words that details of one family have in common
 WORD, HEADING = re.compile(r"\w+"), re.compile(r"-{3,}|={3,}|\w+:")
 SHAPE = re.compile(r"""(\"{3}|'{3})\\?\n?[^\n]{6,}\n[ \t]*\n""")  # a line and an empty one
 Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -33,15 +33,15 @@ class Docstring(NamedTuple):
     detail: str
 
 
-def rows(argument: str | None, part: str) -> list[dict[str, str]]:
-    """The rows of one part, "train", "valid" or "test": ``text``, the name and the detail, ``summary``, and ``name``.
+def rows(argument: str | None, split: str) -> list[dict[str, str]]:
+    """Returns the rows of a split: ``text`` (the name and the detail), ``summary`` and ``name``.
 
-    A summary is the first line of a docstring, of 3 to 25 words, which an empty line parts from a detail of 12 words or
-    more, examples in doctest left out. Docstrings with equal summaries are of one family, and so are those whose
-    details have 8 words in a row in common: a family is in one part, and the large ones (1 % of all) are for training.
-    Parts are drawn in the order of a hash. Other versions of Python and the packages have other docstrings.
+    A summary is the first line of a docstring, of 3 to 25 words, before an empty line and a detail of 12 words or more,
+    without doctest examples. Docstrings with equal summaries, and those whose details have 8 consecutive words in
+    common, are one family. A family is in one split; large ones (1 % of all rows) are for training. Splits are drawn in
+    the order of a hash. Other versions of Python and the packages have other docstrings.
 
-    Raises `HeedfulError` for an argument, which this set has none of, and where Python came without its source.
+    Raises `HeedfulError` for an argument, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")
@@ -51,14 +51,14 @@ def rows(argument: str | None, part: str) -> list[dict[str, str]]:
     chosen = _parts()
     return [
         {"text": f"{one.name}\n\n{one.detail}", "summary": one.summary, "name": one.name}
-        for place, one in enumerate(found)
-        if chosen[place] == part
+        for index, one in enumerate(found)
+        if chosen[index] == split
     ]
 
 
 @cache
 def _every() -> list[Docstring]:
-    """All of them, each pair of summary and detail once, in the order of a hash."""
+    """Returns all docstrings, each pair of summary and detail once, in the order of a hash."""
     found: dict[tuple[str, str], Docstring] = {}
     for path, module in modules(PACKAGES):
         for one in _of(path, module):
@@ -67,7 +67,7 @@ def _every() -> list[Docstring]:
 
 
 def _of(path: str, module: str) -> Iterator[Docstring]:
-    """The docstrings of a file that have both parts."""
+    """Yields the docstrings of a file that have a summary and a detail."""
     source = text_of(path)
     if not SHAPE.search(source):  # parsing takes most of the time
         return
@@ -84,7 +84,7 @@ def _of(path: str, module: str) -> Iterator[Docstring]:
 
 
 def _defined(tree: ast.Module | Defined, name: str) -> Iterator[tuple[str, Defined]]:
-    """Functions and classes of a module, and those in classes, as they are called."""
+    """Yields (dotted name with arguments, node) of functions and classes, also those in classes."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield f"{name}.{node.name}", node
@@ -96,14 +96,14 @@ def _defined(tree: ast.Module | Defined, name: str) -> Iterator[tuple[str, Defin
 
 
 def _plain(detail: str) -> str:
-    """A detail without its examples, paragraphs that hold a prompt."""
+    """Returns a detail without its examples, the paragraphs with a prompt."""
     paragraphs = [one.strip("\n") for one in re.split(r"\n\s*\n", detail)]
     return "\n\n".join(one for one in paragraphs if one.strip() and ">>>" not in one).strip()
 
 
 @cache
 def _parts() -> list[str]:
-    """The part of each docstring."""
+    """Returns the split of each docstring."""
     found = _every()
     family = _families([(one.summary, one.detail) for one in found])
     sizes: dict[int, int] = {}
@@ -121,7 +121,7 @@ def _parts() -> list[str]:
 
 
 def _families(texts: list[tuple[str, str]]) -> list[int]:
-    """For each (summary, detail) the place of the first one of its family."""
+    """Returns for each (summary, detail) the index of the first one of its family (union-find)."""
     parent = list(range(len(texts)))
 
     def first(place: int) -> int:

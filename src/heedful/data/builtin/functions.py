@@ -1,6 +1,6 @@
 """`functions`: the first line of a function's docstring and the source without it, for code search.
 
-From the standard library and the packages that are always there with this one, read and never imported.
+From the standard library and required packages, which are read and never imported.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from textwrap import dedent
 from heedful.data.builtin.stdlib import PACKAGES, modules, no_source, parsed, sample_split, text_of
 from heedful.errors import HeedfulError
 
-SHARES = {"test": 0.1, "valid": 0.08}  # of all functions; the rest is for training
-LARGE = 0.04  # of all functions: a package of so many is for training, or a part would be little else
-WORDS = range(4, 41)  # of a first line that tells something
-LINES = 2  # of a body, the docstring aside: fewer tell too little
+SHARES = {"test": 0.1, "valid": 0.08}  # fractions of all functions; the rest is for training
+LARGE = 0.04  # fraction of all functions; larger packages are for training, since they would fill a split
+WORDS = range(4, 41)  # number of words of an informative first line
+LINES = 2  # minimum lines of a body, without the docstring
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def rows(argument: str | None, part: str) -> list[dict[str, str]]:
-    """The functions of one part, "train", "valid" or "test": ``text``, the first line of the docstring, ``text_pair``,
-    the source without the docstring, and ``name``, where it stands ("json.decoder.JSONDecoder.decode").
+def rows(argument: str | None, split: str) -> list[dict[str, str]]:
+    """Returns the functions of a split.
 
-    A part has whole top-level modules and packages, drawn in the order of a hash of their names: no function stands in
-    one part and its twin from next door in another. First lines and sources that stand in several places are left out
-    everywhere, and so are first lines of fewer than four words. Other versions of Python and the packages have other
-    functions.
+    A row has ``text``, the first line of the docstring, ``text_pair``, the source without the docstring, and ``name``,
+    the dotted name ("json.decoder.JSONDecoder.decode"). A split has whole top-level modules and packages, drawn in the
+    order of a hash of their names, so that similar functions are in one split. First lines and sources that occur
+    several times are left out, and so are first lines of fewer than four words. Other versions of Python and the
+    packages have other functions.
 
-    Raises `HeedfulError` for an argument, which this set has none of, and where Python came without its source.
+    Raises `HeedfulError` for an argument, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:functions/{argument}; write builtin:functions")
     found = _every()
     if not found:
         raise no_source()
-    chosen = sample_split(Counter(_package(row["name"]) for row in found), part, SHARES, LARGE, 8)
+    chosen = sample_split(Counter(_package(row["name"]) for row in found), split, SHARES, LARGE, 8)
     return [dict(row) for row in found if _package(row["name"]) in chosen]
 
 
@@ -47,7 +47,7 @@ def _package(name: str) -> str:
 
 @cache
 def _every() -> list[dict[str, str]]:
-    """The functions of all parts, in the order of their names."""
+    """Returns the functions of all splits, sorted by name."""
     every = (one for path, module in modules(PACKAGES) for one in _of(path, module))
     found = [{"text": text, "text_pair": source, "name": name} for text, source, name in every]
     found.sort(key=lambda row: row["name"])
@@ -56,7 +56,7 @@ def _every() -> list[dict[str, str]]:
 
 
 def _of(path: str, module: str) -> Iterator[tuple[str, str, str]]:
-    """(first line, source, name) of each function of a file."""
+    """Yields (first line, source, name) of each function of a file."""
     text = text_of(path)
     lines = text.split("\n")
     for name, node in _below(parsed(text), module):
@@ -71,7 +71,7 @@ def _of(path: str, module: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _below(node: ast.AST, name: str) -> Iterator[tuple[str, Function]]:
-    """The functions and methods below a node, with their dotted names."""
+    """Yields (dotted name, node) of the functions and methods below a node."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, Function):
             yield f"{name}.{inner.name}", inner

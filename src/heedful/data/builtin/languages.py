@@ -28,25 +28,24 @@ MOST = 600  # texts of a language
 SHARES = {"test": 10, "valid": 10, "train": 80}  # in percent
 
 
-def rows(argument: str | None, part: str) -> list[dict[str, str]]:
-    """The rows of one part, "train", "valid" or "test": ``text``, and ``label``, the English name of its language.
+def rows(argument: str | None, split: str) -> list[dict[str, str]]:
+    """Returns the rows of a split: ``text``, and ``label``, the English name of its language.
 
-    Texts count as equal when their letters are, in whichever case: the part follows from a hash of these, a language
-    has each once, and what stands in two of the languages (cognates, names that nobody translates: some 4,000 texts) is
-    left out, as are texts of fewer than three letters. Of each of the 36 languages a hash draws up to 600 texts, which
-    are shuffled.
+    Texts with the same letters, in any case, are equal: the split is a function of a hash of the letters, and each
+    language has a text once. Texts that occur in two languages (cognates, untranslated names: some 4,000) and texts of
+    fewer than three letters are left out. A hash draws up to 600 texts of each of the 36 languages, which are shuffled.
 
-    Raises `HeedfulError` for an argument, which this set has none of.
+    Raises `HeedfulError` for an argument.
     """
     if argument:
         raise HeedfulError(
             f"unknown argument {argument!r}, in builtin:cldr-languages/{argument}; write builtin:cldr-languages"
         )
-    return [{"text": text, "label": label} for key, text, label in _every() if part_of(key) == part]
+    return [{"text": text, "label": label} for key, text, label in _every() if part_of(key) == split]
 
 
 def part_of(key: str) -> str:
-    """The part that a text with these `letters` belongs to."""
+    """Returns the split of a text with these `letters`."""
     place = _hash(key) % 100
     for part, share in SHARES.items():
         if place < share:
@@ -56,7 +55,7 @@ def part_of(key: str) -> str:
 
 
 class _Letters(dict[int, int | None]):
-    """A table for `str.translate` that keeps letters and marks."""
+    """Table for `str.translate` that keeps letters and marks."""
 
     def __missing__(self, code: int) -> int | None:
         self[code] = code if unicodedata.category(chr(code))[0] in "LM" else None
@@ -77,7 +76,7 @@ def _hash(key: str) -> int:
 
 @cache
 def _every() -> list[tuple[str, str, str]]:
-    """(letters, text, label) of all parts, in the order of a hash."""
+    """Returns (letters, text, label) of all splits, in the order of a hash."""
     from babel import Locale
 
     english = Locale.parse("en").languages
@@ -93,7 +92,7 @@ def _every() -> list[tuple[str, str, str]]:
 
 
 def _by_letters(locale: Locale) -> dict[str, str]:
-    """Letters → text."""
+    """Returns letters → text."""
     found: dict[str, str] = {}
     for text in _texts(locale):
         key = letters(text)
@@ -103,7 +102,7 @@ def _by_letters(locale: Locale) -> dict[str, str]:
 
 
 def _texts(locale: Locale) -> Iterator[str]:
-    """One form of each name (not its plural, nor its short forms), so that parts have few near-twins."""
+    """Yields one form of each name, without plurals and short forms, so that splits have few near-duplicates."""
     for table in (locale.languages, locale.territories, locale.scripts, locale.currencies):
         yield from (text for text in table.values() if text)
     yield from _found(locale.time_zones, "city")
@@ -117,7 +116,7 @@ def _texts(locale: Locale) -> Iterator[str]:
 
 
 def _found(table: Any, *path: str) -> Iterator[str]:
-    """Returns the values of a table that lie under `path`, where they have it."""
+    """Yields the values below `path` in a table."""
     for value in table.values():
         for name in path:
             value = value.get(name) if value else None
