@@ -185,6 +185,6 @@ def test_where_nothing_is_dropped_it_is_refused(tmp_path: Path, capsys: pytest.C
     going_on = ["train", "translation", "--train", str(data), "--from", str(tmp_path / "out"), "--max-steps=1"]
     going_on += ["--training.batch-tokens=64", "--model.r-drop=4", "--out"]
     assert cli.main([*going_on, str(tmp_path / "more")]) == 2
-    assert "drops nothing; give --model.drop-path" in capsys.readouterr().err
+    assert "has no dropout; give --model.drop-path" in capsys.readouterr().err
     assert cli.main([*going_on, str(tmp_path / "path"), "--model.drop-path=0.2"]) == 0
     assert cli.main([*going_on, str(tmp_path / "lora"), "--lora.rank=2", "--lora.dropout=0.3"]) == 0
