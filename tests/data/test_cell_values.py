@@ -21,16 +21,6 @@ PAIR: dict[str, Kind] = {"text": "text", "text_pair": "text?", "label": "label"}
 Write = Callable[[str, str | bytes], str]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(name: str, content: str | bytes) -> str:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return write
-
-
 def labels(rows: Rows) -> list[object]:
     return [row.values["label"] for row in rows]
 

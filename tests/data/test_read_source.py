@@ -27,16 +27,6 @@ PAIRS = [("Hello\u2028 \x0bthere", "Bon\x85jour"), ('a "quoted" word', "un « mo
 Write = Callable[[str, str | bytes], str]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(name: str, content: str | bytes) -> str:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return write
-
-
 @pytest.mark.parametrize("name", ["long.tsv", "long.csv", "long.jsonl", "long.txt"])
 def test_a_line_longer_than_any_example(name: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LONGEST_ROW >= 1 << 24

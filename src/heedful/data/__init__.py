@@ -9,7 +9,7 @@
 - prediction and evaluation: prediction_inputs.py
 
 A leaf: it imports ``heedful.errors``, ``heedful.renamed``, ``heedful.util``, the standard library and, on first use,
-``numpy``, ``PIL``, ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It knows nothing of
+``numpy``, ``PIL``, ``babel``, ``pyarrow``, ``zstandard`` and ``sklearn``. It has no
 tokenizers, models or tasks.
 """
 
