@@ -30,6 +30,15 @@ def test_no_text_is_on_both_sides(valid: float | int | None) -> None:
     assert held == sorted(held, key=lambda row: row.line)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_that_differ_in_case_and_blanks_alone_stay_together(seed: int) -> None:
+    texts = [text for i in range(20) for text in (f"the word {i}", f"The  word {i}", f" THE WORD\t{i} ")]
+    train, valid = split(rows(texts), 6, seed)
+    assert len(valid) == 6
+    sides = [{" ".join(row.values["source"].split()).lower() for row in side} for side in (train, valid)]
+    assert not sides[0] & sides[1]
+
+
 def test_the_order_of_the_file_does_not_matter_and_the_seed_does() -> None:
     every = rows(TEXTS)
     shuffled = random.Random(0).sample(every, len(every))
