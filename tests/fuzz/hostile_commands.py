@@ -18,7 +18,7 @@ from hostile_values import altered, broken_text, damaged, hostile, sentence, sho
 from sandbox import Case, Fault
 
 from heedful import cli, presets, recipes
-from heedful.errors import LONGEST, HeedfulError
+from heedful.errors import MAX_LENGTH, HeedfulError
 
 SMALL = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--data.max-length=32", "--tokenizer.size=300"]
 SMALL += ["--max-steps=1", "--device=cpu"]
@@ -122,7 +122,7 @@ def judged(status: int, printed: bytes, said: bytes, tokens: list[str]) -> str:
     if status == 2:
         if not last.startswith("heedful: "):
             raise Fault(f"status 2 without a word of why: {last[:200]}")
-        if len(last) > LONGEST + len("heedful: "):
+        if len(last) > MAX_LENGTH + len("heedful: "):
             raise Fault(f"a message of {len(last)} characters: {last[:100]}")
         raise HeedfulError(last)
     if "--json" in tokens and not {"--help", "-h", "--version"} & set(tokens):

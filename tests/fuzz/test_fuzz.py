@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ FOUND = {"waits": "hang", "code": "executed"}  # the sorts that are told under a
 
 def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(FUZZ), *options], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FUZZ.parent.glob("hostile_*.py")))
+def test_the_fuzzer_imports(name: str) -> None:
+    """The rest is left to the full suite; a name that is gone is noticed in the short one."""
+    import_module(name)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the fuzzer forks a process a case and reads /proc")
