@@ -84,7 +84,7 @@ function describe(shown) {
     const { t, s } = state.cell;
     return `${where}${calls("query", t)} → ${calls("key", s)}  ${exact(view()[t * S + s])} %`;
   }
-  if (!shown) return `${where}${state.beyond}Point at a piece, or press Tab and the arrow keys, to see what it attends to.`;
+  if (!shown) return `${where}${state.beyond}Point at a piece, or press Tab and the arrow keys, to see its weights.`;
   const lit = weightsOf(shown), best = strongest(lit, 5, here.long ? 0.001 : 0.01);
   const list = best.map((i) => `${calls(other(shown.side), i)} ${percent(lit[i])} %`).join("  ·  ") || `nothing above ${here.long ? 0.1 : 1} %`;
   if (shown.side === "key") return `${where}${calls("key", shown.i)} is attended to by  ${list}`;
