@@ -33,7 +33,7 @@ def test_the_code_runs() -> None:
     names: dict[str, Any] = {}
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     exec(block, names)
-    assert names["seen"].keys() == {"decoder.block.2.attention.pattern", "decoder.block.2.stream"}
+    assert names["recorded"].keys() == {"decoder.block.2.attention.pattern", "decoder.block.2.stream"}
     assert names["smaller"].count() < names["model"].count()
     assert len(names["found"]) == 16
     assert names["worth"].change["decoder.block.0.attention"].shape == (4,)
