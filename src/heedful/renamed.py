@@ -76,8 +76,11 @@ SETTINGS = {  # old: new, keys of a run's settings
     "image.augment": "image.rand_augment",
     "image.crop": "image.crop_padding",
     "image.erase": "image.random_erasing",
+    "masking.length": "masking.span_length",
+    "masking.share": "masking.probability",
     "training.decay": "training.decay_ratio",
     "training.floor": "training.min_lr_ratio",
+    "training.keep": "training.keep_checkpoints",
     "training.watch": "training.record_attention",
 }
 OPTIONS = {"--find-lr": "--lr-range-test"}  # old: new, options of the command line that are no settings

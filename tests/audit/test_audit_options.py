@@ -36,7 +36,9 @@ def hidden(result: dict[str, Any]) -> int:
 
 def test_what_is_hidden(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of = ("fill-mask", "--train", book, "--tokenizer.size", 400)
-    assert 3 * hidden(told(capsys, *of, "--masking.share", 0.1)) < hidden(told(capsys, *of, "--masking.share", 0.6))
+    assert 3 * hidden(told(capsys, *of, "--masking.probability", 0.1)) < hidden(
+        told(capsys, *of, "--masking.probability", 0.6)
+    )
 
 
 def test_what_stands_before_every_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,15 +80,15 @@ def test_the_settings_of_a_run(book: Path, tmp_path: Path, capsys: pytest.Captur
         max_steps=5,
         data=DataSettings(max_length=24),
         tokenizer=TokenizerSettings(size=400),
-        masking=MaskingSettings(share=0.6),
+        masking=MaskingSettings(probability=0.6),
         training=TrainingSettings(lr=1e-3, batch_size=8),
     )
     file = tmp_path / "run.toml"
     file.write_text(to_toml(settings))
     written = told(capsys, "--config", file)
-    asked = ("--data.max-length", 24, "--tokenizer.size", 400, "--masking.share", 0.6)
+    asked = ("--data.max-length", 24, "--tokenizer.size", 400, "--masking.probability", 0.6)
     assert written["sample"] == told(capsys, "fill-mask", "--train", book, *asked)["sample"]
-    assert hidden(told(capsys, "--config", file, "--masking.share", 0.1)) < hidden(written)
+    assert hidden(told(capsys, "--config", file, "--masking.probability", 0.1)) < hidden(written)
     file.write_text("[masking]\nshard = 0.6\n")
     assert cli.main(["audit", "fill-mask", "--train", str(book), "--config", str(file)]) == 2
     assert f"{file}:2: unknown key 'masking.shard'" in capsys.readouterr().err

@@ -238,7 +238,7 @@ def test_a_model_learns_from_them_as_from_the_whole(
     small = {
         "text-generation": ["--preset=gpt-micro", "--model.depth=1"],
         "fill-mask": ["--preset=bert-tiny", "--model.depth=1"],
-        "t5": ["--preset=transformer-tiny", "--masking.share=0.3"],
+        "t5": ["--preset=transformer-tiny", "--masking.probability=0.3"],
     }[task]
     run = ["train", task.replace("t5", "fill-mask"), "--train", str(folder), "--valid", str(held), *small]
     run += ["--model.dim=16", "--model.heads=2", "--model.ff-dim=16", "--tokenizer.size=400", "--data.max-length=16"]

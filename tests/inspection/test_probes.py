@@ -59,7 +59,7 @@ def test_nobody_looks_at_a_copy(copied: Callable[[Any], Any]) -> None:
         twin.generate(IDS, max_new_tokens=2)
         heedful.summary(model)
         assert all(seen[path] is tensor for path, tensor in before.items())
-    assert twin.watchers == ()
+    assert twin.observers == ()
     assert all(block.attention.probe is None for block in twin.decoder.block)
     assert torch.equal(twin(IDS), model(IDS))
     with record(twin, EVERY) as other:

@@ -198,14 +198,14 @@ def test_streaming_is_recorded_when_it_has_ended() -> None:
     assert seen.keys() == whole.keys()
     assert all(torch.equal(seen[path], whole[path]) for path in whole)
     assert not any(tensor.is_inference() for tensor in seen.values())
-    assert model.watchers == ()
+    assert model.observers == ()
 
 
 def test_a_text_read_anew_cannot_be_recorded() -> None:
     model = decoder(position=RotaryPosition())
     with pytest.raises(HeedfulError, match="raise context"), heedful.record(model):
         model.generate(PROMPTS, MASK, max_new_tokens=8, context=6)
-    assert model.watchers == ()
+    assert model.observers == ()
     with heedful.record(model) as seen:  # and what follows is not disturbed
         model(PROMPTS[:1])
     assert seen["decoder.block.0.attention.pattern"].shape == (1, 4, 5, 5)

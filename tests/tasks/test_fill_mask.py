@@ -77,7 +77,7 @@ def trained() -> tuple[FillMask, Encoder]:
     task, model = made("bpe")
     task.check_model(model)
     examples = task.encode(rows(BOOK), LENGTH).examples
-    task.before_training(model, settings(masking=MaskingSettings(share=0.3)))
+    task.before_training(model, settings(masking=MaskingSettings(probability=0.3)))
     optimiser, random = adamw(model, lr=3e-3, betas=(0.9, 0.98)), np.random.default_rng(0)
     for step in range(200):
         optimiser.param_groups[0]["lr"] = optimiser.param_groups[1]["lr"] = 3e-3 * min(1, (step + 1) / 30)
@@ -139,7 +139,7 @@ def test_training_hides_other_tokens_each_time_as_the_settings_say() -> None:
     hidden = first["ids"][first["labels"] != -100]
     assert 0.5 < float((hidden == task.mask).float().mean()) < 1  # some are others, some stay
     fresh = FillMask(task.tokenizer, LENGTH)
-    fresh.before_training(model, settings(masking=MaskingSettings(share=0.5, unit="span")))
+    fresh.before_training(model, settings(masking=MaskingSettings(probability=0.5, unit="span")))
     assert (fresh.masking.share, fresh.masking.unit) == (0.5, "span")
     more = fresh.collate(examples, np.random.default_rng(0))
     assert fresh.count(more) > 2.5 * task.count(first)
@@ -420,7 +420,7 @@ def test_transformers_opens_a_trained_folder_and_fills_alike(kind: Any, book: Pa
 
 
 def test_a_folder_comes_back_as_it_was_trained(book: Path, tmp_path: Path) -> None:
-    result = run(book, tmp_path / "run", masking=MaskingSettings(unit="word", share=0.3))
+    result = run(book, tmp_path / "run", masking=MaskingSettings(unit="word", probability=0.3))
     assert result["settings"]["masking"] == {"share": 0.3, "unit": "word", "length": None}
     task = FillMask.load(tmp_path / "run")
     assert (task.window, task.longest, task.mask_name) == (LENGTH, LENGTH, "<mask>")

@@ -135,7 +135,7 @@ def test_other_spans_are_hidden_each_time_and_the_same_ones_measured() -> None:
     assert pairs(first) != pairs(other)
     together, alone = pairs(task.collate(examples)), [pairs(task.collate([one]))[0] for one in examples]
     assert together == alone
-    task.before_training(model, settings(masking=MaskingSettings(share=0.5, length=1.5)))
+    task.before_training(model, settings(masking=MaskingSettings(probability=0.5, span_length=1.5)))
     assert (task.corruption.share, task.corruption.length) == (0.5, 1.5)
     assert task.count(task.collate(examples, np.random.default_rng(0))) > 2 * task.count(first)
     assert pairs(task.collate(examples)) == together
@@ -149,7 +149,7 @@ def test_few_tokens_and_too_many() -> None:
         assert math.isnan(task.measure(model, encoded.examples, encoded.rows).metrics["loss"]) == (text == "o")
     with pytest.raises(HeedfulError, match="1 token cannot hold a text and the 1 special one around it; raise"):
         task.encode(rows(BOOK), 1)
-    task.before_training(model, settings(masking=MaskingSettings(share=0.5, length=1)))
+    task.before_training(model, settings(masking=MaskingSettings(probability=0.5, span_length=1)))
     with pytest.raises(
         HeedfulError, match=r"200 of 401 tokens in 200 spans, but the tokenizer has 100 sentinels.*lower"
     ):
@@ -157,7 +157,7 @@ def test_few_tokens_and_too_many() -> None:
     bart = SpanCorruption(task.source, task.source, positions=20)
     with pytest.raises(HeedfulError, match=r"the model reads 20 tokens, not 21; lower --data\.max-length"):
         bart.encode(rows(BOOK), 21)
-    bart.before_training(model, settings(masking=MaskingSettings(share=0.9, length=3)))
+    bart.before_training(model, settings(masking=MaskingSettings(probability=0.9, span_length=3)))
     with pytest.raises(
         HeedfulError, match=r"17 masked tokens in 2 spans are more than the 20 .*; lower --masking\.share"
     ):
@@ -349,7 +349,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("spans")
     (folder / "book.txt").write_text(BOOK, encoding="utf-8")
     command = ["train", "fill-mask", "--train", str(folder / "book.txt"), "--preset=t5-small", *TINY, *SMALL]
-    command += ["--training.schedule=constant", "--training.warmup=1", "--masking.length=2", "--masking.share=0.3"]
+    command += [
+        "--training.schedule=constant",
+        "--training.warmup=1",
+        "--masking.span-length=2",
+        "--masking.probability=0.3",
+    ]
     assert cli.main([*command, "--out", str(folder / "run"), "--max-steps=4", "--json"]) == 0
     return folder / "run", command
 
@@ -441,8 +446,8 @@ def test_wrong_models_and_settings_are_one_line(
     capsys.readouterr()
     for more, told in {
         "--preset=t5-small --masking.unit=word": "--masking.unit word has no effect for an encoder-decoder",
-        "--preset=bert-tiny --masking.length=2": "--masking.length has no effect without --masking.unit span",
-        "--preset=bert-tiny --masking.unit=span --masking.length=6": "--masking.length 6: an encoder's spans have",
+        "--preset=bert-tiny --masking.span-length=2": "--masking.span-length has no effect without --masking.unit span",
+        "--preset=bert-tiny --masking.unit=span --masking.span-length=6": "--masking.span-length 6: an encoder's spans",
         f"--from={tmp_path / 'plain'}": "the tokenizer has no <extra_id_0>",
         "--preset=gpt2": "is of the decoder family; fill-mask needs an encoder",
     }.items():

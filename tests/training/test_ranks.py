@@ -314,7 +314,7 @@ def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) ->
 def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
     data: Path, alone: Path, tmp_path: Path
 ) -> None:
-    out, keep = tmp_path / "x", ("--training.shard", "--training.keep=2", "--training.save-every=2")
+    out, keep = tmp_path / "x", ("--training.shard", "--training.keep-checkpoints=2", "--training.save-every=2")
     done(2, "-m", "heedful", *train(data, out, *keep, "--max-steps=6"))
     assert sorted(path.name.split("-")[1] for path in out.glob("shards-*")) == ["4", "6"]
     file = max(out.glob("shards-6-*/*.distcp"), key=lambda path: path.stat().st_size)

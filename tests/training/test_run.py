@@ -498,7 +498,7 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
     """Gone back to an older checkpoint, with a rate that makes nothing better."""
     out = tmp_path / "out"
     options = [
-        "--training.keep=4",
+        "--training.keep-checkpoints=4",
         "--training.evaluate-every=5",
         "--training.save-every=5",
         "--training.schedule=constant",
@@ -595,18 +595,18 @@ def test_a_run_that_patience_ended_keeps_no_checkpoint(tmp_path: Path, capsys: p
     assert cli.main(ended_by_itself(data, out)) == 0
     said = capsys.readouterr().out
     assert "freed" in said
-    assert "--training.keep 1" in said
+    assert "--training.keep-checkpoints 1" in said
     assert not list(out.glob("checkpoint*"))
     assert cli.main(ended_by_itself(data, out, "--resume", "--training.patience=5")) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    for word in (str(out), "step", "--from", str(out / "last"), "--training.keep 1"):
+    for word in (str(out), "step", "--from", str(out / "last"), "--training.keep-checkpoints 1"):
         assert word in error
 
 
 def test_a_checkpoint_that_is_asked_for_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = pairs(tmp_path), tmp_path / "out"
-    assert cli.main(ended_by_itself(data, out, "--training.keep=1")) == 0
+    assert cli.main(ended_by_itself(data, out, "--training.keep-checkpoints=1")) == 0
     assert "freed" not in capsys.readouterr().out
     assert (out / "checkpoint.pt").is_file()
     assert cli.main(ended_by_itself(data, out, "--resume")) == 0
@@ -615,7 +615,7 @@ def test_a_checkpoint_that_is_asked_for_is_kept(tmp_path: Path, capsys: pytest.C
 
 
 def test_keep_0_keeps_none_after_a_limit_either(tmp_path: Path) -> None:
-    assert cli.main(command(pairs(tmp_path), tmp_path / "out", "--max-steps=5", "--training.keep=0")) == 0
+    assert cli.main(command(pairs(tmp_path), tmp_path / "out", "--max-steps=5", "--training.keep-checkpoints=0")) == 0
     assert not list((tmp_path / "out").glob("checkpoint*"))
 
 

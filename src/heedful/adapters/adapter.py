@@ -51,7 +51,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     >>> type(merge(model).encoder.block[0].attention.query).__name__
     'Linear'
     """
-    model.whole("train an adapter")
+    model.check_not_optimised("train an adapter")
     paths = _targets(model, config.targets)
     outside = [name for name in model.fresh if name not in fresh_head(model)]
     if outside:

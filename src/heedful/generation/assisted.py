@@ -222,7 +222,7 @@ def accept_or_resample(
 def assisted(inputs: MethodInput) -> Steps:
     """Decodes greedily or by sampling, with proposed tokens: see the head of this file."""
     assistant, options = inputs.options.assistant_model, inputs.options
-    if any(model.watchers for model in (inputs.state.model, assistant) if model is not None):
+    if any(model.observers for model in (inputs.state.model, assistant) if model is not None):
         what = "an assistant" if assistant is not None else "prompt_lookup_num_tokens"
         raise HeedfulError(f"tokens that are read at once cannot be recorded; generate without {what}")
     if assistant is None:

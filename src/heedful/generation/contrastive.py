@@ -49,7 +49,7 @@ def contrastive(inputs: MethodInput) -> Steps:
         k = candidates.size(1)
         state.select(torch.arange(len(candidates), device=candidates.device).repeat_interleave(k))
         hidden = state.read(candidates.flatten()[:, None])  # (R · k, 1, D)
-        next_logits = state.last_logits(hidden)  # of those not chosen too: watchers see whole calls
+        next_logits = state.last_logits(hidden)  # of those not chosen too: observers see whole calls
         state.notify(candidates.flatten())
         new_units = F.normalize(hidden[:, 0].to(units.dtype), dim=1).unflatten(0, (-1, k))  # (R, k, D)
         similarity = (new_units @ units.mT).masked_fill(~is_token[:, None], -1.0).amax(2)  # (R, k)

@@ -47,16 +47,16 @@ class Generated(NamedTuple):
 
 @contextmanager
 def _observed(state: DecoderState) -> Iterator[None]:
-    """Tells the model's watchers that a generation begins, and that it is over, however it ends."""
+    """Tells the model's observers that a generation begins, and that it is over, however it ends."""
     started = []
     try:
-        for watcher in state.watchers:
-            watcher.begin(state.prompt_lengths, state.prompt.size(1), isinstance(state, EncoderDecoderState))
-            started.append(watcher)
+        for observer in state.observers:
+            observer.begin(state.prompt_lengths, state.prompt.size(1), isinstance(state, EncoderDecoderState))
+            started.append(observer)
         yield
     finally:
-        for watcher in started:
-            watcher.over()
+        for observer in started:
+            observer.over()
 
 
 @torch.inference_mode()
@@ -93,8 +93,8 @@ def _steps(
         )
         with _observed(state):
             rows, scores, log_p = yield from decoding.variant.steps(inputs)
-            for watcher in state.watchers:
-                watcher.end(rows, decoding.num_return_sequences)
+            for observer in state.observers:
+                observer.end(rows, decoding.num_return_sequences)
         is_token = rows != NONE
         rows, real = align(rows, is_token, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)

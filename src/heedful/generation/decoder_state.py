@@ -62,7 +62,7 @@ class DecoderState:
         self.given_ids = self.prompt = self.ids.where(real, NONE)
         self.prompt_lengths, self.prompt_index = real.sum(1), torch.arange(len(ids), device=ids.device)
         self.default_limits = torch.full_like(self.prompt_lengths, 50)
-        self._first_watchers = tuple(model.watchers)
+        self._first_observers = tuple(model.observers)
 
     @property
     def vocab_size(self) -> int:
@@ -70,9 +70,9 @@ class DecoderState:
         return int(self.model.config.embedding.vocab_size)
 
     @property
-    def watchers(self) -> list[Any]:
-        """The model's watchers since the generation began, without those that have left."""
-        return [watcher for watcher in self._first_watchers if watcher in self.model.watchers]
+    def observers(self) -> list[Any]:
+        """The model's observers since the generation began, without those that have left."""
+        return [observer for observer in self._first_observers if observer in self.model.observers]
 
     def make_cache(self, steps: int | None) -> None:
         """Makes a cache with room for ``steps`` tokens after the prompt; None is a growing one."""
@@ -105,8 +105,8 @@ class DecoderState:
 
     def reread(self, history: Tensor, starts: Tensor) -> Tensor:
         """Returns the logits (R, V) after ``history`` (R, N), each row from column ``starts`` (R,), in a new cache."""
-        for watcher in self.watchers:
-            watcher.reread()
+        for observer in self.observers:
+            observer.reread()
         first = int(starts.min())
         real = torch.arange(first, history.size(1), device=history.device) >= starts[:, None]
         self.ids, self.real = history[:, first:].clamp(min=0), None if bool(real.all()) else real
@@ -120,9 +120,9 @@ class DecoderState:
         return logits
 
     def notify(self, tokens: Tensor) -> None:
-        """Tells the watchers that a call of the decoder is over, in which each row read one of ``tokens`` (R,) last."""
-        for watcher in self.watchers:
-            watcher.step(tokens)
+        """Tells the observers that a call of the decoder is over; the last token that each row read is in ``tokens`` (R,)."""
+        for observer in self.observers:
+            observer.step(tokens)
 
     def last_logits(self, hidden: Tensor) -> Tensor:
         """Returns the logits (R, V) of the last position of ``hidden`` (R, T, D), in float32 at least."""
@@ -151,8 +151,8 @@ class DecoderState:
 
     def _reordered(self, rows: Tensor) -> None:
         self.prompt_index = self.prompt_index.index_select(0, rows)
-        for watcher in self.watchers:
-            watcher.select(rows)
+        for observer in self.observers:
+            observer.select(rows)
 
 
 class EncoderDecoderState(DecoderState):
@@ -180,7 +180,7 @@ class EncoderDecoderState(DecoderState):
             self.prompt = target.where(target_real, NONE)
         self.prompt_lengths, self.default_limits = (self.prompt != NONE).sum(1), 2 * real.sum(1) + 50
         self.prompt_index = torch.arange(len(ids), device=ids.device)
-        self._first_watchers = tuple(model.watchers)
+        self._first_observers = tuple(model.observers)
 
     @property
     def vocab_size(self) -> int:
@@ -190,8 +190,8 @@ class EncoderDecoderState(DecoderState):
     def prefill_hidden(self) -> Iterator[Tensor]:
         """Yields the decoder's hidden stream (B, t, D) of the targets' beginnings, a chunk at a time."""
         self.memory = self.model.encode(self.ids, self.real)
-        for watcher in self.watchers:
-            watcher.read()
+        for observer in self.observers:
+            observer.read()
         real = self.prompt != NONE
         return self._read_chunks(self.prompt.clamp(min=0), None if bool(real.all()) else real)
 

@@ -79,7 +79,7 @@ def prune(
     """
     if not isinstance(model, Model):
         raise HeedfulError(f"a {type(model).__name__} cannot be pruned; give a model of heedful")
-    model.whole("prune it")
+    model.check_not_optimised("prune it")
     if model.adapter is not None:
         raise HeedfulError("the model has an adapter; merge it first (heedful.adapters.merge), then prune")
     stacks = {path: part for path, part in model.named_modules() if isinstance(part, Stack)}

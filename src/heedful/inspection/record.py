@@ -23,7 +23,7 @@ from heedful.models.base import Model
 class Recorder:
     """Fills ``recorded`` with the tensors of each call; during a generation, at its end.
 
-    It is one of ``Model.watchers`` too: a generation calls ``begin``, ``read`` after the encoder, ``step`` after each
+    It is one of ``Model.observers`` too: a generation calls ``begin``, ``read`` after the encoder, ``step`` after each
     call of the decoder, ``select`` when rows move, ``end`` with the returned rows, and ``over`` in any case.
     """
 
@@ -53,7 +53,7 @@ class Recorder:
         else:
             self.generation.add(point.path, tensor)
 
-    # --------------------------------------------------------------------------- called by a generation: Model.watchers
+    # -------------------------------------------------------------------------- called by a generation: Model.observers
 
     def begin(self, counts: Tensor, width: int, reading: bool) -> None:
         """Begins a generation from prompts of ``counts`` (B,) tokens, right-aligned in ``width`` columns.
@@ -182,16 +182,16 @@ def _recording(recorder: Recorder, point: HookPoint) -> Iterator[None]:
 
 
 @contextmanager
-def watching_generations(model: nn.Module, watcher: object) -> Iterator[None]:
-    """Adds ``watcher`` to the ``watchers`` of every model inside ``model``."""
+def watching_generations(model: nn.Module, observer: object) -> Iterator[None]:
+    """Adds ``observer`` to the ``observers`` of every model inside ``model``."""
     models = [part for part in model.modules() if isinstance(part, Model)]
     try:
         for part in models:
-            part.watchers = (*part.watchers, watcher)
+            part.observers = (*part.observers, observer)
         yield
     finally:
         for part in models:
-            part.watchers = tuple(other for other in part.watchers if other is not watcher)
+            part.observers = tuple(other for other in part.observers if other is not observer)
 
 
 @contextmanager

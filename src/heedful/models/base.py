@@ -45,20 +45,20 @@ class Model(nn.Module):
     source: str = ""  # where the weights were read from: a folder's whole path, or the Hub's "org/name@revision"
     fused: Sequence[Sequence[str]] = ()  # paths of linear maps that the layout stores as one
     classifier: Sequence[str] = ()  # parameters of a head of classes or spans: an adapter trains and stores them whole
-    watchers: Sequence[Any] = ()  # called at each step of a generation: see heedful.inspection.record
+    observers: Sequence[Any] = ()  # called at each step of a generation: see heedful.inspection.record
     kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
-    def begin(self) -> None:
+    def initialise_weights(self) -> None:
         """Draws all weights anew (see ``heedful.stack.initialise``), except on the meta device."""
         if self.device.type != "meta":
             initialise(self, self.main)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy and pickle: everything except watchers."""
-        return {name: value for name, value in self.__dict__.items() if name != "watchers"}
+        """Returns the state to copy and pickle: everything except observers."""
+        return {name: value for name, value in self.__dict__.items() if name != "observers"}
 
     @property
     def device(self) -> torch.device:
@@ -79,7 +79,7 @@ class Model(nn.Module):
         """Returns the number of parameters: tied ones once, no buffers."""
         return sum(p.numel() for p in self.parameters()) + self.prepacked
 
-    def whole(self, purpose: str) -> None:
+    def check_not_optimised(self, purpose: str) -> None:
         """Raises ``HeedfulError`` if the model is optimised for inference, which excludes ``purpose``."""
         if self.optimised:
             raise HeedfulError(

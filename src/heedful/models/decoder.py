@@ -30,7 +30,7 @@ class Decoder(Model):
         self.embedding = TokenEmbedding.of(config.embedding, config.decoder.dim)
         self.decoder = Stack(config.decoder)
         self.head = head_of(config.head, config.decoder.dim, self.embedding.token)
-        self.begin()
+        self.initialise_weights()
 
     def hidden(
         self,

@@ -29,7 +29,7 @@ class Encoder(Model):
         self.embedding = TokenEmbedding.of(config.embedding, config.encoder.dim)
         self.encoder = Stack(config.encoder)
         self.head = head_of(config.head, config.encoder.dim, self.embedding.token)
-        self.begin()
+        self.initialise_weights()
 
     def hidden(
         self,

@@ -35,7 +35,7 @@ class EncoderDecoder(Model):
         )
         self.decoder = Stack(config.decoder)
         self.head = head_of(config.head, config.decoder.dim, self.target_embedding.token)
-        self.begin()
+        self.initialise_weights()
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
         """Returns the encoder's final stream (B, S, D) of ``source`` (B, S), of which ``mask`` (B, S) are real."""

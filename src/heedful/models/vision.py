@@ -27,7 +27,7 @@ class VisionTransformer(Model):
         self.embedding = PatchEmbedding.of(config.patches, config.encoder.dim)
         self.encoder = Stack(config.encoder)
         self.head = head_of(config.head, config.encoder.dim, prefix_tokens=config.patches.prefix_tokens)
-        self.begin()
+        self.initialise_weights()
 
     def hidden(self, pixels: Tensor, *, tokens_read: slice = ALL_TOKENS) -> Tensor:
         """Returns the final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first.

@@ -86,7 +86,7 @@ def save(
     Returns:
         The layout: other programs read "gpt2", "bert", ...; only heedful reads its own, "heedful".
     """
-    model.whole("save it")
+    model.check_not_optimised("save it")
     extra = dict(extra or {})
     model_type, architecture, theirs = express(model.config, model.layout) or (
         OWN,

@@ -56,8 +56,8 @@ class ResolvedTraining(Resolved, TrainingSettings):
 
     None means: ``min_lr_ratio``, ``decay_ratio``: as the schedule has it; ``batch_tokens`` or ``batch_size``: no such
     limit (one of them is set); ``evaluate_every``: at the end of each epoch; ``evaluate_examples``: all;
-    ``planned_steps``: no plan; ``save_every``: after evaluations and epochs; ``keep``: 1, or 0 where patience ends the
-    run.
+    ``planned_steps``: no plan; ``save_every``: after evaluations and epochs; ``keep_checkpoints``: 1, or 0 where
+    patience ends the run.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {

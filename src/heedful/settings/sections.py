@@ -68,9 +68,9 @@ class MaskingSettings(Settings):
 
     section: ClassVar[str] = "masking"
 
-    share: float | None = option("share of the tokens to mask, others each epoch", above=0, below=1)
+    probability: float | None = option("share of the tokens to mask, others each epoch", above=0, below=1)
     unit: Literal["token", "word", "span"] | None = option("mask single tokens, whole words, or spans of words")
-    length: float | None = option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
+    span_length: float | None = option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,9 @@ class TrainingSettings(Settings):
     )
     planned_steps: int | None = option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = option("steps between checkpoints", least=1)
-    keep: int | None = option("checkpoints to keep; 0: none at the end; 1 by default, 0 after patience ended", least=0)
+    keep_checkpoints: int | None = option(
+        "checkpoints to keep; 0: none at the end; 1 by default, 0 after patience ended", least=0
+    )
     log_every: int | None = option("steps between lines of the log", least=1)
     threads: int | None = option("CPU threads of an operation, which decide its bits; as torch by default", least=1)
     report: tuple[str, ...] | None = option("also send the log to tensorboard,wandb,trackio")

@@ -133,12 +133,12 @@ class FillMask(EncoderTask):
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         """Returns settings by the length of the text; for a pretrained model, those of published fine-tuning."""
-        if given.masking.length is not None and given.masking.unit != "span":
-            raise HeedfulError("--masking.length has no effect without --masking.unit span; leave it out")
-        if given.masking.length is not None and given.masking.length >= SPANS.mean():
+        if given.masking.span_length is not None and given.masking.unit != "span":
+            raise HeedfulError("--masking.span-length has no effect without --masking.unit span; leave it out")
+        if given.masking.span_length is not None and given.masking.span_length >= SPANS.mean():
             raise HeedfulError(
-                f"--masking.length {given.masking.length:g}: an encoder's spans have at most {SPANS[-1]} words, and so "
-                f"less than {SPANS.mean():g} on average; lower it"
+                f"--masking.span-length {given.masking.span_length:g}: an encoder's spans have at most {SPANS[-1]} "
+                f"words, and so less than {SPANS.mean():g} on average; lower it"
             )
         characters = sum(len(row.values["text"]) for row in rows)
         if given.start_from:
@@ -176,8 +176,10 @@ class FillMask(EncoderTask):
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Sets the share of masked tokens and the unit of masking: by default 15 %, single tokens."""
         masking = settings.masking
-        stop = STOP if masking.length is None else stop_probability(masking.length)
-        self.masking = replace(self.masking, share=masking.share or SHARE, unit=masking.unit or "token", stop=stop)
+        stop = STOP if masking.span_length is None else stop_probability(masking.span_length)
+        self.masking = replace(
+            self.masking, share=masking.probability or SHARE, unit=masking.unit or "token", stop=stop
+        )
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
         """Returns a masked-language-model head, tied to the embedding."""

@@ -172,7 +172,9 @@ class SpanCorruption(EncoderDecoderTask):
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Sets the masked share and the mean length of spans: by default 15 % of the tokens, in spans of three."""
         masking = settings.masking
-        self.corruption = replace(self.corruption, share=masking.share or SHARE, length=masking.length or LENGTH)
+        self.corruption = replace(
+            self.corruption, share=masking.probability or SHARE, length=masking.span_length or LENGTH
+        )
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
@@ -186,12 +188,13 @@ class SpanCorruption(EncoderDecoderTask):
         if spans >= len(self.sentinels):
             raise HeedfulError(
                 f"{hidden} of {most} tokens in {spans} spans, but the tokenizer has {len(self.sentinels)} sentinels, "
-                "one of them for the end; lower --data.max-length or --masking.share, or raise --masking.length"
+                "one of them for the end; lower --data.max-length or --masking.probability, or raise "
+                "--masking.span-length"
             )
         if longest is not None and added + hidden + spans + 1 > longest:
             raise HeedfulError(
                 f"{hidden} masked tokens in {spans} spans are more than the {longest} that the model writes; lower "
-                "--masking.share"
+                "--masking.probability"
             )
         examples, note = window_stream(self.source, rows, most - added, added, self.evaluation_corruption.ordinary)
         return Encoded(examples, rows, note)

@@ -83,9 +83,9 @@ def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome)
     """Removes or reduces the checkpoint; returns a line where it was removed.
 
     It stays after a run that a limit ended, without the weights that the folder stores, and is removed after one that
-    patience ended, unless --training.keep says otherwise.
+    patience ended, unless --training.keep-checkpoints says otherwise.
     """
-    out, keep = Path(settings.out), settings.training.keep
+    out, keep = Path(settings.out), settings.training.keep_checkpoints
     assert loop.saving is not None
     checkpoints = loop.saving.checkpoints
     link_equal_weights(out)
@@ -94,7 +94,7 @@ def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome)
     if keep == 0 or (keep is None and outcome.met == "patience"):
         size = checkpoints.size()
         checkpoints.clear()
-        why = "--training.keep 0" if keep == 0 else "no more gain; --training.keep 1 keeps it"
+        why = "--training.keep-checkpoints 0" if keep == 0 else "no more gain; --training.keep-checkpoints 1 keeps it"
         return [f"freed      {size / 1e6:,.0f} MB: the checkpoint was removed ({why})"] if size else []
     if (keep or 1) == 1 and not loop.engine.needs_all and checkpoints.size() > WORTHWHILE:
         with suppress(HeedfulError):  # a full disk: the whole checkpoint stays

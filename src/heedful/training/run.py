@@ -383,7 +383,7 @@ def _objective(run: Run, engine: Alone) -> Objective:
 
 def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: Say) -> Saving:
     """Returns where and when checkpoints are written; ``state`` returns the loop's state."""
-    settings, ranks, keep = run.settings, engine.ranks, run.settings.training.keep or 1
+    settings, ranks, keep = run.settings, engine.ranks, run.settings.training.keep_checkpoints or 1
     checkpoints = Checkpoints(run.out, keep, warns=ranks.is_first)
     if engine.needs_all:
         from heedful.training.sharded import ShardedCheckpoints  # imports torch.distributed.checkpoint: a second

@@ -124,7 +124,7 @@ def check_checkpoint(out: Path) -> None:
     if steps and not any(out.glob("checkpoint*.pt")):
         raise HeedfulError(
             f"{out}: the run ended after step {steps:,} and its checkpoint was removed; fine-tune its weights with "
-            f"--from {out / 'last'} and another --out, or train again with --overwrite --training.keep 1"
+            f"--from {out / 'last'} and another --out, or train again with --overwrite --training.keep-checkpoints 1"
         )
 
 

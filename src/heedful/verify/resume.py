@@ -110,8 +110,11 @@ def verify_resume(
         HeedfulError: options whose run cannot be repeated with the same bits, or the undisturbed run fails.
     """
     check_repeatable(settings, kills, processes)
-    if settings.training.keep is None:
-        arguments = [*arguments, "--training.keep=1"]  # a run that patience ended keeps no checkpoint by default
+    if settings.training.keep_checkpoints is None:
+        arguments = [
+            *arguments,
+            "--training.keep-checkpoints=1",
+        ]  # a run that patience ended keeps no checkpoint by default
     if out is not None and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise HeedfulError(f"--out {out} exists and is not empty; name a new folder")
     started = time.monotonic()

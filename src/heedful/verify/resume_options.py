@@ -11,8 +11,8 @@ def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> N
     """Raises ``HeedfulError`` for options whose run cannot be repeated with the same bits."""
     if settings.max_minutes is not None:
         raise HeedfulError("--max-minutes ends a run by the clock, so no two are the same; give --max-steps")
-    if settings.training.keep == 0:
-        raise HeedfulError("--training.keep 0 leaves no checkpoint to compare; leave it out")
+    if settings.training.keep_checkpoints == 0:
+        raise HeedfulError("--training.keep-checkpoints 0 leaves no checkpoint to compare; leave it out")
     for flag, is_given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):
         if is_given:
             raise HeedfulError(f"verify resume sets {flag} itself; leave it out")

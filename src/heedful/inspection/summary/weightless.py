@@ -50,7 +50,7 @@ def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> t
         if image_size is not None:
             raise HeedfulError("image_size would build another model, but a module is given; give input_shape instead")
         if isinstance(what, Model):
-            what.whole("count its parts")
+            what.check_not_optimised("count its parts")
         return what, type(what).__name__
     if isinstance(what, str) and what in presets.PRESETS:
         return build_empty(resized(presets.get(what), image_size=image_size)), what
