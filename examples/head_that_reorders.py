@@ -62,7 +62,7 @@ def main(folder: str) -> None:
 
     def right() -> float:
         """Dates that come out exactly, in percent."""
-        answers = pipe.answers([row.values["source"] for row in rows])
+        answers = pipe.predict([row.values["source"] for row in rows])
         pairs = zip(answers, rows, strict=True)
         return 100 * sum(answer.output == row.values["target"] for answer, row in pairs) / len(rows)
 

@@ -301,7 +301,7 @@ def test_a_bare_folder_of_peft_s_is_used_like_any(adapter: Path, capsys: pytest.
     pipe = heedful.pipeline(None, adapter, device="cpu")
     assert (pipe.task.name, pipe.task.labels) == ("text-classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
     answer = pipe("w1 w2")
-    ids = torch.tensor([tokenizer.around().join(tokenizer.encode(["w1 w2"])[0])[0]])
+    ids = torch.tensor([tokenizer.template().join(tokenizer.encode(["w1 w2"])[0])[0]])
     with torch.no_grad():  # the same model: the base has no pooler, so that each opening draws one
         scores = pipe.model(ids)[0].softmax(-1)
     assert answer["output"] == f"LABEL_{int(scores.argmax())}"

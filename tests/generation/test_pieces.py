@@ -70,10 +70,10 @@ def test_a_run_of_bytes_comes_when_it_is_over(fallback):
     """One byte too few spoils all the characters of its run, so that none may be shown before."""
     decode = lambda row: fallback.decode([row])[0]  # noqa: E731
     bytes_ = lambda text: [5 + byte for byte in text.encode()]  # noqa: E731
-    assert list(pieces(decode, [3], [*bytes_("é€"), 3, 4], fallback.joined)) == ["é€a", " b"]
-    assert list(pieces(decode, [3], [*bytes_("é€")[:-1], 3, 4], fallback.joined)) == ["����a", " b"]
-    assert list(pieces(decode, [3], bytes_("🙂" * 20), fallback.joined)) == ["🙂" * 20]
-    assert list(pieces(decode, bytes_("日本語" * 7), [*bytes_("語"), 3], fallback.joined)) == ["語a"]
+    assert list(pieces(decode, [3], [*bytes_("é€"), 3, 4], fallback.byte_tokens)) == ["é€a", " b"]
+    assert list(pieces(decode, [3], [*bytes_("é€")[:-1], 3, 4], fallback.byte_tokens)) == ["����a", " b"]
+    assert list(pieces(decode, [3], bytes_("🙂" * 20), fallback.byte_tokens)) == ["🙂" * 20]
+    assert list(pieces(decode, bytes_("日本語" * 7), [*bytes_("語"), 3], fallback.byte_tokens)) == ["語a"]
 
 
 def test_any_bytes_of_byte_fallback(fallback):
@@ -85,13 +85,13 @@ def test_any_bytes_of_byte_fallback(fallback):
             whole = [5 + byte for byte in draw.choice("éß€語🙂").encode()]
             row += draw.choice([[3], [4], [2], [1], whole, whole, whole * 6, whole[:-1]])
         before = [5 + byte for byte in ("é" * draw.randrange(30)).encode()]
-        made = "".join(pieces(decode, before, row, fallback.joined))
+        made = "".join(pieces(decode, before, row, fallback.byte_tokens))
         assert made == decode(before + row)[len(decode(before)) :]
 
 
 def test_only_byte_fallback_joins_tokens(fallback):
-    assert fallback.joined == {1, *range(5, 261)}
-    assert Tokenizer.train([TEXT], 300).joined == set()
+    assert fallback.byte_tokens == {1, *range(5, 261)}
+    assert Tokenizer.train([TEXT], 300).byte_tokens == set()
 
 
 def test_they_come_one_token_at_a_time():

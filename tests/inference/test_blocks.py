@@ -37,11 +37,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", [5, list(range(100, 150))])
 def test_blocks_draw_as_one_call_would(task: str, seed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipeline(*made(task))
-    whole = [one.output for one in pipe.answers(TEXTS, seed=seed, **DRAWN)]
+    whole = [one.output for one in pipe.predict(TEXTS, seed=seed, **DRAWN)]
     assert len(set(whole)) > 45  # the same texts draw anew
     monkeypatch.setattr("heedful.inference.pipeline.BLOCK", 8)
     monkeypatch.setattr(blocks, "BLOCK", 8)
-    assert [one.output for one in pipe.answers(TEXTS, seed=seed, **DRAWN)] == whole
+    assert [one.output for one in pipe.predict(TEXTS, seed=seed, **DRAWN)] == whole
     assert [one["output"] for one in pipe(iter(TEXTS), seed=seed, **DRAWN)] == whole
 
 
@@ -120,7 +120,7 @@ def test_options_are_resolved_once(task: str, small: None, monkeypatch: pytest.M
 
     for module in ("generation.decode", "tasks.encoder_decoder_task", "tasks.text_generation"):
         monkeypatch.setattr(importlib.import_module(f"heedful.{module}"), "resolve", counted)
-    assert len(pipe.answers(TEXTS, seed=5, **DRAWN)) == 50
+    assert len(pipe.predict(TEXTS, seed=5, **DRAWN)) == 50
     assert len(calls) == 1
 
 

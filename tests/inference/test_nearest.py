@@ -46,7 +46,7 @@ def pipe(folder: Path) -> Pipeline:
 
 
 def by_hand(pipe: Pipeline, query: str, texts: list[str], k: int) -> list[str]:
-    vectors = {answer.input: np.array(answer.output) for answer in pipe.answers([query, *texts])}
+    vectors = {answer.input: np.array(answer.output) for answer in pipe.predict([query, *texts])}
     return sorted(texts, key=lambda text: -float(vectors[query] @ vectors[text]))[:k]
 
 

@@ -22,7 +22,7 @@ from heedful.kernels import onednn_linear as onednn
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import FEW, onednn_linear
 from heedful.kernels.plan import decoding
-from heedful.kernels.prepacked_linear import Int4Linear, Int8Linear, PackedLinear, WholeLinear
+from heedful.kernels.prepacked_linear import FloatLinear, Int4Linear, Int8Linear, PrepackedLinear
 from heedful.layers.attention import Attention
 from heedful.layers.linear import Linear
 from heedful.models import Model
@@ -154,7 +154,7 @@ def test_a_row_gives_the_same_alone_and_beside_others(dtype: str, count: int) ->
 
 
 def test_nothing_is_packed_of_no_rows() -> None:
-    assert WholeLinear(torch.ones(3, 4))(torch.ones(0, 4)).shape == (0, 3)
+    assert FloatLinear(torch.ones(3, 4))(torch.ones(0, 4)).shape == (0, 3)
 
 
 def test_a_row_of_zeros_is_no_number_short() -> None:
@@ -168,15 +168,15 @@ def test_packed_weights_are_no_parameters_and_are_counted() -> None:
     count = model.count()
     optimize(model, "int8")
     assert model.count() == count
-    assert {type(part) for part in model.modules() if isinstance(part, PackedLinear)} == {Int8Linear}
+    assert {type(part) for part in model.modules() if isinstance(part, PrepackedLinear)} == {Int8Linear}
     assert not [name for name, _ in model.named_parameters() if name.endswith("up.weight")]
 
 
 def test_labels_keep_whole_weights() -> None:
     """Few outputs decide much and cost little: a classifier's own maps are not rounded."""
     model = optimize(heedful.create("bert-tiny", head="sequence", num_labels=3, seed=0), "int8")
-    kinds = {path: type(part) for path, part in model.named_modules() if isinstance(part, PackedLinear)}
-    assert {kind for path, kind in kinds.items() if path.startswith("head.")} == {WholeLinear}
+    kinds = {path: type(part) for path, part in model.named_modules() if isinstance(part, PrepackedLinear)}
+    assert {kind for path, kind in kinds.items() if path.startswith("head.")} == {FloatLinear}
     assert {kind for path, kind in kinds.items() if ".block." in path} == {Int8Linear}
 
 
@@ -300,7 +300,7 @@ def test_direct_maps_for_a_while() -> None:
 
 def test_fused_attention_has_the_heads_of_the_old() -> None:
     own = Attention(24, heads=6, kv_heads=2, head_dim=8, bias="qkv", qk_norm="head").eval()
-    fused = FusedAttention(own, lambda weight, bias: WholeLinear(weight, bias)).eval()
+    fused = FusedAttention(own, lambda weight, bias: FloatLinear(weight, bias)).eval()
     x = torch.randn(2, 5, 24)
     with torch.inference_mode():
         assert_close(fused(x, mask="causal"), own(x, mask="causal"))
@@ -357,8 +357,8 @@ def test_an_odd_number_of_outputs(count: int) -> None:
     with torch.inference_mode(), decoding(linear):
         assert_close(linear(x[None])[0], wanted)
     with torch.inference_mode():
-        assert_close(WholeLinear(linear.weight, linear.bias)(x), linear(x))
-        assert_close(WholeLinear(linear.weight[:1])(x), linear(x)[:, :1] - linear.bias[:1])
+        assert_close(FloatLinear(linear.weight, linear.bias)(x), linear(x))
+        assert_close(FloatLinear(linear.weight[:1])(x), linear(x)[:, :1] - linear.bias[:1])
 
 
 def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +372,7 @@ def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch
     for module in (onednn, prepacked_linear):
         monkeypatch.setattr(module, "mkl_product", counted)
     linear = Linear(8, 6)
-    packed = WholeLinear(linear.weight, linear.bias)
+    packed = FloatLinear(linear.weight, linear.bias)
     with torch.inference_mode(), decoding(linear):
         for count in range(1, 6):
             assert_close(linear(torch.ones(count, 8)), packed(torch.ones(count, 8)))

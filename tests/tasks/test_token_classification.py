@@ -123,7 +123,7 @@ def test_a_word_that_nothing_is_written_for_has_its_label() -> None:
     assert len(example.places) == len(example.labels) == 3
     assert example.ids[example.places[1]] == task.tokenizer.unknown
     assert task.predict(model, [["in", "\u0007", "Rome"]])[0].score is not None
-    assert task.tokenizer.words([["Rome"], []])[1] == ([], [])
+    assert task.tokenizer.encode_words([["Rome"], []])[1] == ([], [])
 
 
 # ------------------------------------------------------------------------------------------------------------- encoding
@@ -167,7 +167,7 @@ def test_no_label_is_lost_with_a_long_sentence(stride: int | None) -> None:
     assert said == tags.split()
     assert task.count(task.collate(examples)) == len(said) + 5
     for example in examples:
-        own = task.tokenizer.words([[words.split()[word]] for word in example.words] if example.row == 0 else [])
+        own = task.tokenizer.encode_words([[words.split()[word]] for word in example.words] if example.row == 0 else [])
         assert [example.ids[place] for place in example.places] == [ids[0] for ids, _ in own] or example.row == 1
     measured = task.measure(model, examples, long)
     gold = sum(one["support"] for one in measured.details["by_class"])

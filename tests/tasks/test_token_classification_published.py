@@ -73,7 +73,7 @@ def test_ids_of_words_are_theirs(name: str, tmp_path: Path) -> None:
     sentences = [words.split() for words, _ in SENTENCES] + [["don't", "日本本", "🙂", "x-y", "café"]]
     batch = again(sentences, is_split_into_words=True)
     for i, text in enumerate(tokens_of_words(task.tokenizer, sentences)):
-        around = task.tokenizer.around()
+        around = task.tokenizer.template()
         assert around.join(text.ids)[0] == batch["input_ids"][i]
         owners = batch.word_ids(i)
         assert [place + len(around.before) for place in text.first] == [owners.index(n) for n in range(len(text.first))]
@@ -106,9 +106,9 @@ def test_ids_of_words_are_those_of_gpt2(tmp_path: Path) -> None:
     transformers.GPT2TokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
     sentences = [["the", "rain", "rain's", "é"], ["in"]]
-    assert [ids for ids, _ in Tokenizer.load(tmp_path).words(sentences)] == theirs(sentences, is_split_into_words=True)[
-        "input_ids"
-    ]
+    assert [ids for ids, _ in Tokenizer.load(tmp_path).encode_words(sentences)] == theirs(
+        sentences, is_split_into_words=True
+    )["input_ids"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)

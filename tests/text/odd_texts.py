@@ -49,7 +49,7 @@ def sentencepiece(lines: Iterable[str] = LINES, **options: Any) -> bytes:
 
 def same(ours: Tokenizer, theirs: Any, texts: list[str]) -> None:
     """Ids, segments and decoded texts, of texts and of pairs, are those of a `transformers` tokenizer."""
-    alone, pairs = ours.around(), ours.around(pair=True)
+    alone, pairs = ours.template(), ours.template(pair=True)
     rows = ours.encode(texts)
     assert [alone.join(row)[0] for row in rows] == theirs(texts)["input_ids"]
     for first, second, a, b in zip(texts, texts[1:], rows, rows[1:], strict=False):

@@ -56,17 +56,17 @@ def test_as_the_library_puts_them(post_processor: Any) -> None:
     for first, second in [("one", "two three"), ("one two three", "one"), ("", "one"), ("two", "")]:
         a, b = ours.encode([first, second])
         alone, pair = ours.backend.encode(first), ours.backend.encode(first, second)
-        assert ours.around().join(a) == (alone.ids, alone.type_ids)
-        assert ours.around(pair=True).join(a, b) == (pair.ids, pair.type_ids)
-        assert ours.around().added == len(alone.ids) - len(a)
-        assert ours.around(pair=True).added == len(pair.ids) - len(a) - len(b)
+        assert ours.template().join(a) == (alone.ids, alone.type_ids)
+        assert ours.template(pair=True).join(a, b) == (pair.ids, pair.type_ids)
+        assert ours.template().added == len(alone.ids) - len(a)
+        assert ours.template(pair=True).added == len(pair.ids) - len(a) - len(b)
 
 
 def test_of_a_trained_one_all_that_is_said() -> None:
     trained = Tokenizer.train(["a text", "its pair"], 300, template="both")
-    assert trained.around() == InputTemplate((1,), (), (2,), ((0,), 0, (), 0, (0,)))
-    assert trained.around(pair=True) == InputTemplate((1,), (2,), (2,), ((0,), 0, (0,), 1, (1,)))
-    assert Tokenizer.train(["a text"], 300, template="none").around().added == 0
+    assert trained.template() == InputTemplate((1,), (), (2,), ((0,), 0, (), 0, (0,)))
+    assert trained.template(pair=True) == InputTemplate((1,), (2,), (2,), ((0,), 0, (0,), 1, (1,)))
+    assert Tokenizer.train(["a text"], 300, template="none").template().added == 0
     assert (trained.mask, tokenizer(None).mask, tokenizer(None).start) == (None, 2, 0)
 
 
@@ -83,14 +83,14 @@ def test_of_a_trained_one_all_that_is_said() -> None:
 )
 def test_what_cannot_be_told(post_processor: Any, message: str) -> None:
     with pytest.raises(HeedfulError, match=message) as caught:
-        tokenizer(post_processor).around(pair=True)
+        tokenizer(post_processor).template(pair=True)
     assert "\n" not in str(caught.value)
 
 
 def test_published_ones(shared_data: Any) -> None:
     bert = Tokenizer.load(shared_data("weights/minilm-l6"))
-    assert bert.around(pair=True).join([7], [8, 9]) == ([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 1])
-    assert Tokenizer.load(shared_data("weights/stories15M")).around() == InputTemplate(
+    assert bert.template(pair=True).join([7], [8, 9]) == ([101, 7, 102, 8, 9, 102], [0, 0, 0, 1, 1, 1])
+    assert Tokenizer.load(shared_data("weights/stories15M")).template() == InputTemplate(
         (1,), (), (), ((0,), 0, (), 0, ())
     )
 

@@ -94,25 +94,25 @@ def test_older_files_of_a_model_are_its_tokenizer_json(shared_data: Callable[[st
     ours = Tokenizer.load(folder({name: (released / name).read_bytes() for name in names}))
     theirs = Tokenizer.load(released)
     assert ours.encode(WITH_NAMES) == theirs.encode(WITH_NAMES)
-    assert ours.around(pair=True) == theirs.around(pair=True)
+    assert ours.template(pair=True) == theirs.template(pair=True)
     assert (ours.start, ours.mask, ours.vocab_size) == (theirs.start, theirs.mask, theirs.vocab_size)
     assert ours.config["model_max_length"] == 512
 
 
 def test_the_tokenizers_class_goes_before_the_models_type(folder: Make) -> None:
     files = byte_level(*NAMES) | {"config.json": {"model_type": "gpt2"}}
-    assert Tokenizer.load(folder(files)).around().added == 0
+    assert Tokenizer.load(folder(files)).template().added == 0
     told = {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizerFast"}}
-    assert Tokenizer.load(folder(files | told)).around().added == 2
+    assert Tokenizer.load(folder(files | told)).template().added == 2
     told = {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}}
-    assert Tokenizer.load(folder(files | told)).around().added == 0
+    assert Tokenizer.load(folder(files | told)).template().added == 0
 
 
 def test_a_space_before_and_a_start_where_the_configuration_says_so(folder: Make, tmp_path: Path) -> None:
     config = {"add_prefix_space": True, "add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}
     files = byte_level(*NAMES) | {"config.json": {"model_type": "gpt2"}, "tokenizer_config.json": config}
     ours = here_and_saved(folder(files), tmp_path, ODD)
-    assert ours.around().before == (0,)
+    assert ours.template().before == (0,)
     assert ours.encode(["the man"]) == ours.encode([" the man"])
 
 
@@ -189,12 +189,12 @@ def test_a_folder_that_is_read_and_written_keeps_its_keys(folder: Make, tmp_path
 
 def test_where_files_lie(folder: Make, tmp_path: Path) -> None:
     made = folder(word_pieces(True))
-    assert Tokenizer.lies_in(made)
-    assert not Tokenizer.lies_in(made, "tokenizer.target")
-    assert not Tokenizer.lies_in(tmp_path)
+    assert Tokenizer.has_files(made)
+    assert not Tokenizer.has_files(made, "tokenizer.target")
+    assert not Tokenizer.has_files(tmp_path)
     Tokenizer.load(made).save(tmp_path, "tokenizer.target")
-    assert Tokenizer.lies_in(tmp_path, "tokenizer.target")
-    assert not Tokenizer.lies_in(tmp_path)
+    assert Tokenizer.has_files(tmp_path, "tokenizer.target")
+    assert not Tokenizer.has_files(tmp_path)
 
 
 def _without(files: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def test_t5(folder: Make, tmp_path: Path) -> None:
     assert ours.vocab_size == len(theirs) + 100
     assert ours.encode(["<extra_id_99><extra_id_0>"]) == [[len(theirs), len(theirs) + 99]]
     assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (None, 1, 0, 2, None)
-    assert ours.around().join([7]) == ([7, 1], [0, 0])
-    assert ours.around(pair=True).join([7], [8]) == ([7, 1, 8, 1], [0, 0, 0, 0])
+    assert ours.template().join([7]) == ([7, 1], [0, 0])
+    assert ours.template(pair=True).join([7], [8]) == ([7, 1, 8, 1], [0, 0, 0, 0])
 
 
 def test_extra_ids_are_as_many_as_told(folder: Make) -> None:
@@ -121,7 +121,7 @@ def test_llama(folder: Make, tmp_path: Path) -> None:
     ours.save(tmp_path / "saved")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     assert again(texts)["input_ids"] == [[1, *row] for row in rows]
-    assert Tokenizer.load(tmp_path / "saved").around() == ours.around()
+    assert Tokenizer.load(tmp_path / "saved").template() == ours.template()
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_what_stands_around_a_text_for_llama(
     transformers = pytest.importorskip("transformers")
     files = LLAMA | {"tokenizer.model": llama(), "tokenizer_config.json": config}
     ours = Tokenizer.load(folder(files))
-    assert ours.around().join([7])[0] == single
-    assert ours.around(pair=True).join([7], [8]) == pair
+    assert ours.template().join([7])[0] == single
+    assert ours.template(pair=True).join([7], [8]) == pair
     files["tokenizer_config.json"] = {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer"} | config
     theirs = transformers.AutoTokenizer.from_pretrained(folder(files))
     a, b = ours.encode(["the man", "a thesis"])
-    assert theirs("the man")["input_ids"] == ours.around().join(a)[0]
+    assert theirs("the man")["input_ids"] == ours.template().join(a)[0]
     both = theirs("the man", "a thesis", return_token_type_ids=True)
-    assert (both["input_ids"], both["token_type_ids"]) == ours.around(pair=True).join(a, b)
+    assert (both["input_ids"], both["token_type_ids"]) == ours.template(pair=True).join(a, b)
 
 
 def test_a_space_after_a_special_token_is_llamas_older_way(folder: Make) -> None:
@@ -165,7 +165,7 @@ def test_xlm_roberta(folder: Make) -> None:
     # fairseq's names take four ids where SentencePiece has three, its unknown being the fourth.
     assert ours.encode(ODD) == [[one + 1 if one else 3 for one in row] for row in theirs.encode(ODD)]
     assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (0, 2, 1, 3, len(theirs) + 1)
-    assert ours.around(pair=True).join([7], [8]) == ([0, 7, 2, 2, 8, 2], [0] * 6)
+    assert ours.template(pair=True).join([7], [8]) == ([0, 7, 2, 2, 8, 2], [0] * 6)
     assert ours.pieces(ours.encode(["the man <mask>"])[0])[-1] == "<mask>"
     assert ours.pieces(ours.encode(["the man <mask>"])[0])[-2] != " "
 
@@ -201,8 +201,8 @@ def test_marian(separate: bool, folder: Make, tmp_path: Path) -> None:
     texts = [*ODD, ">>fra<< the man", "the man</s>", "naïve théâtre geöffnet"]
     transformers = pytest.importorskip("transformers")
     theirs = transformers.MarianTokenizer.from_pretrained(made)
-    assert [ours.around().join(row)[0] for row in ours.encode(texts)] == [theirs(text)["input_ids"] for text in texts]
-    rows = [theirs_side.around().join(row)[0] for row in theirs_side.encode(LINES[:5])]
+    assert [ours.template().join(row)[0] for row in ours.encode(texts)] == [theirs(text)["input_ids"] for text in texts]
+    rows = [theirs_side.template().join(row)[0] for row in theirs_side.encode(LINES[:5])]
     if not separate:  # one vocabulary: either side decodes what the other has encoded
         assert theirs_side.decode(rows) == [theirs.decode(row, skip_special_tokens=True) for row in rows]
         assert ours.decode(rows) == theirs_side.decode(rows)
@@ -217,16 +217,16 @@ def test_marian(separate: bool, folder: Make, tmp_path: Path) -> None:
         again = Tokenizer.load(tmp_path / "saved", name)
         assert again.encode(texts) == whole.encode(texts)
         assert again.decode(rows) == whole.decode(rows)
-        assert (again.end, again.pad, again.around()) == (whole.end, whole.pad, whole.around())
+        assert (again.end, again.pad, again.template()) == (whole.end, whole.pad, whole.template())
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert opened(texts)["input_ids"] == [ours.around().join(row)[0] for row in ours.encode(texts)]
+    assert opened(texts)["input_ids"] == [ours.template().join(row)[0] for row in ours.encode(texts)]
 
 
 def test_of_the_other_side_only_what_no_piece_spells_comes_out(folder: Make) -> None:
     """Not even where a text has such a piece in full, and it would be the better cut."""
     source, target, ids = sides()
     made = folder({"source.spm": source, "target.spm": target, "vocab.json": ids} | MARIAN)
-    assert Tokenizer.lies_in(made, "tokenizer.target")
+    assert Tokenizer.has_files(made, "tokenizer.target")
     for side, raw in (("tokenizer", source), ("tokenizer.target", target)):
         of_side, tokenizer = processor(raw), Tokenizer.load(made, side)
         own = {of_side.id_to_piece(n) for n in range(len(of_side))}
@@ -251,7 +251,7 @@ def test_marian_with_one_model_and_pieces_that_the_vocabulary_lacks(folder: Make
     del ids["▁the"]
     ids = {name: number for number, name in enumerate(ids)}
     made = folder({"source.spm": source, "vocab.json": ids} | MARIAN)
-    assert not Tokenizer.lies_in(made, "tokenizer.target")
+    assert not Tokenizer.has_files(made, "tokenizer.target")
     with pytest.raises(HeedfulError, match=r"no tokenizer\.target\.json in "):
         Tokenizer.load(made, "tokenizer.target")
     ours = Tokenizer.load(made)

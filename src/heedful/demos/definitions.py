@@ -63,7 +63,7 @@ def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path)
         lines.append(f"  {name:<18}{group['exact_match']:5.1f} %  {bar:<20}{note}")
     lines.append("")
     chosen = _date_examples(rows)
-    answers = pipe.answers([row.values["source"] for row in chosen])
+    answers = pipe.predict([row.values["source"] for row in chosen])
     for answer in answers:
         lines += [f"  {answer.input}", f"    → {answer.output}"]
     return DemoReport(
@@ -87,7 +87,7 @@ def _date_examples(rows: Rows) -> list[Row]:
 
 def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
     """Writes the cross-attention of one translation as a page and a figure; returns their paths."""
-    text = pipe.answers([row.values["source"]])[0].output
+    text = pipe.predict([row.values["source"]])[0].output
     translated = replace(row, values={**row.values, "target": text})
     batch = pipe.task.collate(pipe.task.encode(Rows([translated])).examples)
     source, target = pipe.task.sides(batch)
@@ -129,7 +129,7 @@ def describe_languages(pipe: Pipeline, measured: Measured, rows: Rows, folder: P
         lines.append(f"  {scores['label']:<14}F1 {scores['f1']:5.1f}  {'█' * round(scores['f1'] / 5)}")
     lines.append("")
     chosen = random.Random(0).sample(list(rows), 6)
-    answers = pipe.answers([row.values["text"] for row in chosen])
+    answers = pipe.predict([row.values["text"] for row in chosen])
     for answer, row in zip(answers, chosen, strict=True):
         truth = "" if answer.output == row.values["label"] else f"  (it is {row.values['label']})"
         lines.append(f"  {answer.input:<36} → {answer.output}, {answer.score:.0%}{truth}")
@@ -175,7 +175,7 @@ def describe_code(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) 
     """Reports bits per byte, xz on the same modules as baseline, and a sample."""
     text = "\n".join(row.values["text"] for row in rows).encode()
     compressed = 8 * len(lzma.compress(text, preset=9)) / len(text)
-    answer = pipe.answers([PROMPT], max_new_tokens=120, temperature=0.7, seed=0)[0]
+    answer = pipe.predict([PROMPT], max_new_tokens=120, temperature=0.7, seed=0)[0]
     return DemoReport(
         headline=f"Unseen modules: {measured.metrics['bits_per_byte']:.2f} bits a byte",
         lines=[
@@ -212,7 +212,7 @@ def describe_digits(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path
     """Reports accuracy, the most frequent digit as baseline, and the first digits; writes one as a file."""
     _, most_frequent = _label_counts(rows)
     chosen = rows[:6]
-    answers = pipe.answers([row.values["image"] for row in chosen])
+    answers = pipe.predict([row.values["image"] for row in chosen])
     Image.fromarray(chosen[0].values["image"].pixels(1)[:, :, 0]).save(folder / "digit.png")
     drawn = [_drawing(row.values["image"].pixels(1)[:, :, 0].tolist()) for row in chosen]
     lines = [f"  always the most frequent one: {most_frequent:.1f} %", ""]

@@ -120,7 +120,7 @@ class DecoderState:
         return logits
 
     def notify(self, tokens: Tensor) -> None:
-        """Tells the observers that a call of the decoder is over; the last token that each row read is in ``tokens`` (R,)."""
+        """Notifies the observers after a call of the decoder; ``tokens`` (R,) are the last that each row read."""
         for observer in self.observers:
             observer.step(tokens)
 

@@ -19,7 +19,7 @@ def pieces(
     A character of several tokens is yielded when it is complete; bytes that never become a character are yielded at the
     end, as the decoder shows them. Joined, the pieces are ``decode(before + tokens)`` without ``decode(before)``, if
     the decoder's text of a row begins with its text of the row's beginning. A run of tokens in ``joined`` is decoded as
-    one (``Tokenizer.joined``), and is yielded when it is over.
+    one (``Tokenizer.byte_tokens``), and is yielded when it is over.
 
     >>> utf8 = lambda row: bytes(row).decode(errors="replace")
     >>> list(pieces(utf8, b"caf", "é €".encode() + b"\\xff"))

@@ -40,7 +40,7 @@ class StopStrings:
             )
         self.strings, self.tokenizer, self.width = strings, tokenizer, width
         self.longest = max(map(len, strings))
-        self.joined: frozenset[int] = getattr(tokenizer, "joined", frozenset())
+        self.byte_tokens: frozenset[int] = getattr(tokenizer, "byte_tokens", frozenset())
         backend = getattr(tokenizer, "backend", None)
         numbers = [backend.token_to_id(string) for string in strings] if backend is not None else []
         ids = [number for number in numbers if number is not None]
@@ -63,9 +63,9 @@ class StopStrings:
         rows, contexts = [], []
         for i, row in enumerate(history[:, start:].tolist()):
             first = start
-            if first and row[0] in self.joined:  # a run of bytes is decoded as one
+            if first and row[0] in self.byte_tokens:  # a run of bytes is decoded as one
                 full_row = history[i].tolist()
-                while first and full_row[first] in self.joined:
+                while first and full_row[first] in self.byte_tokens:
                     first -= 1
                 row = full_row[first:]
             contexts.append([token for token in row[:-count] if token >= 0])

@@ -50,28 +50,28 @@ class Pipeline:
         inputs as it goes and never holds more than a block. A list of messages, each with its ``"role"``, is one input.
         """
         if isinstance(inputs, list) and not is_conversation(inputs):
-            return [prediction.as_dict() for prediction in self.answers(inputs, **options)]
+            return [prediction.as_dict() for prediction in self.predict(inputs, **options)]
         if _is_stream(inputs):
-            return (prediction.as_dict() for prediction in self.iter_answers(inputs, **options))
-        return self.answers([inputs], **options)[0].as_dict()
+            return (prediction.as_dict() for prediction in self.iter_predict(inputs, **options))
+        return self.predict([inputs], **options)[0].as_dict()
 
-    def answers(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
+    def predict(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the prediction for each input, in order; the options are the task's.
 
         More than ``heedful.inference.input_blocks.BLOCK`` inputs are predicted in blocks, which bounds the memory.
         """
         if len(inputs) > BLOCK:
-            return list(self.iter_answers(inputs, first=BLOCK, **options))
-        return self.answer_block(inputs, self.resolve(options))
+            return list(self.iter_predict(inputs, first=BLOCK, **options))
+        return self.predict_block(inputs, self.resolve(options))
 
-    def iter_answers(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
+    def iter_predict(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
         """Yields the predictions in order, for inputs that may never end.
 
         Inputs are read in blocks, of at most ``first`` and then larger ones, each when its first prediction is due.
         Options are checked at once.
         """
         resolved = self.resolve(options)
-        self.answer_block([], resolved)  # raises for options that the task refuses
+        self.predict_block([], resolved)  # raises for options that the task refuses
         return self._iterate(inputs, first, resolved)
 
     def _iterate(self, inputs: Iterable[Any], first: int, resolved: Mapping[str, Any]) -> Iterator[Prediction]:
@@ -79,14 +79,14 @@ class Pipeline:
         try:
             for block in blocks(inputs, first):
                 with warnings.naming(lambda position: f"input {number + position}"):  # noqa: B023 (called in this turn alone)
-                    predictions = self.answer_block(block, block_options.of(block))
+                    predictions = self.predict_block(block, block_options.of(block))
                 number += len(block)
                 yield from predictions
             block_options.end()
         finally:
             warnings.end(number)
 
-    def answer_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
+    def predict_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
         """Returns the predictions, computed together. Raises ``HeedfulError`` for a score or vector with NaN or
         infinity.
         """

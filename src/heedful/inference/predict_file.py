@@ -113,7 +113,7 @@ def _resolve(pipe: Pipeline, options: Mapping[str, Any], as_json: bool) -> dict[
     resolved = pipe.resolve(options)
     if resolved.get("logprobs") and not as_json:
         raise HeedfulError("logprobs are only in JSON; give --json, or write a .jsonl file")
-    pipe.answer_block([], resolved)  # raises for options that the task refuses
+    pipe.predict_block([], resolved)  # raises for options that the task refuses
     return resolved
 
 
@@ -277,7 +277,7 @@ def _named(
     """Returns the predictions; an error names the file and line of its input."""
     try:
         with warnings.naming(lambda position: block[position].location):
-            return pipe.answer_block([item.input for item in block], resolved)
+            return pipe.predict_block([item.input for item in block], resolved)
     except HeedfulError as error:
         if isinstance(error.__cause__, InputError):  # it has the name already
             raise
@@ -296,7 +296,7 @@ def _first_failing(pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str
         if "decoding" in options:
             options["decoding"] = options["decoding"].for_rows(rows, len(block))
         try:
-            pipe.answer_block([block[row].input for row in rows], options)
+            pipe.predict_block([block[row].input for row in rows], options)
             first = middle
         except HeedfulError:
             last = middle

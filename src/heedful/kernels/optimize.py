@@ -18,11 +18,11 @@ from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import (
     Activation,
+    FloatLinear,
     HalfLinear,
     Int4Linear,
     Int8Linear,
-    PackedLinear,
-    WholeLinear,
+    PrepackedLinear,
 )
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
@@ -33,10 +33,10 @@ from heedful.stack import Block
 M = TypeVar("M", bound=Model)
 
 # the class of prepacked linear maps, and the type of all other weights
-KINDS: dict[str, tuple[type[PackedLinear] | None, torch.dtype]] = {
+KINDS: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
     "float64": (None, torch.float64),
-    "float32": (WholeLinear, torch.float32),
-    "bfloat16": (WholeLinear, torch.bfloat16),
+    "float32": (FloatLinear, torch.float32),
+    "bfloat16": (FloatLinear, torch.bfloat16),
     "float16": (HalfLinear, torch.float32),
     "int8": (Int8Linear, torch.float32),
     "int4": (Int4Linear, torch.float32),
@@ -85,7 +85,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
     count = model.count()
-    _replace_linears(model, kind, WholeLinear if kind is not None and has_onednn(other_dtype) else None)
+    _replace_linears(model, kind, FloatLinear if kind is not None and has_onednn(other_dtype) else None)
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
         apply_plan(model, "cpu-inference")
         keep_memory()
@@ -95,7 +95,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     return model.eval()  # includes the new parts
 
 
-def _linear_kind(model: Model, name: str) -> tuple[type[PackedLinear] | None, torch.dtype]:
+def _linear_kind(model: Model, name: str) -> tuple[type[PrepackedLinear] | None, torch.dtype]:
     """Returns the class of prepacked linear maps (None for plain ones) and the type of all other weights.
 
     Raises ``HeedfulError`` for a type that the device or the weights do not support.
@@ -105,14 +105,16 @@ def _linear_kind(model: Model, name: str) -> tuple[type[PackedLinear] | None, to
         if name in CPU_ONLY:
             raise HeedfulError(f"{name} weights are for a CPU, the model is on {model.device}; take bfloat16")
         return None, getattr(torch, name)
-    if kind is WholeLinear:
-        return WholeLinear if has_onednn(other_dtype) else None, other_dtype
+    if kind is FloatLinear:
+        return FloatLinear if has_onednn(other_dtype) else None, other_dtype
     if kind is not None:
         _check(model, kind)
     return kind, other_dtype
 
 
-def _replace_linears(model: Model, kind: type[PackedLinear] | None, small_kind: type[PackedLinear] | None) -> None:
+def _replace_linears(
+    model: Model, kind: type[PrepackedLinear] | None, small_kind: type[PrepackedLinear] | None
+) -> None:
     """Fuses blocks and replaces all linear maps: by ``kind`` in blocks and for a vocabulary, else ``small_kind``."""
     for block in [part for part in model.modules() if isinstance(part, Block)]:
         _fuse(block, kind)
@@ -141,12 +143,12 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def _packed(
-    kind: type[PackedLinear] | None, weight: Tensor, bias: Tensor | None, activation: Activation | None = None
+    kind: type[PrepackedLinear] | None, weight: Tensor, bias: Tensor | None, activation: Activation | None = None
 ) -> nn.Module:
     return plain_linear(weight, bias) if kind is None else kind(weight, bias, activation)
 
 
-def _fuse(block: nn.Module, kind: type[PackedLinear] | None) -> None:
+def _fuse(block: nn.Module, kind: type[PrepackedLinear] | None) -> None:
     """Fuses the projections of self-attention, and the activation with the linear map before it."""
     if type(block.attention) is Attention:
         block.attention = FusedAttention(block.attention, partial(_packed, kind))
@@ -163,7 +165,7 @@ def _identity(x: Tensor) -> Tensor:
     return x
 
 
-def _check(model: nn.Module, kind: type[PackedLinear]) -> None:
+def _check(model: nn.Module, kind: type[PrepackedLinear]) -> None:
     """Raises ``HeedfulError`` for weights of blocks that ``kind`` does not support."""
     for path, part in _linears(model):
         if ".block." in path:

@@ -32,7 +32,7 @@ FUSED = {
 }
 
 
-class PackedLinear(nn.Module):
+class PrepackedLinear(nn.Module):
     """act(x Wᵀ + b) with W in a subclass's packed form; for inference only, it has no gradient.
 
     Args:
@@ -77,13 +77,13 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class WholeLinear(PackedLinear):
+class FloatLinear(PrepackedLinear):
     """Weights of float32 or bfloat16 in oneDNN's own order; nothing is rounded.
 
     Plain float32 weights are kept too, for single rows; weights that are mapped from a file stay so.
 
     >>> x, linear = torch.randn(3, 8), nn.Linear(8, 16)
-    >>> packed = WholeLinear(linear.weight, linear.bias)
+    >>> packed = FloatLinear(linear.weight, linear.bias)
     >>> torch.allclose(packed(x), linear(x), atol=1e-6), torch.equal(packed.weight, linear.weight)
     (True, True)
     """
@@ -110,7 +110,7 @@ class WholeLinear(PackedLinear):
         return onednn_product(rows, self.packed, self.bias, self.attribute, self.formula)[:count]
 
 
-class HalfLinear(PackedLinear):
+class HalfLinear(PrepackedLinear):
     """Weights rounded to float16, arithmetic in float32: half the memory traffic, 11 significant bits.
 
     A CPU without float16 arithmetic widens the weights as it reads them.
@@ -139,7 +139,7 @@ class HalfLinear(PackedLinear):
         return self.activated(torch.ops.quantized.linear_dynamic_fp16(rows, self.packed))
 
 
-class Int8Linear(PackedLinear):
+class Int8Linear(PrepackedLinear):
     """Int8 weights W ≈ s_out q, with one scale an output; rows of x are quantised while they are read: x ≈ s_row q.
 
     s = max |·| / 127 (for weights / 63, on a processor without VNNI), so that zero stays zero. Integer products are
@@ -179,7 +179,7 @@ class Int8Linear(PackedLinear):
         return self.activated(y if self.bias is None else y.add_(self.bias))
 
 
-class Int4Linear(PackedLinear):
+class Int4Linear(PrepackedLinear):
     """Int4 weights W ≈ s q + z, with s and z for each ``GROUP`` inputs of an output; x is bfloat16.
 
     s = (max − min) / 15 and z of the group make its extremes exact up to bfloat16's rounding of s and z.

@@ -124,7 +124,7 @@ def _conversation(tokenizer: Tokenizer, row: Row) -> InstructionExample:
         raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
     ends = np.cumsum([len(text) for text, _ in parts])
     spans = [(int(end) - len(text), int(end)) for (text, is_answer), end in zip(parts, ends, strict=True) if is_answer]
-    ((ids, offsets),) = tokenizer.offsets(["".join(text for text, _ in parts)])
+    ((ids, offsets),) = tokenizer.encode_with_offsets(["".join(text for text, _ in parts)])
     learned = [any(first < until and last > begin for begin, until in spans) for first, last in offsets]
     if not any(learned[1:]):
         raise HeedfulError(

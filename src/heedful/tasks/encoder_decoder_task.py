@@ -67,9 +67,9 @@ class EncoderDecoderTask(Task):
         """Loads the tokenizers of a model folder, two if source and target differ, and the model's special tokens."""
         folder = find(folder)
         config = encoder_decoder_of(folder, cls.name)
-        tokenizer_folder = folder if Tokenizer.lies_in(folder) else home(folder)
+        tokenizer_folder = folder if Tokenizer.has_files(folder) else home(folder)
         source = Tokenizer.load(tokenizer_folder)
-        has_target = Tokenizer.lies_in(tokenizer_folder, "tokenizer.target")
+        has_target = Tokenizer.has_files(tokenizer_folder, "tokenizer.target")
         target = Tokenizer.load(tokenizer_folder, "tokenizer.target") if has_target else source
         return cls(source, target, config.special, positions_of(config))
 

@@ -150,8 +150,8 @@ class EncoderTask(Task):
         if random is None or not self.hidden_share or self.tokenizer.unknown is None:
             return
         hidden = torch.from_numpy(random.random(ids.shape) < self.hidden_share) & mask
-        around = self.tokenizer.around()
-        for special in {*around.before, *around.after}:
+        template = self.tokenizer.template()
+        for special in {*template.before, *template.after}:
             hidden &= ids != special
         ids[hidden] = self.tokenizer.unknown
 

@@ -229,10 +229,10 @@ class FeatureExtraction(EncoderTask):
         """Returns the ids of each text, and True if it was truncated."""
         prompted = [self.reading.prompt + text for text in texts]
         parts = self.tokenizer.encode([text.lower() for text in prompted] if self.reading.lowercase else prompted)
-        around = self.tokenizer.around()
-        truncated = [fitted([ids], most, around.added)[0] for ids in parts]
+        template = self.tokenizer.template()
+        truncated = [fitted([ids], most, template.added)[0] for ids in parts]
         cut = [len(short_ids) != len(ids) for short_ids, ids in zip(truncated, parts, strict=True)]
-        return [around.join(ids)[0] for ids in truncated], cut
+        return [template.join(ids)[0] for ids in truncated], cut
 
     def lengths(self, examples: Sequence[TextsExample]) -> np.ndarray:
         """Returns the lengths (N, sides) of the texts in tokens, special tokens included."""

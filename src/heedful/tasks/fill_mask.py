@@ -116,7 +116,7 @@ class FillMask(EncoderTask):
     def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:
         self.tokenizer, self.window = tokenizer, window
         self.mask_name, self.mask = mask_token(tokenizer)
-        self.around = tokenizer.around()
+        self.input_template = tokenizer.template()
         self.padding = self.mask if tokenizer.pad is None else tokenizer.pad
         table = word_joints(tokenizer)
         ordinary = np.array([i not in tokenizer.special for i in range(tokenizer.vocab_size)])
@@ -201,17 +201,17 @@ class FillMask(EncoderTask):
         most = max_length or min(self.window or defaults.MAX_LENGTH, self.longest)
         if most > self.longest:
             raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
-        added = self.around.added
+        added = self.input_template.added
         examples, note = window_stream(self.tokenizer, rows, most - added, added, self.masking.ordinary)
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
         """Returns the lengths (N, 1) of the windows, special tokens included."""
-        return window_lengths(examples)[:, None] + self.around.added
+        return window_lengths(examples)[:, None] + self.input_template.added
 
     def _framed(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[list[int]]:
         """Returns the ids of each window with its special tokens."""
-        return [self.around.join(row.tolist())[0] for row in window_ids(examples, random)]
+        return [self.input_template.join(row.tolist())[0] for row in window_ids(examples, random)]
 
     def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns ``ids`` (B, T) with masked tokens, their ``mask``, and ``labels``: the masked tokens, -100 elsewhere.
@@ -292,7 +292,7 @@ class FillMask(EncoderTask):
         for places, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
             window, position = hidden.T
             windows = np.array([examples[i].number for i in places])
-            firsts = windows * stream.context - len(self.around.before)
+            firsts = windows * stream.context - len(self.input_template.before)
             np.add.at(row_sums[:, :3], document_numbers(stream, firsts[window] + position), sums)
             np.add.at(window_sums[:, :3], windows[window], sums)
         tokens = self._add_pseudo_likelihoods(model, examples, row_sums, most or IN_TURN, batch_tokens or EVALUATED)
@@ -308,7 +308,7 @@ class FillMask(EncoderTask):
         returns the number of tokens.
         """
         assert isinstance(model, Encoder)
-        stream, before = examples[0].stream, len(self.around.before)
+        stream, before = examples[0].stream, len(self.input_template.before)
         drawn, total = drawn_positions(examples, self.evaluation_masking.ordinary, most)
         windows = (drawn // stream.context).tolist()
         rows = {place: torch.tensor(self._framed([StreamWindow(stream, place)])[0]) for place in set(windows)}
@@ -418,8 +418,8 @@ def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[
     >>> blanks_of(tokenizer, ["<mask><mask>"], 3)
     [Blank(owner=0, ids=[1, 4, 2], places=[1]), Blank(owner=0, ids=[1, 4, 2], places=[1])]
     """
-    (name, mask), around = mask_token(tokenizer), tokenizer.around()
-    room, shift = longest - around.added, len(around.before)
+    (name, mask), template = mask_token(tokenizer), tokenizer.template()
+    room, shift = longest - template.added, len(template.before)
     blanks, cut = [], 0
     for owner, (text, ids) in enumerate(zip(texts, tokenizer.encode(texts), strict=True)):
         places = [place for place, token in enumerate(ids) if token == mask]
@@ -429,12 +429,12 @@ def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[
                 "its tokenizer_config.json"
             )
         if len(ids) <= room:
-            blanks.append(Blank(owner, around.join(ids)[0], [place + shift for place in places]))
+            blanks.append(Blank(owner, template.join(ids)[0], [place + shift for place in places]))
             continue
         cut += 1
         for place in places:
             first = min(max(0, place - room // 2), len(ids) - room)
-            blanks.append(Blank(owner, around.join(ids[first : first + room])[0], [place - first + shift]))
+            blanks.append(Blank(owner, template.join(ids[first : first + room])[0], [place - first + shift]))
     if cut:
         log.warning(
             CountWarning(

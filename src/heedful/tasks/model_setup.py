@@ -91,7 +91,7 @@ def checked_folder(task: str, folder: Path, images: bool = False) -> Path:
 
 def tokenizer_of(folder: Path) -> Tokenizer:
     """Loads the tokenizer of a model's folder; for an adapter without one, that of its base model."""
-    return Tokenizer.load(folder if Tokenizer.lies_in(folder) else home(folder))
+    return Tokenizer.load(folder if Tokenizer.has_files(folder) else home(folder))
 
 
 def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str = "tokenizer") -> None:

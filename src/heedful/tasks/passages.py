@@ -81,7 +81,7 @@ def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), BATCH):
         batch = distinct[start : start + BATCH]
-        for text, (ids, places) in zip(batch, tokenizer.offsets(batch), strict=True):
+        for text, (ids, places) in zip(batch, tokenizer.encode_with_offsets(batch), strict=True):
             visible = np.array([bool(text[first:last].strip()) for first, last in places], bool)
             passages[text] = Passage(text, np.array(ids, np.int32), np.array(places, np.int32).reshape(-1, 2), visible)
     return passages
@@ -104,11 +104,11 @@ def question_windows(
         stride: number of tokens that neighbouring windows share, at most half of ``most``; None for 128, or a third of
             ``most`` if that is less. A long question may reduce it to half of the remaining tokens.
     """
-    around = tokenizer.around(pair=True)
-    room = most - around.added
+    template = tokenizer.template(pair=True)
+    room = most - template.added
     shared = min(STRIDE, most // 3) if stride is None else stride
     if room < 4:
-        raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {around.added + 4}")
+        raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {template.added + 4}")
     if shared > most // 2:
         raise HeedfulError(
             f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less"

@@ -258,7 +258,7 @@ class QuestionAnswering(EncoderTask):
 
     @cached_property
     def _around(self) -> InputTemplate:
-        return self.tokenizer.around(pair=True)
+        return self.tokenizer.template(pair=True)
 
     def _context_start(self, window: QuestionWindow) -> int:
         """Returns the position of the first token of the context."""

@@ -273,7 +273,7 @@ def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | 
     """Returns the ids of each text with the tokenizer's special tokens, or with the end token if it adds none; a text
     of more than ``most`` tokens is truncated at its end.
     """
-    around = tokenizer.around()
-    after = around.after or (() if around.before else (special_id(tokenizer.end),))
-    room = None if most is None else max(0, most - len(around.before) - len(after))
-    return [[*around.before, *ids[:room], *after] for ids in tokenizer.encode(texts)]
+    template = tokenizer.template()
+    after = template.after or (() if template.before else (special_id(tokenizer.end),))
+    room = None if most is None else max(0, most - len(template.before) - len(after))
+    return [[*template.before, *ids[:room], *after] for ids in tokenizer.encode(texts)]

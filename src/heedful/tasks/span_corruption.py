@@ -113,9 +113,9 @@ class SpanCorruption(EncoderDecoderTask):
         super().__init__(source, target, special, positions)
         self.sentinels = sentinel_ids(source)
         self.silent = False  # True: no warning about outputs without sentinels, as for samples in a run's log
-        around = source.around()
-        self.before = around.before
-        self.after = around.after or (() if around.before else (special_id(source.end),))
+        template = source.template()
+        self.before = template.before
+        self.after = template.after or (() if template.before else (special_id(source.end),))
         ordinary = np.array([i not in source.special for i in range(source.vocab_size)])
         ordinary[self.sentinels] = False
         self.corruption = self.evaluation_corruption = Corruption(self.sentinels, ordinary)

@@ -158,7 +158,7 @@ class Summarization(SequenceToSequence):
         limit, room = self.longest, self._room(prefix)
         if limit is None or room is None or len(encode_with_special(self.source, [prefix + text])[0]) <= limit:
             return [text]
-        [(ids, places)] = self.source.offsets([text])
+        [(ids, places)] = self.source.encode_with_offsets([text])
         for size in range(room, stride, -1):
             windows = overlapping_windows(len(ids), size, stride)
             pieces = [text[places[window[0]][0] : places[window[-1]][1]].strip() for window in windows]

@@ -117,7 +117,7 @@ class TextGeneration(Task):
         if end is None:
             raise HeedfulError("the tokenizer has no end token (eos_token); name one in its tokenizer_config.json")
         self.tokenizer, self.context, self.end, self.separate = tokenizer, context, end, separate
-        self.before = list(tokenizer.around().before)
+        self.before = list(tokenizer.template().before)
         self.begins = self.before or [end]
         self.closes = [] if self.begins[0] in (*ends, end) else [end]
 
@@ -497,7 +497,9 @@ class TextGeneration(Task):
         ids = torch.tensor([prompt], device=model.device)
         context = self._context(decoding, limit)
         tokens = stream(model, ids, decoding=decoding, context=context, tokenizer=self.tokenizer)
-        texts = pieces(lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.joined)
+        texts = pieces(
+            lambda row: self.tokenizer.decode([row])[0], prompt, map(int, tokens), self.tokenizer.byte_tokens
+        )
         return chain(
             [text] if isinstance(text, str) and text else [],
             until(texts, decoding.stop_strings),

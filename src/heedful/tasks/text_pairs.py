@@ -197,14 +197,14 @@ def examples_of(
     """
     texts = list(texts)
     encoded = iter(tokenizer.encode([side for sides in texts for side in sides]))
-    around = {number: tokenizer.around(pair=number == 2) for number in set(map(len, texts))}
+    templates = {number: tokenizer.template(pair=number == 2) for number in set(map(len, texts))}
     examples, cut = [], []
     for number, (sides, targets) in enumerate(zip(texts, labels, strict=True)):
         parts = [next(encoded) for _ in sides]
-        fitting = fitted(parts, limit, around[len(sides)].added)
+        fitting = fitted(parts, limit, templates[len(sides)].added)
         if fitting != parts:
             cut.append(number)
-        examples.append(EncodedPair(*around[len(sides)].join(*fitting), targets))
+        examples.append(EncodedPair(*templates[len(sides)].join(*fitting), targets))
     return examples, cut
 
 

@@ -179,16 +179,16 @@ class TokenClassification(EncoderTask):
     def _windows(
         self, texts: Sequence[WordTokens], most: int, stride: int | None, labels: Sequence[Sequence[int]] | None = None
     ) -> Iterator[WordWindow]:
-        around = self.tokenizer.around()
-        room = most - around.added
+        template = self.tokenizer.template()
+        room = most - template.added
         if room < 1:
-            raise HeedfulError(f"--data.max-length {most} has no room for a word; give {around.added + 1} or more")
+            raise HeedfulError(f"--data.max-length {most} has no room for a word; give {template.added + 1} or more")
         shared = window_stride(stride, room)
         for row, text in enumerate(texts):
             own = None if labels is None else labels[row]
             for tokens, words in word_windows(text.first, len(text.ids), room, shared):
-                ids, segments = around.join(text.ids[tokens.start : tokens.stop])
-                offset = len(around.before) - tokens.start
+                ids, segments = template.join(text.ids[tokens.start : tokens.stop])
+                offset = len(template.before) - tokens.start
                 places = [text.first[word] + offset for word in words]
                 yield WordWindow(
                     ids, segments, [] if own is None else [own[word] for word in words], places, row, words

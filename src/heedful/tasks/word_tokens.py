@@ -43,7 +43,7 @@ def tokens_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) ->
     A word without tokens (a control character) becomes the unknown token, since it has a tag like all others.
     """
     encoded = []
-    for words, (ids, owners) in zip(sentences, tokenizer.words(sentences), strict=True):
+    for words, (ids, owners) in zip(sentences, tokenizer.encode_words(sentences), strict=True):
         first = dict(zip(reversed(owners), range(len(ids) - 1, -1, -1), strict=True))  # the first of equal owners stays
         if len(first) < len(words):
             ids, first = _with_unknown(tokenizer, ids, owners, len(words))
@@ -77,7 +77,7 @@ def tokens_of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[WordToke
     """
     marked = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     encoded = []
-    for text, (ids, offsets) in zip(texts, tokenizer.offsets(texts), strict=True):
+    for text, (ids, offsets) in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
         first: list[int] = []
         spans: list[tuple[int, int]] = []
         blank = -1  # position of the last token of white space alone

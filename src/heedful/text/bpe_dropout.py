@@ -76,7 +76,7 @@ class BpeDropout:
         ``rows`` may have ids before and after those of the text, and may end within it.
         """
         rows_of_words = []
-        before = len(self.tokenizer.around().before)
+        before = len(self.tokenizer.template().before)
         for first in range(0, len(texts), BATCH_SIZE):
             batch = list(texts[first : first + BATCH_SIZE])
             encodings = self.tokenizer.backend.encode_batch(batch, add_special_tokens=False)

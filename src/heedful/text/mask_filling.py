@@ -47,7 +47,7 @@ def fill_masks(tokenizer: Tokenizer, text: str, ids: Sequence[int | None]) -> st
     filled, *others = text.split(mask)
     for token, following in zip(ids, others, strict=True):
         piece = mask if token is None else tokenizer.pieces([token])[0]
-        if token is not None and tokenizer.by_words:
+        if token is not None and tokenizer.marks_continuations:
             before = filled if piece.startswith(" ") else filled.rstrip()
             piece = piece.removeprefix(" ")
         elif token is not None and takes_space:

@@ -179,8 +179,8 @@ class Tokenizer:
         return cls(backend, tokenizer_config.plain_config(entries), config.unset_entries)
 
     @staticmethod
-    def lies_in(folder: str | Path, name: str = "tokenizer") -> bool:
-        """Returns True if `load` finds files for this name, such as ``lies_in(folder, "tokenizer.target")``."""
+    def has_files(folder: str | Path, name: str = "tokenizer") -> bool:
+        """Returns True if `load` finds files for this name, such as ``has_files(folder, "tokenizer.target")``."""
         folder = Path(folder)
         if (folder / f"{name}.json").is_file():
             return True
@@ -259,13 +259,13 @@ class Tokenizer:
 
         self.backend.add_tokens([AddedToken(token, rstrip=True, normalized=False, special=False) for token in tokens])
 
-    def around(self, pair: bool = False) -> InputTemplate:
+    def template(self, pair: bool = False) -> InputTemplate:
         """Returns the template of special ids around a text or a pair. `encode` adds none of them.
 
         Examples are Llama's ``<s>`` before a text, T5's ``</s>`` after it, BERT's ``[CLS] A [SEP] B [SEP]``.
 
         >>> tokenizer = Tokenizer.train(["a text", "its pair"], size=300, template="both")
-        >>> tokenizer.around(pair=True).join([7, 8], [9])
+        >>> tokenizer.template(pair=True).join([7, 8], [9])
         ([1, 7, 8, 2, 9, 2], [0, 0, 0, 0, 1, 1])
         """
         return read_input_template(self.backend.post_processor, pair)
@@ -282,13 +282,13 @@ class Tokenizer:
                 )
             ]
 
-    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Returns the ids of each text, and the characters (start, end) of each id.
 
         The space before a word is included if the tokenizer counts it to the word's token. A token of a part of a
         character has the whole character.
         """
-        assert not isinstance(texts, str), "offsets takes a list of texts"
+        assert not isinstance(texts, str), "encode_with_offsets takes a list of texts"
         with _readable_encoding_errors(texts):
             return [
                 (encoding.ids, encoding.offsets)
@@ -298,14 +298,14 @@ class Tokenizer:
                 )
             ]
 
-    def words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
+    def encode_words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """Returns the ids of each row of words, encoded as inside a text, and for each id the index of its word.
 
         A word without tokens has no ids. The ids are those of `transformers` with ``is_split_into_words=True`` and, for
         byte-level tokenizers, ``add_prefix_space=True``.
 
         >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, kind="wordpiece")
-        >>> tokenizer.words([["a", "small-text"]])[0][1]
+        >>> tokenizer.encode_words([["a", "small-text"]])[0][1]
         [0, 1, 1, 1]
         """
         with _readable_encoding_errors(word for row in rows for word in row):
@@ -366,12 +366,12 @@ class Tokenizer:
         return frozenset([*(number for number in roles if number is not None), *self._special_added()])
 
     @property
-    def by_words(self) -> bool:
+    def marks_continuations(self) -> bool:
         """True if tokens mark the continuation of a word (BERT's ``##``) instead of spaces."""
         return "WordPiece" in self._decoders
 
     @cached_property
-    def joined(self) -> frozenset[int]:
+    def byte_tokens(self) -> frozenset[int]:
         """Ids of byte-fallback tokens (Llama); empty without byte fallback.
 
         A run of such tokens is decoded as a whole: to characters if its bytes are UTF-8, else each byte to U+FFFD.

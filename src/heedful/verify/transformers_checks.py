@@ -119,7 +119,7 @@ DIFFICULT_TEXTS = (
 
 def token_ids(verified: VerifiedFolder) -> Comparison:
     """Counts texts with different ids: texts alone, a text with special tokens, and a pair with special tokens."""
-    if not Tokenizer.lies_in(verified.path):
+    if not Tokenizer.has_files(verified.path):
         raise Skipped("the folder has no tokenizer")
     try:
         ours = Tokenizer.load(verified.path)
@@ -133,7 +133,7 @@ def token_ids(verified: VerifiedFolder) -> Comparison:
             if ids != other(text, add_special_tokens=False)["input_ids"]:
                 wrong.append(text)
         for pair in (texts[:1], texts[:2]):
-            ids = ours.around(pair=len(pair) > 1).join(*ours.encode(pair))[0]
+            ids = ours.template(pair=len(pair) > 1).join(*ours.encode(pair))[0]
             if ids != other(*pair)["input_ids"]:
                 wrong.append(" + ".join(pair))
     reason = f"{wrong[0]!r} has different ids" if wrong else ""

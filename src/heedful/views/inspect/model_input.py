@@ -113,7 +113,7 @@ def _sentence(opened: OpenedModel, item: Any) -> ModelInput:
     sides = sides_of(item, "text?")
     parts = tokenizer.encode(sides)
     _check_not_empty(parts)
-    ids, segments = tokenizer.around(pair=len(sides) == 2).join(*parts)
+    ids, segments = tokenizer.template(pair=len(sides) == 2).join(*parts)
     name, pieces = short(" + ".join(sides)), tokenizer.pieces(ids)
     if isinstance(config, EncoderDecoderConfig):  # a classifier's decoder reads the text too, shifted by one
         shifted = [start_of(config), *ids[:-1]]
@@ -133,7 +133,7 @@ def _prompt(opened: OpenedModel, text: Any) -> ModelInput:
     check_texts("this model", [text])
     parts = tokenizer.encode([text])
     _check_not_empty(parts)
-    ids = [*tokenizer.around().before, *parts[0]]
+    ids = [*tokenizer.template().before, *parts[0]]
     pieces = tokenizer.pieces(ids)
     return ModelInput(
         name=short(text),

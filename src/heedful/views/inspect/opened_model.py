@@ -103,8 +103,8 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
     first = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
     check_vocabulary(source, first)
     if isinstance(config, EncoderDecoderConfig):
-        own = folder if Tokenizer.lies_in(folder) else home(folder)
-        if Tokenizer.lies_in(own, "tokenizer.target"):
+        own = folder if Tokenizer.has_files(folder) else home(folder)
+        if Tokenizer.has_files(own, "tokenizer.target"):
             target = Tokenizer.load(own, "tokenizer.target")
         check_vocabulary(target, config.target or config.source, "target tokenizer")
     prefix = prefix_of(folder, str(read_card(folder).get("task")))
