@@ -99,6 +99,8 @@ def section_of(old: str) -> tuple[type, str, str, object]:
     new = renamed.SETTINGS[old].removeprefix(f"{section}.")
     hint = str(get_type_hints(cls)[new])
     value = ("a text",) if "tuple" in hint else next(value for kind, value in VALUES.items() if kind.__name__ in hint)
+    if old == "masking.length":
+        value = 2.0  # at least 1
     return cls, name, new, value
 
 

@@ -152,5 +152,5 @@ def test_it_trains_resumes_evaluates_compares_and_predicts(tmp_path: Path) -> No
 
 
 def test_settings_of_other_tasks_are_refused_for_it(tmp_path: Path) -> None:
-    with pytest.raises(HeedfulError, match=r"--masking\.share has no effect for digit-parity"):
-        train(settings(tmp_path, masking={"share": 0.2}), quiet=True)
+    with pytest.raises(HeedfulError, match=r"--masking\.probability has no effect for digit-parity"):
+        train(settings(tmp_path, masking={"probability": 0.2}), quiet=True)

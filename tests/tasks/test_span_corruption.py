@@ -159,7 +159,7 @@ def test_few_tokens_and_too_many() -> None:
         bart.encode(rows(BOOK), 21)
     bart.before_training(model, settings(masking=MaskingSettings(probability=0.9, span_length=3)))
     with pytest.raises(
-        HeedfulError, match=r"17 masked tokens in 2 spans are more than the 20 .*; lower --masking\.share"
+        HeedfulError, match=r"17 masked tokens in 2 spans are more than the 20 .*; lower --masking\.probability"
     ):
         bart.encode(rows(BOOK), 20)
 
