@@ -21,7 +21,7 @@ from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.evaluate import evaluate
 from heedful.inference.pipeline import Pipeline, pipeline
-from heedful.metrics.classification import Labelled
+from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.intervals import draws
 from heedful.metrics.paired import Difference, comparison_line, differences, randomised
@@ -37,8 +37,8 @@ def rate(right: Any) -> Sums:
     return Sums([[one, 1] for one in right], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
 
 
-def labelled(right: Any) -> Labelled:
-    return Labelled.of(["no", "yes"], [["yes"]] * len(right), [["yes"] if one else ["no"] for one in right])
+def labelled(right: Any) -> ClassifierScores:
+    return ClassifierScores.of(["no", "yes"], [["yes"]] * len(right), [["yes"] if one else ["no"] for one in right])
 
 
 def exact_p(a: np.ndarray, b: np.ndarray) -> float:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heedful.metrics.classification import Mistakes, among_top, classified
+from heedful.metrics.classification import Mistakes, is_in_top_k, single_label_metrics
 
 scores_of = pytest.importorskip("sklearn.metrics")
 
 
 def test_nothing_counted_is_zero_and_not_an_error() -> None:
     nothing = np.zeros(3, dtype=np.int64)
-    assert classified(nothing, nothing, nothing) == {"accuracy": 0.0, "macro_f1": 0.0, "matthews": 0.0}
+    assert single_label_metrics(nothing, nothing, nothing) == {"accuracy": 0.0, "macro_f1": 0.0, "matthews": 0.0}
 
 
 def test_the_surest_mistakes_in_order() -> None:
@@ -21,7 +21,7 @@ def test_the_surest_mistakes_in_order() -> None:
     mistakes = Mistakes()
     for place, score in enumerate(scores.tolist()):
         mistakes.add(place, f"text {place}", "yes", "no", score)
-    kept = mistakes.surest()
+    kept = mistakes.most_confident()
     order = np.lexsort((np.arange(1000), -scores))[:50].tolist()
     assert [wrong["place"] for wrong in kept] == order
     place = order[0]
@@ -34,9 +34,9 @@ def test_top_k_equals_scikit_learn(k: int) -> None:
     draw = np.random.default_rng(k)
     scores, truth = draw.normal(size=(300, 10)), draw.integers(10, size=300)
     expected = scores_of.top_k_accuracy_score(truth, scores, k=k, labels=range(10), normalize=False)
-    assert among_top(scores, truth, k).sum() == expected
+    assert is_in_top_k(scores, truth, k).sum() == expected
 
 
 def test_a_model_that_knows_nothing_is_right_for_the_first_labels_alone() -> None:
-    assert among_top(np.zeros((10, 10)), np.arange(10), 5).tolist() == [True] * 5 + [False] * 5
-    assert not among_top(np.full((10, 10), np.nan), np.arange(10), 5).any()
+    assert is_in_top_k(np.zeros((10, 10)), np.arange(10), 5).tolist() == [True] * 5 + [False] * 5
+    assert not is_in_top_k(np.full((10, 10), np.nan), np.arange(10), 5).any()

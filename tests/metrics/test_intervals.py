@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.metrics.classification import Labelled
+from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Metrics, Places, Sums, metrics_of_draws, overall
 from heedful.metrics.intervals import caveats, draws, intervals, resampled, standard_error
 from heedful.metrics.translation import translation_scores
@@ -111,7 +111,7 @@ def test_every_metric_of_a_translation_and_of_a_classifier_has_one() -> None:
     scored = translation_scores(outputs, references)
     found, middle = intervals(scored, times=200), overall(scored)
     assert list(found) == ["bleu", "chrf", "ter", "exact_match"]
-    labels = Labelled.of(["a", "b"], [["a"], ["b"]] * 30, [["a"], ["a"]] * 15 + [["a"], ["b"]] * 15)
+    labels = ClassifierScores.of(["a", "b"], [["a"], ["b"]] * 30, [["a"], ["a"]] * 15 + [["a"], ["b"]] * 15)
     found |= intervals(labels, times=200)
     middle |= overall(labels)
     assert {"accuracy", "macro_f1", "matthews"} < set(found)

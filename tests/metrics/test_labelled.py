@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.metrics.classification import Labelled
+from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import overall
 from tolerances import approx
 
@@ -22,10 +22,10 @@ def one_hot(ids: np.ndarray) -> np.ndarray:
     return np.eye(len(LABELS), dtype=int)[ids]
 
 
-def in_batches(truth: np.ndarray, said: np.ndarray, several: bool = False, **means: np.ndarray) -> Labelled:
+def in_batches(truth: np.ndarray, said: np.ndarray, several: bool = False, **means: np.ndarray) -> ClassifierScores:
     """Added in batches of any size, in any order."""
     order = np.random.default_rng(0).permutation(len(truth))
-    scored = Labelled(LABELS, len(truth), several)
+    scored = ClassifierScores(LABELS, len(truth), several)
     for places in np.split(order, [1, 1, len(order) // 2]):
         scored.add(places, truth[places], said[places], **{name: of[places] for name, of in means.items()})
     return scored
@@ -109,8 +109,8 @@ def test_one_class_alone_and_none_said() -> None:
 
 def test_two_models_joined_whose_labels_stand_in_another_order() -> None:
     truth = [["a"], ["b"], ["c"], ["a"]]
-    first = Labelled.of(["a", "b", "c"], truth, [["a"], ["b"], ["b"], ["c"]])
-    second = Labelled.of(["c", "d", "a", "b"], truth, [["d"], ["b"], ["c"], ["a"]])
+    first = ClassifierScores.of(["a", "b", "c"], truth, [["a"], ["b"], ["b"], ["c"]])
+    second = ClassifierScores.of(["c", "d", "a", "b"], truth, [["d"], ["b"], ["c"], ["a"]])
     both = first.joined(second)
     assert len(both) == 8
     assert both.outputs() == [*first.outputs(), *second.outputs()]
@@ -123,7 +123,7 @@ def test_two_models_joined_whose_labels_stand_in_another_order() -> None:
 
 def test_of_many_classes_a_few_numbers_an_example_are_held() -> None:
     """2,000 examples of 5,000 classes: 80 MB as probabilities, 10 MB as booleans."""
-    scored = Labelled([str(i) for i in range(5000)], 2000)
+    scored = ClassifierScores([str(i) for i in range(5000)], 2000)
     for first in range(0, 2000, 100):
         batch = np.zeros((100, 5000), dtype=bool)
         batch[:, 3] = True

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heedful import cli
-from heedful.metrics.classification import Labelled
+from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Sums
 from heedful.metrics.verdict import MOST, Rival, constant_predictions, improving, verdict
 from heedful.settings import RunSettings
@@ -88,8 +88,8 @@ def test_many_examples_are_compared_in_part() -> None:
     scored, simple = first(90_000, 100_000), Rival("simple", first(10_000, 100_000))
     assert verdict(scored, "accuracy", baseline=simple).examples == MOST
     labels = [("a",), ("b",)] * 6000
-    said = Labelled.of(["a", "b"], labels, labels)
-    found = verdict(said, "accuracy", guess=Rival("a", Labelled.of(["a", "b"], labels, [("a",)] * 12_000)))
+    said = ClassifierScores.of(["a", "b"], labels, labels)
+    found = verdict(said, "accuracy", guess=Rival("a", ClassifierScores.of(["a", "b"], labels, [("a",)] * 12_000)))
     assert (found.kind, found.value, found.examples) == ("better", 100.0, MOST)
 
 

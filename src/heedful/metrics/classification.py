@@ -23,72 +23,80 @@ METRICS = (
 Counts = NDArray[Any]  # whole numbers
 
 
-def classified(true: Counts, predicted: Counts, right: Counts) -> dict[str, float]:
-    """Returns the metrics of examples with one label each.
+def single_label_metrics(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> dict[str, float]:
+    """Returns accuracy, macro F1 and Matthews' correlation of examples with one label each.
 
-    With TP right predictions of a class: precision P = TP / predicted, recall R = TP / true,
+    With TP correct predictions of a class: precision P = TP / predicted, recall R = TP / true,
     F1 = 2TP / (predicted + true), in percent, 0 where the denominator is 0. Macro F1 is the mean over the classes that
-    were true or predicted at least once, as in scikit-learn.
+    are the true or the predicted label of at least one example, as in scikit-learn.
 
     Args:
-        true: (labels,), count of each label among the true ones.
-        predicted: (labels,), count of each label among the predictions.
-        right: (labels,), count of right predictions of each label.
+        true_counts: (labels,), number of examples with each true label.
+        predicted_counts: (labels,), number of examples with each predicted label.
+        correct_counts: (labels,), number of correct predictions of each label.
 
     Returns:
         ``accuracy`` and ``macro_f1``, in percent, and ``matthews``.
 
-    >>> classified(np.array([3, 1]), np.array([2, 2]), np.array([2, 1]))
+    >>> single_label_metrics(np.array([3, 1]), np.array([2, 2]), np.array([2, 1]))
     {'accuracy': 75.0, 'macro_f1': 73.33333333333334, 'matthews': 57.73502691896258}
     """
-    f1 = _f1(true, predicted, right)[true + predicted > 0]
+    f1 = _f1(true_counts, predicted_counts, correct_counts)[true_counts + predicted_counts > 0]
     return {
-        "accuracy": _percent(right.sum(), true.sum()),
+        "accuracy": _percent(correct_counts.sum(), true_counts.sum()),
         "macro_f1": float(f1.mean()) if len(f1) else 0.0,
-        "matthews": matthews(true, predicted, right),
+        "matthews": matthews(true_counts, predicted_counts, correct_counts),
     }
 
 
-def several_classified(
-    true: Counts, predicted: Counts, right: Counts, *, exact: float, examples: float
+def multi_label_metrics(
+    true_counts: Counts, predicted_counts: Counts, correct_counts: Counts, *, exact_count: float, example_count: float
 ) -> dict[str, float]:
-    """Returns the metrics of examples with any number of labels, in percent.
+    """Returns exact match, micro F1 and macro F1, in percent, of examples with any number of labels each.
 
-    ``exact_match`` is the share of ``examples`` with all labels right (``exact``); micro F1 sums the counts of all
-    labels first, macro F1 is the mean over all labels, as in scikit-learn. The counts are those of ``classified``.
+    ``exact_match`` is the share of the ``example_count`` examples whose predicted labels are exactly the true ones
+    (``exact_count`` of them). Micro F1 sums the counts of all labels first; macro F1 is the mean over all labels, as in
+    scikit-learn. The counts of each label are those of ``single_label_metrics``.
 
-    >>> several_classified(np.array([2, 1]), np.array([1, 2]), np.array([1, 1]), exact=1, examples=2)
+    >>> counts = np.array([2, 1]), np.array([1, 2]), np.array([1, 1])
+    >>> multi_label_metrics(*counts, exact_count=1, example_count=2)
     {'exact_match': 50.0, 'micro_f1': 66.66666666666667, 'macro_f1': 66.66666666666667}
     """
     return {
-        "exact_match": _percent(exact, examples),
-        "micro_f1": _percent(2 * right.sum(), true.sum() + predicted.sum()),
-        "macro_f1": float(_f1(true, predicted, right).mean()),
+        "exact_match": _percent(exact_count, example_count),
+        "micro_f1": _percent(2 * correct_counts.sum(), true_counts.sum() + predicted_counts.sum()),
+        "macro_f1": float(_f1(true_counts, predicted_counts, correct_counts).mean()),
     }
 
 
-def matthews(true: Counts, predicted: Counts, right: Counts) -> float:
+def matthews(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> float:
     """Returns 100 times Matthews' correlation coefficient (Matthews 1975; several classes: Gorodkin 2004).
 
-    100 means that all is right; chance, or one label for all, gives 0. With t_c true and p_c predicted examples of
-    class c, n examples and r right predictions it is
-    (n r − Σ t_c p_c) / √((n² − Σ p_c²)(n² − Σ t_c²)), and 0 where only one class was true or predicted.
+    100 means that all predictions are correct; predictions by chance, or one label for all examples, give 0. With t_c
+    examples whose true class is c, p_c examples predicted as c, n examples and r correct predictions it is
+    (n r − Σ t_c p_c) / √((n² − Σ p_c²)(n² − Σ t_c²)), and 0 if there is only one true or only one predicted class.
 
     >>> matthews(np.array([3, 1]), np.array([2, 2]), np.array([2, 1])).__round__(4)
     57.735
     """
-    t, p, n = true.astype(float), predicted.astype(float), float(true.sum())
-    below = (n * n - p @ p) * (n * n - t @ t)
-    return 100.0 * float((n * right.sum() - t @ p) / below**0.5) if below > 0 else 0.0
+    t, p, n = true_counts.astype(float), predicted_counts.astype(float), float(true_counts.sum())
+    denominator_squared = (n * n - p @ p) * (n * n - t @ t)
+    if denominator_squared <= 0:
+        return 0.0
+    return 100.0 * float((n * correct_counts.sum() - t @ p) / denominator_squared**0.5)
 
 
-def by_class(labels: Sequence[str], true: Counts, predicted: Counts, right: Counts) -> list[dict[str, Any]]:
-    """Returns ``{"label", "precision", "recall", "f1", "support"}`` of each class, in percent."""
+def by_class(
+    labels: Sequence[str], true_counts: Counts, predicted_counts: Counts, correct_counts: Counts
+) -> list[dict[str, Any]]:
+    """Returns a dictionary for each class: ``label``, ``precision``, ``recall``, ``f1`` (in percent), and ``support``,
+    the number of examples with this true label.
+    """
     columns = {
-        "precision": 100.0 * right / np.maximum(predicted, 1),
-        "recall": 100.0 * right / np.maximum(true, 1),
-        "f1": _f1(true, predicted, right),
-        "support": true,
+        "precision": 100.0 * correct_counts / np.maximum(predicted_counts, 1),
+        "recall": 100.0 * correct_counts / np.maximum(true_counts, 1),
+        "f1": _f1(true_counts, predicted_counts, correct_counts),
+        "support": true_counts,
     }
     return [
         {"label": label} | {name: column[i].item() for name, column in columns.items()}
@@ -97,52 +105,56 @@ def by_class(labels: Sequence[str], true: Counts, predicted: Counts, right: Coun
 
 
 class Mistakes:
-    """The ``most`` confident wrong predictions.
+    """Collector of wrong predictions: keeps the ``max_kept`` most confident ones and counts all.
 
-    >>> mistakes = Mistakes(most=1)
+    >>> mistakes = Mistakes(max_kept=1)
     >>> mistakes.add(0, "a", "spam", "ham", 0.6)
     >>> mistakes.add(1, "b", "ham", "spam", 0.9)
-    >>> [wrong["input"] for wrong in mistakes.surest()]
+    >>> [mistake["input"] for mistake in mistakes.most_confident()]
     ['b']
     """
 
-    def __init__(self, most: int = 50) -> None:
-        self.most, self.total = most, 0
-        self._heap: list[tuple[float, int, dict[str, Any]]] = []  # the least confident first, of equals the last place
+    def __init__(self, max_kept: int = 50) -> None:
+        self.max_kept, self.total = max_kept, 0
+        # (score, −row index, mistake): the least confident first; of equal scores the last row first
+        self._heap: list[tuple[float, int, dict[str, Any]]] = []
 
-    def add(self, place: int, input: str, expected: Any, output: Any, score: float) -> None:
-        """Adds a wrong prediction: the ``place`` of its row (each once), and its probability, ``score``."""
-        wrong = {"place": place, "input": input, "expected": expected, "output": output, "score": score}
+    def add(self, row_index: int, input: str, expected: Any, output: Any, score: float) -> None:
+        """Adds a wrong prediction for the row at ``row_index`` (once a row); ``score`` is its probability."""
+        mistake = {"place": row_index, "input": input, "expected": expected, "output": output, "score": score}
         self.total += 1
-        push = heapq.heappush if len(self._heap) < self.most else heapq.heappushpop
-        push(self._heap, (score, -place, wrong))
+        push = heapq.heappush if len(self._heap) < self.max_kept else heapq.heappushpop
+        push(self._heap, (score, -row_index, mistake))
 
-    def surest(self) -> list[dict[str, Any]]:
-        """Returns ``{"place", "input", "expected", "output", "score"}`` of each, the most confident first."""
-        return [wrong for _, _, wrong in sorted(self._heap, reverse=True)]
+    def most_confident(self) -> list[dict[str, Any]]:
+        """Returns the wrong predictions as dictionaries, the most confident first.
+
+        The keys are ``place`` (the index of the row), ``input``, ``expected``, ``output`` and ``score``.
+        """
+        return [mistake for _, _, mistake in sorted(self._heap, reverse=True)]
 
     def details(self) -> dict[str, Any]:
-        """Returns ``"mistakes"``, the most confident ones, and ``"mistakes_total"``, their number in all."""
-        return {"mistakes": self.surest(), "mistakes_total": self.total}
+        """Returns ``"mistakes"``, the most confident wrong predictions, and ``"mistakes_total"``, the number of all."""
+        return {"mistakes": self.most_confident(), "mistakes_total": self.total}
 
 
-def among_top(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
-    """Returns (N,), True if the true label is among the ``k`` largest of its row of ``scores`` (N, labels).
+def is_in_top_k(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
+    """Returns (N,) booleans: True if the true label has one of the ``k`` largest scores of its row of ``scores`` (N, labels).
 
-    Of equal scores the first counts as larger, as in argmax, so that constant scores are not all right. NaN is never
-    right.
+    ``truth`` (N,) are the numbers of the true labels. Of equal scores the first counts as larger, as in argmax, so that
+    constant scores are not always correct. A true label with the score NaN is never in the top k.
 
-    >>> among_top([[0.1, 0.5, 0.4], [0.8, 0.1, 0.1]], [2, 2], k=2).tolist()
+    >>> is_in_top_k([[0.1, 0.5, 0.4], [0.8, 0.1, 0.1]], [2, 2], k=2).tolist()
     [True, False]
     """
     scores, truth = np.asarray(scores), np.asarray(truth)
-    own = np.take_along_axis(scores, truth[:, None], axis=1)
-    after = (scores == own) & (np.arange(scores.shape[1]) >= truth[:, None])
-    return (~((scores < own) | after)).sum(1) < k
+    true_scores = np.take_along_axis(scores, truth[:, None], axis=1)
+    is_later_tie = (scores == true_scores) & (np.arange(scores.shape[1]) >= truth[:, None])
+    return (~((scores < true_scores) | is_later_tie)).sum(1) < k
 
 
-def _f1(true: Counts, predicted: Counts, right: Counts) -> NDArray[np.float64]:
-    return 200.0 * right / np.maximum(true + predicted, 1)
+def _f1(true_counts: Counts, predicted_counts: Counts, correct_counts: Counts) -> NDArray[np.float64]:
+    return 200.0 * correct_counts / np.maximum(true_counts + predicted_counts, 1)
 
 
 def _percent(part: Any, whole: Any) -> float:
@@ -152,7 +164,7 @@ def _percent(part: Any, whole: Any) -> float:
 Ids = NDArray[np.int64]
 
 
-class Labelled:
+class ClassifierScores:
     """Per-example scores of a classifier: its true and predicted labels.
 
     Args:
@@ -160,18 +172,19 @@ class Labelled:
         examples: number of examples.
         several: True if an example may have several labels, or none.
 
-    >>> scored = Labelled(["ham", "spam"], 3)
-    >>> scored.add([2, 0], truth=[[1, 0], [0, 1]], predicted=[[1, 0], [1, 0]], loss=[0.1, 2.0])
-    >>> scored.add([1], truth=[[0, 1]], predicted=[[0, 1]], loss=[0.3])
-    >>> scored.metrics_of(np.array([1, 2]))["accuracy"], scored.outputs()
+    >>> scores = ClassifierScores(["ham", "spam"], 3)
+    >>> scores.add([2, 0], truth=[[1, 0], [0, 1]], predicted=[[1, 0], [1, 0]], loss=[0.1, 2.0])
+    >>> scores.add([1], truth=[[0, 1]], predicted=[[0, 1]], loss=[0.3])
+    >>> scores.metrics_of(np.array([1, 2]))["accuracy"], scores.outputs()
     (100.0, ['ham', 'spam', 'ham'])
     """
 
     def __init__(self, labels: Sequence[str], examples: int, several: bool = False) -> None:
         self.labels, self.examples, self.several = list(labels), examples, several
-        self._pairs: dict[str, list[Ids]] = {"true": [], "predicted": [], "right": []}  # (2, n): places, labels
-        self._exact = np.zeros(examples)
-        self._means: dict[str, NDArray[np.float64]] = {}
+        # (2, n) each: indices of examples, and numbers of their labels
+        self._pairs: dict[str, list[Ids]] = {"true": [], "predicted": [], "correct": []}
+        self._is_exact = np.zeros(examples)  # 1 for an example with exactly the true labels
+        self._values: dict[str, NDArray[np.float64]] = {}  # name: further values to be averaged, one an example
 
     @classmethod
     def of(
@@ -181,85 +194,101 @@ class Labelled:
         predicted: Sequence[Sequence[str]],
         several: bool = False,
     ) -> Self:
-        """Makes scores from names of true and predicted labels; unknown names are added to ``labels``.
+        """Returns the scores of examples from the names of their true and predicted labels.
 
-        >>> scores = Labelled.of(["ham", "spam"], [["ham"], ["spam"]], [["ham"], ["ham"]])
+        Names that ``labels`` lacks are added to it.
+
+        >>> scores = ClassifierScores.of(["ham", "spam"], [["ham"], ["spam"]], [["ham"], ["ham"]])
         >>> scores.metrics_of(np.array([0, 1]))["accuracy"]
         50.0
         """
-        names = list(dict.fromkeys([*labels, *(name for own in (*truth, *predicted) for name in own)]))
-        both = (np.array([[name in own for name in names] for own in side]) for side in (truth, predicted))
-        scored = cls(names, len(truth), several)
-        scored.add(np.arange(len(truth)), *both)
-        return scored
+        all_labels = list(dict.fromkeys([*labels, *(name for names in (*truth, *predicted) for name in names)]))
+        true_flags, predicted_flags = (
+            np.array([[label in names for label in all_labels] for names in label_lists])
+            for label_lists in (truth, predicted)
+        )
+        scores = cls(all_labels, len(truth), several)
+        scores.add(np.arange(len(truth)), true_flags, predicted_flags)
+        return scores
 
-    def add(self, places: ArrayLike, truth: ArrayLike, predicted: ArrayLike, **means: ArrayLike) -> None:
-        """Adds a batch.
+    def add(self, places: ArrayLike, truth: ArrayLike, predicted: ArrayLike, **values: ArrayLike) -> None:
+        """Adds a batch of examples.
 
         Args:
-            places: (B,), places of its examples, each added once.
+            places: (B,), indices of the examples; each example is added once.
             truth: (B, labels), 1 or True for each true label.
             predicted: (B, labels), 1 or True for each predicted label.
-            **means: (B,) further values to be averaged: the loss.
+            **values: (B,) each, further values to be averaged, such as the loss.
         """
-        at, true, output = np.asarray(places), np.asarray(truth, dtype=bool), np.asarray(predicted, dtype=bool)
-        for name, flags in (("true", true), ("predicted", output), ("right", true & output)):
+        indices = np.asarray(places)
+        true_flags, predicted_flags = np.asarray(truth, dtype=bool), np.asarray(predicted, dtype=bool)
+        correct_flags = true_flags & predicted_flags
+        for name, flags in (("true", true_flags), ("predicted", predicted_flags), ("correct", correct_flags)):
             rows, labels = flags.nonzero()
-            self._pairs[name].append(np.stack([at[rows], labels]))
-        self._exact[at] = (true == output).all(1)
-        for name, values in means.items():
-            self._means.setdefault(name, np.zeros(self.examples))[at] = values
+            self._pairs[name].append(np.stack([indices[rows], labels]))
+        self._is_exact[indices] = (true_flags == predicted_flags).all(1)
+        for name, numbers in values.items():
+            self._values.setdefault(name, np.zeros(self.examples))[indices] = numbers
 
     def __len__(self) -> int:
         return self.examples
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the means and the metrics of ``classified``, or with several labels of ``several_classified``."""
-        counts = np.bincount(places, minlength=len(self))
-        sums = self._sums(counts)
-        means = {name: float(counts @ values) / len(places) for name, values in self._means.items()}
-        if self.several:
-            return {**means, **several_classified(*sums, exact=float(counts @ self._exact), examples=len(places))}
-        return {**means, **classified(*sums)}
+        """Returns the metrics of the examples at the indices ``places``, and the means of the further values.
+
+        The metrics are those of ``single_label_metrics``, or with several labels those of ``multi_label_metrics``.
+        """
+        times = np.bincount(places, minlength=len(self))  # how often each example counts
+        counts = self._label_counts(times)
+        means = {name: float(times @ values) / len(places) for name, values in self._values.items()}
+        if not self.several:
+            return {**means, **single_label_metrics(*counts)}
+        exact_count = float(times @ self._is_exact)
+        return {**means, **multi_label_metrics(*counts, exact_count=exact_count, example_count=len(places))}
 
     def details(self) -> dict[str, Any]:
-        """Returns ``by_class`` and, with one label each, ``confusion`` (rows: true, columns: predicted labels)."""
-        details: dict[str, Any] = {
-            "by_class": by_class(self.labels, *self._sums(np.ones(self.examples, dtype=np.int64)))
-        }
+        """Returns ``by_class``, the metrics of each label, and ``confusion``, the confusion matrix.
+
+        The matrix has a row for each true and a column for each predicted label. With several labels an example there
+        is none.
+        """
+        label_counts = self._label_counts(np.ones(self.examples, dtype=np.int64))
+        details: dict[str, Any] = {"by_class": by_class(self.labels, *label_counts)}
         if self.several:
             return details
-        truth, predicted = (self._joined(name)[1, np.argsort(self._joined(name)[0])] for name in ("true", "predicted"))
+        truth, predicted = (
+            labels[np.argsort(indices)] for indices, labels in map(self._concatenated_pairs, ("true", "predicted"))
+        )
         counts = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
         np.add.at(counts, (truth, predicted), 1)
         return details | {"confusion": {"labels": list(self.labels), "counts": counts.tolist()}}
 
     def outputs(self) -> list[Any]:
-        """Returns the predicted label of each example, or with several the list of them."""
+        """Returns the name of the predicted label of each example; with several labels, a list of names."""
         predictions: list[list[str]] = [[] for _ in range(self.examples)]
-        for place, label in self._joined("predicted").T.tolist():
-            predictions[place].append(self.labels[label])
+        for index, label in self._concatenated_pairs("predicted").T.tolist():
+            predictions[index].append(self.labels[label])
         return predictions if self.several else [labels[0] for labels in predictions]
 
-    def joined(self, other: Self) -> Labelled:
-        """Returns these examples followed by the ``other``'s; labels are matched by name."""
+    def joined(self, other: Self) -> ClassifierScores:
+        """Returns the scores of these examples followed by those of ``other``; labels are matched by name."""
         names = list(dict.fromkeys([*self.labels, *other.labels]))
-        both = Labelled(names, self.examples + other.examples, self.several)
-        renamed = np.array([names.index(name) for name in other.labels], dtype=np.int64)
-        for name, parts in both._pairs.items():
-            rows, labels = other._joined(name)
-            parts += [self._joined(name), np.stack([rows + self.examples, renamed[labels]])]
-        both._exact = np.concatenate([self._exact, other._exact])
-        shared = self._means.keys() & other._means.keys()
-        both._means = {name: np.concatenate([self._means[name], other._means[name]]) for name in sorted(shared)}
-        return both
+        joined = ClassifierScores(names, self.examples + other.examples, self.several)
+        renumbered = np.array([names.index(name) for name in other.labels], dtype=np.int64)
+        for name, blocks in joined._pairs.items():
+            rows, labels = other._concatenated_pairs(name)
+            blocks += [self._concatenated_pairs(name), np.stack([rows + self.examples, renumbered[labels]])]
+        joined._is_exact = np.concatenate([self._is_exact, other._is_exact])
+        shared = self._values.keys() & other._values.keys()
+        joined._values = {name: np.concatenate([self._values[name], other._values[name]]) for name in sorted(shared)}
+        return joined
 
-    def _sums(self, counts: Ids) -> list[Ids]:
-        """Returns true, predicted and right counts of each label, each example counted ``counts`` times."""
-        pairs = map(self._joined, ("true", "predicted", "right"))
-        return [np.bincount(label, counts[row], len(self.labels)).astype(np.int64) for row, label in pairs]
+    def _label_counts(self, times: Ids) -> list[Ids]:
+        """Returns the true, predicted and correct counts of each label; example i counts ``times[i]`` times."""
+        pairs = map(self._concatenated_pairs, ("true", "predicted", "correct"))
+        return [np.bincount(labels, times[rows], len(self.labels)).astype(np.int64) for rows, labels in pairs]
 
-    def _joined(self, name: str) -> Ids:
+    def _concatenated_pairs(self, name: str) -> Ids:
         if len(self._pairs[name]) != 1:
             self._pairs[name] = [np.concatenate([np.zeros((2, 0), dtype=np.int64), *self._pairs[name]], axis=1)]
         return self._pairs[name][0]

@@ -22,7 +22,7 @@ from heedful.data.image_transforms import erase, flip, mixup, pad_crop, rand_aug
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, plural
 from heedful.heads import head_of
-from heedful.metrics.classification import Labelled, Mistakes, among_top
+from heedful.metrics.classification import ClassifierScores, Mistakes, is_in_top_k
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import load
@@ -296,13 +296,13 @@ class ImageClassification(Task):
 
         Details: ``by_class``, ``confusion`` and the most confident ``mistakes``. ``mirror`` is as in ``predict``.
         """
-        example_scores, mistakes = Labelled(self.labels, len(examples)), Mistakes()
+        example_scores, mistakes = ClassifierScores(self.labels, len(examples)), Mistakes()
 
         def read(batch: Batch) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
             logits, truth = mirrored_logits(model, batch["pixels"], uses_mirror(options)), batch["labels"]
             means = {"loss": F.cross_entropy(logits, truth, reduction="none").cpu()}
             if len(self.labels) > TOP:
-                means["top5_accuracy"] = 100.0 * torch.from_numpy(among_top(logits.cpu(), truth.cpu(), TOP))
+                means["top5_accuracy"] = 100.0 * torch.from_numpy(is_in_top_k(logits.cpu(), truth.cpu(), TOP))
             p, predicted = logits.softmax(-1).max(-1)
             return truth.cpu(), predicted.cpu(), p.cpu(), means
 
@@ -325,7 +325,7 @@ class ImageClassification(Task):
         """Scores logistic regression on pixels (``heedful.tasks.baselines.linear_images``)."""
         name, predicted = linear_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
         truth = [row_labels(row) for row in rows]
-        scored = Labelled.of(self.labels, truth, [(label,) for label in predicted])
+        scored = ClassifierScores.of(self.labels, truth, [(label,) for label in predicted])
         return Baseline(name, overall(scored), scored)
 
     def quick_baseline(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
@@ -333,7 +333,7 @@ class ImageClassification(Task):
         sample = Rows(learned[:: -(-len(learned) // QUICK)])
         channels, size = self.preprocessing.channels, self.preprocessing.size
         name, predicted = linear_images(sample, rows, channels, size, partial(svm, strength=0.01))
-        scored = Labelled.of(self.labels, list(map(row_labels, rows)), [(label,) for label in predicted])
+        scored = ClassifierScores.of(self.labels, list(map(row_labels, rows)), [(label,) for label in predicted])
         return Baseline(name, overall(scored), scored)
 
     def guess(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:

@@ -15,7 +15,7 @@ from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content_digest
 from heedful.data.text_files import extension
 from heedful.errors import HeedfulError, nearest, plural
-from heedful.metrics.classification import Labelled
+from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import overall
 from heedful.pretrained.config_keys import label_names
 from heedful.tasks.task import Baseline
@@ -44,7 +44,7 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
 def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
     """Scores the label, or set of labels, that most training rows have, as the prediction for all ``rows``."""
     ((label, _),) = Counter(map(row_labels, learned)).most_common(1)
-    scored = Labelled.of(labels, list(map(row_labels, rows)), [label] * len(rows), are_multi_label(rows))
+    scored = ClassifierScores.of(labels, list(map(row_labels, rows)), [label] * len(rows), are_multi_label(rows))
     return Baseline("the most frequent label", overall(scored), scored)
 
 

@@ -17,7 +17,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import are_quantities, parse_number
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, plural
-from heedful.metrics.classification import Labelled, Mistakes
+from heedful.metrics.classification import ClassifierScores, Mistakes
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import read_card
@@ -253,7 +253,7 @@ class TextClassification(TextPairTask):
 
         Details: ``by_class``, ``confusion`` (unless there are several labels) and the most confident ``mistakes``.
         """
-        scores, mistakes = Labelled(self.labels, len(examples), self.multi_label), Mistakes()
+        scores, mistakes = ClassifierScores(self.labels, len(examples), self.multi_label), Mistakes()
 
         def compute(batch: Batch) -> tuple[Tensor, ...]:
             logits = self.logits(model, batch)
@@ -281,7 +281,7 @@ class TextClassification(TextPairTask):
     def _linear_baseline(self, name: str, rows: Rows, learned: Rows, *classifier: Any) -> Baseline:
         train_texts, texts = ([" ".join(self.texts_of(row)) for row in part] for part in (learned, rows))
         predicted = linear_text(train_texts, list(map(row_labels, learned)), texts, self.multi_label, *classifier)
-        scores = Labelled.of(self.labels, list(map(row_labels, rows)), predicted, self.multi_label)
+        scores = ClassifierScores.of(self.labels, list(map(row_labels, rows)), predicted, self.multi_label)
         return Baseline(name, overall(scores), scores)
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
