@@ -161,7 +161,7 @@ def test_a_configuration_file(run: Path, tmp_path: Path, kind: str, capsys: pyte
 @pytest.mark.parametrize("kind", ["socket", "device", "folder"])
 def test_data_files(tmp_path: Path, kind: str) -> None:
     KINDS[kind](tmp_path / "data.txt")
-    with pytest.raises(HeedfulError, match=r"data\.txt is .*file is wanted"):
+    with pytest.raises(HeedfulError, match=r"data\.txt is .*file is expected"):
         list(read_lines(str(tmp_path / "data.txt")))
 
 

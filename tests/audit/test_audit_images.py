@@ -119,6 +119,6 @@ def test_labels_of_images_that_validation_alone_has(tmp_path: Path) -> None:
 )
 def test_the_head_of_an_image(tmp_path: Path, mode: str, colour: bool, transparent: bool) -> None:
     Image.new(mode, (3, 2)).save(tmp_path / "x.png")
-    head = LazyImage.of(tmp_path / "x.png").head()
+    head = LazyImage.of(tmp_path / "x.png").header()
     assert head == ((3, 2), colour, transparent, False)
-    assert LazyImage.of(np.zeros((2, 3), dtype=np.uint8)).head() == ((3, 2), False, False, False)
+    assert LazyImage.of(np.zeros((2, 3), dtype=np.uint8)).header() == ((3, 2), False, False, False)

@@ -126,9 +126,9 @@ def test_reading_them_as_a_file() -> None:
     [
         ("builtin:cldr-date", r"unknown built-in set 'cldr-date', in builtin:cldr-date; did you mean 'cldr-dates'\?"),
         ("builtin:cldr-dates:tset", r"unknown split 'tset', in builtin:cldr-dates:tset; did you mean 'test'\?"),
-        ("builtin:cldr-dates/en", r"'en' is no pair of languages, .*; write two, such as en-fr"),
-        ("builtin:cldr-dates/en-en", r"'en-en' is no pair of languages"),
-        ("builtin:cldr-dates/en-qq", r"unknown language 'qq', in builtin:cldr-dates/en-qq; "),
+        ("builtin:cldr-dates/en", r"'en' is not a pair of two different languages; write for example en-fr"),
+        ("builtin:cldr-dates/en-en", r"'en-en' is not a pair of two different languages"),
+        ("builtin:cldr-dates/en-qq", r"builtin:cldr-dates/en-qq: unknown language 'qq'; "),
         ("builtin:cldr-dates/en-pt_BT", r"unknown language 'pt_BT', .*; did you mean 'pt_[A-Z]+'\?"),
         ("builtin:cldr-dates/en-French", r"unknown language 'French', .*; give a code of CLDR"),
         ("builtin:cldr-dates/en-../x", r"unknown language '../x'"),

@@ -137,10 +137,10 @@ def test_a_blank_label_is_a_blank_row_where_each_row_has_one(write: Write) -> No
 
 
 LABELLED: dict[str, tuple[list[object], str]] = {
-    "null": (["a", None], "'label' is null and a label is wanted, in {path}:2; write it as text or a whole number"),
-    "not a number": ([float("nan")], "'label' is NaN and a label is wanted, in {path}:1;"),
-    "record": ([{"a": 1}], "'label' is {\"a\": 1} and a label is wanted, in {path}:1;"),
-    "null in a list": ([["a"], [None]], "'label' is null and a label is wanted, in {path}:2;"),
+    "null": (["a", None], "'label' is null, but a label is expected, in {path}:2; write it as text or a whole number"),
+    "not a number": ([float("nan")], "'label' is NaN, but a label is expected, in {path}:1;"),
+    "record": ([{"a": 1}], "'label' is {\"a\": 1}, but a label is expected, in {path}:1;"),
+    "null in a list": ([["a"], [None]], "'label' is null, but a label is expected, in {path}:2;"),
     "a list late": (["a", ["a"]], "'label' is a list, unlike in the rows before, in {path}:2; write a list"),
     "a list at first": ([["a"], "a"], "'label' is not a list, unlike in the rows before, in {path}:2;"),
     "surrogate": (["\ud83d"], "'label' holds half of a surrogate pair, in {path}:1;"),
@@ -156,9 +156,9 @@ def test_what_is_no_label_is_said(write: Write, case: str) -> None:
 
 def test_null_and_infinity_of_parquet_are_said(write: Write) -> None:
     path = write("a.parquet", parquet({"text": ["x", "y"], "label": ["a", None]}))
-    assert f"'label' is null and a label is wanted, in {path}:2;" in said(path)
+    assert f"'label' is null, but a label is expected, in {path}:2;" in said(path)
     path = write("b.parquet", parquet({"text": ["x"], "label": [float("inf")]}))
-    assert f"'label' is Infinity and a label is wanted, in {path}:1;" in said(path)
+    assert f"'label' is Infinity, but a label is expected, in {path}:1;" in said(path)
 
 
 def test_a_separator_without_effect_is_refused(write: Write) -> None:
@@ -234,13 +234,13 @@ def test_a_header_with_other_names_is_no_example(write: Write) -> None:
 
 def test_one_column_where_two_are_wanted(write: Write) -> None:
     path = write("a.tsv", "only\n")
-    assert f"1 column, and column 2 is wanted for 'label', in {path}:1;" in said(path, PAIR)
+    assert f"1 column, but column 2 is needed for 'label', in {path}:1;" in said(path, PAIR)
     path = write("a.txt", "only\n")
     assert f"unknown extension '.txt' and no columns in its lines, in {path}; give one table" in said(path, PAIR)
 
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
-    assert f"{tmp_path} is a folder and a file is wanted; give one table (.tsv" in said(str(tmp_path))
+    assert f"{tmp_path} is a folder, but a file is expected; give one table (.tsv" in said(str(tmp_path))
 
 
 def test_only_wanted_columns_of_parquet_are_decoded(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,8 +141,8 @@ def test_wnut_as_it_is_published(shared_data: Callable[[str], Path]) -> None:
         ("a\nb\n", None, r"^the word 'a' has no tag, in .*:1; write a word, a tab and its tag a line"),
         ("a\tO\nb\t\n", None, r"^1 column where line 1 has 2, in .*:2"),
         ("a\tO\n\tO\n", None, r"^the tag 'O' has no word, in .*:2"),
-        ("a\tx\tO\nb\tx\tO\n", ["1", "4"], r"^3 columns, and column 4 is wanted, in .*:1; .*--data\.columns 1,3"),
-        ("a O\n", ["0", "2"], r"^2 columns, and column 0 is wanted"),
+        ("a\tx\tO\nb\tx\tO\n", ["1", "4"], r"^3 columns, but column 4 is needed, in .*:1; .*--data\.columns 1,3"),
+        ("a O\n", ["0", "2"], r"^2 columns, but column 0 is needed"),
         ("a O\n", ["word", "tag"], r"^no column 'word' among 'a', 'O', in .*:1; .*--data\.columns 1,2"),
         ("", None, r"^no sentences in .*set\.conll; write a word"),
         ("\n \t\n-DOCSTART- O\n", None, r"^no sentences in"),
@@ -159,7 +159,7 @@ def test_wrong_lines(text: str | bytes, names: list[str] | None, message: str, t
 
 def test_wrong_sources(tmp_path: Path) -> None:
     for source, message in [
-        (tmp_path, "is a folder and a file is wanted"),
+        (tmp_path, "is a folder, but a file is expected"),
         (tmp_path / "gone.conll", "no such file"),
         (written(tmp_path, "word,tag\na,O\n", "a.csv"), r"a\.csv is a table of cells, .* write a word, a tab"),
         (
@@ -217,15 +217,15 @@ def test_parquet_names_its_tags(tmp_path: Path) -> None:
     ("record", "message"),
     [
         ({"words": ["a", "b"], "tags": ["O"]}, r"^2 words and 1 tag, in .*:2; give each word one tag"),
-        ({"words": "a b", "tags": ["O"]}, r"^'words' is \"a b\" and a list is wanted, in .*:2"),
+        ({"words": "a b", "tags": ["O"]}, r"^'words' is \"a b\", but a list is expected, in .*:2"),
         (
             {"words": ["a"], "labels": ["O"]},
             r"^no column 'tags' among 'words', 'labels', in .*:2; .*columns words,labels$",
         ),
         ({"words": ["a"], "tag": "O"}, r"^no column 'tags' among 'words', 'tag', in .*:2; write an object a line: {"),
-        ({"words": [7], "tags": ["O"]}, r"^'words' holds 7 where a word is wanted, in .*:2"),
-        ({"words": [""], "tags": ["O"]}, r"^'words' holds \"\" where a word is wanted"),
-        ({"words": ["a"], "tags": [None]}, r"^'tags' holds null where a tag is wanted, in .*:2"),
+        ({"words": [7], "tags": ["O"]}, r"^'words' holds 7 where a word is expected, in .*:2"),
+        ({"words": [""], "tags": ["O"]}, r"^'words' holds \"\" where a word is expected"),
+        ({"words": ["a"], "tags": [None]}, r"^'tags' holds null where a tag is expected, in .*:2"),
         ({"words": ["a"], "tags": [True]}, r"^'tags' holds true"),
         ({"words": ["\ud800"], "tags": ["O"]}, r"^'words' holds half of a surrogate pair, in .*:2"),
         (["a"], r"is not a JSON object, in .*:2"),

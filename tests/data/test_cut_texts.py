@@ -109,10 +109,10 @@ def test_a_wrong_byte_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.
 def test_a_file_that_is_gone_or_another_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = in_pieces(monkeypatch, made(tmp_path))[3]
     made(tmp_path, b"\xff" * 9000)
-    with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*; start again"):
+    with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*; start the run again"):
         row.values["text"]
     (tmp_path / "sea.txt").unlink()
-    with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*No such file.*; start again"):
+    with pytest.raises(HeedfulError, match=r"sea.txt changed during the run .*No such file.*; start the run again"):
         row.values["text"]
 
 

@@ -193,7 +193,7 @@ def test_folders_without_text_and_wrong_sources_are_said(tmp_path: Path) -> None
     assert "leave --data.columns out" in said(tmp_path / "c.txt", names=("text",))
     assert "is not a complete Parquet file" in said(tmp_path / "d.parquet")
     assert "builtin:stdlib cannot be one of several sources" in said([tmp_path / "c.txt", "builtin:stdlib"])
-    with pytest.raises(HeedfulError, match="is a folder and a file is wanted"):
+    with pytest.raises(HeedfulError, match="is a folder, but a file is expected"):
         read(tmp_path, ["text"])
 
 

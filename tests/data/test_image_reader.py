@@ -219,13 +219,17 @@ BROKEN_IDX: dict[str, tuple[bytes, bytes, str]] = {
     "too long": (idx(PIXELS) + b"x", idx(LABELS), "211 values where the head says 6 × 5 × 7 = 210, in {images};"),
     "half a head": (idx(PIXELS)[:9], idx(LABELS), "0 values where the head says 3 dimensions, in {images};"),
     "no size": (b"\0\0\x08\0", idx(LABELS), "0 values where the head says 0 dimensions, in {images};"),
-    "the wrong way": (idx(LABELS), idx(PIXELS), "an array of shape 6 where images are wanted, in {images};"),
+    "the wrong way": (idx(LABELS), idx(PIXELS), "an array of shape 6 where images are expected, in {images};"),
     "no images": (idx(PIXELS[:0]), idx(LABELS[:0]), "no pixels (shape 0 × 5 × 7), in {images};"),
-    "two channels": (idx(COLOURS[..., :2]), idx(LABELS), "an array of shape 6 × 5 × 7 × 2 where images are wanted, in"),
+    "two channels": (
+        idx(COLOURS[..., :2]),
+        idx(LABELS),
+        "an array of shape 6 × 5 × 7 × 2 where images are expected, in",
+    ),
     "other labels": (
         idx(PIXELS),
         idx(PIXELS),
-        "an array of shape 6 × 5 × 7 where labels are wanted, in {labels}; give",
+        "an array of shape 6 × 5 × 7 where labels are expected, in {labels}; give",
     ),
     "fewer labels": (
         idx(PIXELS),
@@ -324,7 +328,7 @@ def test_the_labels_of_npz(tmp_path: Path) -> None:
         npz(tmp_path, x=PIXELS, y=LABELS, classes=["a", "b"])
     )
     assert "labels of type float64, in 'y' of " in said(npz(tmp_path, x=PIXELS, y=LABELS / 2))
-    assert "an array of shape 6 × 2 where labels are wanted, in 'y' of " in said(
+    assert "an array of shape 6 × 2 where labels are expected, in 'y' of " in said(
         npz(tmp_path, x=PIXELS, y=np.zeros((6, 2), int))
     )
     assert "6 images and 5 labels, in " in said(npz(tmp_path, x=PIXELS, y=LABELS[1:]))
@@ -332,10 +336,10 @@ def test_the_labels_of_npz(tmp_path: Path) -> None:
 
 
 def test_broken_npz_files(tmp_path: Path) -> None:
-    assert "an array of shape 6 × 35 where images are wanted, in 'x' of " in said(
+    assert "an array of shape 6 × 35 where images are expected, in 'x' of " in said(
         npz(tmp_path, x=PIXELS.reshape(6, 35), y=LABELS)
     )
-    assert "pixels from -0.5 to 0.5, in 'x' of " in said(
+    assert "the pixels have values from -0.5 to 0.5, in 'x' of " in said(
         npz(tmp_path, x=np.linspace(-0.5, 0.5, 30).reshape(2, 3, 5), y=[0, 1])
     )
     path = npz(tmp_path, pictures=PIXELS, targets=LABELS)
@@ -402,11 +406,11 @@ def test_parquet_of_bytes_and_of_paths(tmp_path: Path) -> None:
 
 def test_broken_cells_of_parquet(tmp_path: Path) -> None:
     path = parquet(tmp_path, {"image": [{"bytes": None, "path": None}], "label": [1]})
-    assert f"null where an image is wanted, in {path}:1; store the bytes" in said(path)
+    assert f"null where an image is expected, in {path}:1; store the bytes" in said(path)
     path = parquet(tmp_path, {"image": [3], "label": [1]})
-    assert f"int where an image is wanted, in {path}:1; store the bytes" in said(path)
+    assert f"int where an image is expected, in {path}:1; store the bytes" in said(path)
     rows = read_rows([parquet(tmp_path, {"image": [png(PIXELS[0])[:50]], "label": [1]})], COLUMNS)
-    with pytest.raises(HeedfulError, match=r"a broken image .*, in .*set\.parquet:1; "):
+    with pytest.raises(HeedfulError, match=r"the image is broken .*, in .*set\.parquet:1; "):
         rows[0].values["image"].pixels()
     (tmp_path / "set.parquet").write_bytes(b"PAR1")
     assert "set.parquet is not a complete Parquet file (" in said(f"{tmp_path}/set.parquet")

@@ -125,9 +125,11 @@ def test_values_that_are_taken_and_refused() -> None:
     assert as_uint8(np.array([0.0, 0.2, 1.0], np.float16), "a").tolist() == [0, 51, 255]
     assert as_uint8(np.array([0.0, 7.0, 255.0]), "a").tolist() == [0, 7, 255]
     for values in ([-0.5, 0.5], [0.5, 2.5], [0, 256], [0.1, np.nan]):
-        with pytest.raises(HeedfulError, match=r"pixels from .* in a\.npz; save them as whole numbers from 0 to 255"):
+        with pytest.raises(
+            HeedfulError, match=r"the pixels have values from .* in a\.npz; save them as whole numbers from 0 to 255"
+        ):
             as_uint8(np.array(values), "a.npz")
-    with pytest.raises(HeedfulError, match="values of type <U1 where pixels are wanted"):
+    with pytest.raises(HeedfulError, match="the pixels have the type <U1"):
         as_uint8(np.array(["x"]), "a.npz")
 
 
@@ -164,14 +166,14 @@ def png(width: int, height: int) -> bytes:
 
 WHOLE = encoded(Image.fromarray(RANDOM.integers(0, 256, (40, 40, 3), dtype=np.uint8)))
 BROKEN: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "an empty file where an image is wanted, in {path}; copy or download it again"),
-    "no image": (b"<html>not found</html>", "no image of a known format, in {path}; give PNG, JPEG"),
-    "cut off": (WHOLE[: len(WHOLE) // 2], "a broken image (image file is truncated), in {path};"),
+    "empty": (b"", "the image file is empty, in {path}; copy or download it again"),
+    "no image": (b"<html>not found</html>", "not an image of a known format, in {path}; save it as PNG, JPEG"),
+    "cut off": (WHOLE[: len(WHOLE) // 2], "the image is broken (image file is truncated), in {path};"),
     "only a head": (WHOLE[:20], ", in {path}; "),
-    "rotten": (WHOLE[:41] + bytes(20) + WHOLE[61:], "a broken image ("),
+    "rotten": (WHOLE[:41] + bytes(20) + WHOLE[61:], "the image is broken ("),
     "no pixels": (png(0, 5), ", in {path}; "),
-    "pixels missing": (png(5, 5), "a broken image ("),
-    "a bomb": (png(40_000, 40_000), "an image too large to decode (Image size (1600000000 pixels) exceeds limit"),
+    "pixels missing": (png(5, 5), "the image is broken ("),
+    "a bomb": (png(40_000, 40_000), "the image is too large to decode (Image size (1600000000 pixels) exceeds limit"),
 }
 
 
@@ -215,10 +217,10 @@ def test_damaged_exif_does_not_matter() -> None:
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:
-    assert f"{tmp_path} is a folder and a file is wanted" in said(tmp_path)
+    assert f"{tmp_path} is a folder, but a file is expected" in said(tmp_path)
     assert "empty" in said("")
     assert "' '" in said(" ")
-    assert "int 3 where an image is wanted" in said(3).replace("'", "")
+    assert "int 3 is not an image" in said(3).replace("'", "")
     for shape in ((3,), (2, 2, 5), (1, 2, 2, 3), (0, 4), (3, 0, 3)):
         assert f"an array of shape {shape} is not an image, in x:1;" in said(np.zeros(shape, np.uint8), "x:1")
     assert "0 × 4 pixels" in said(Image.new("RGB", (0, 4)))

@@ -134,7 +134,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Stdin(b"one\tun\n"))
     assert values(read("-", ["text"])) == [("one\tun",)]
     monkeypatch.setattr(sys, "stdin", Stdin(b"one\n"))
-    assert "1 column, and column 2 is wanted for 'target', in standard input:1" in said("-")
+    assert "1 column, but column 2 is needed for 'target', in standard input:1" in said("-")
 
 
 def test_rows_with_a_blank_side_are_skipped_and_counted(write: Write) -> None:
@@ -191,7 +191,7 @@ def test_a_name_that_two_columns_have(write: Write) -> None:
 
 def test_columns_too_many_without_a_header(write: Write) -> None:
     path = write("a.tsv", "one\tun\tuno\ntwo\tdeux\tdos\n")
-    told = f"3 columns without a header, and 2 are wanted (source, target), in {path}:1; "
+    told = f"3 columns without a header, but 2 are expected (source, target), in {path}:1; "
     assert said(path).startswith(told)
     assert "--data.columns 1,2" in said(path)
     assert values(read(path, PAIR, names=("2", "3"))) == [("un", "uno"), ("deux", "dos")]
@@ -233,7 +233,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "an image": (
         "a.tsv",
         b"\x89PNG\r\n\x1a\n\0\0",
-        "{path} is a PNG image, and text is wanted; save its text as UTF-8",
+        "{path} is a PNG image, but text is expected; save its text as UTF-8",
     ),
     "a workbook": (
         "a.csv",
@@ -253,7 +253,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "latin-1 csv": ("a.csv", "source,target\nâ,b\n".encode("latin-1"), "invalid UTF-8 (byte 0xe2 at byte 1 of the"),
     "too few columns": ("a.tsv", "one\tun\ntwo\n", "1 column where line 1 has 2, in {path}:2; correct that row"),
     "too many columns": ("a.tsv", "one\tun\ntwo\td\te\n", "3 columns where line 1 has 2, in {path}:2;"),
-    "one column": ("a.tsv", "one\ntwo\n", "1 column, and column 2 is wanted for 'target', in {path}:1; separate the"),
+    "one column": ("a.tsv", "one\ntwo\n", "1 column, but column 2 is needed for 'target', in {path}:1; separate the"),
     "csv without the names": (
         "a.csv",
         "en,fr,de\none,un,eins\ntwo,deux,zwei\n",
@@ -282,8 +282,8 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
         '{"source": "one", "target": "un"}\n{"source": "two", "goal": {"fr": "deux"}}\n',
         "no column 'target' among 'source', 'goal.fr', in {path}:2; name the columns: --data.columns source,goal.fr",
     ),
-    "not text": ("a.jsonl", '{"source": "one", "target": 1}\n', "'target' is 1 and text is wanted, in {path}:1;"),
-    "null": ("a.jsonl", '{"source": null, "target": "a"}\n', "'source' is null and text is wanted, in {path}:1;"),
+    "not text": ("a.jsonl", '{"source": "one", "target": 1}\n', "'target' is 1, but text is expected, in {path}:1;"),
+    "null": ("a.jsonl", '{"source": null, "target": "a"}\n', "'source' is null, but text is expected, in {path}:1;"),
     "surrogate": (
         "a.jsonl",
         r'{"source": "\ud83d", "target": "a"}',
@@ -292,7 +292,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "parquet: no text": (
         "a.parquet",
         parquet({"source": ["a"], "target": [None]}),
-        "'target' is null and text is wanted",
+        "'target' is null, but text is expected",
     ),
     "parquet: columns": (
         "a.parquet",
@@ -337,7 +337,7 @@ def test_explicit_names_that_are_not_there(write: Write) -> None:
     message = said(path, names=("english", "frensh"))
     assert f"no column 'frensh' among 'english', 'french', in {path}:1; did you mean 'french'?" in message
     message = said(path, names=("1", "3"))
-    assert f"2 columns, and column 3 is wanted for 'target', in {path}:1;" in message
+    assert f"2 columns, but column 3 is needed for 'target', in {path}:1;" in message
     path = write("a.jsonl", '{"translation": {"en": "one", "fr": "un"}}')
     assert "did you mean 'translation.fr'?" in said(path, names=("translation.en", "translation.fx"))
 
@@ -417,7 +417,7 @@ def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:
     assert f"check the path; {tmp_path} has no similar name" in said(f"{tmp_path}/x.tsv")
     assert f"there is no folder {tmp_path}/none either" in said(f"{tmp_path}/none/x.tsv")
     (tmp_path / "folder.tsv").mkdir()
-    assert f"{tmp_path}/folder.tsv is a folder and a file is wanted; give" in said(f"{tmp_path}/folder.tsv")
+    assert f"{tmp_path}/folder.tsv is a folder, but a file is expected; give" in said(f"{tmp_path}/folder.tsv")
 
 
 def test_parallel_files_of_different_length(write: Write) -> None:

@@ -250,7 +250,10 @@ def wrong(path: str, message: str, **options: Any) -> None:
             {"question": "Where?", "id": "7"},
             r"no 'answers' among 'question', 'id', in .*a\.json:11 \(question '7'\); write",
         ),
-        ({"question": 5, "answers": []}, r"'question' is 5 and text is wanted, in .*a\.json:11; write it as a string"),
+        (
+            {"question": 5, "answers": []},
+            r"'question' is 5, but text is expected, in .*a\.json:11; write it as a string",
+        ),
     ],
 )
 def test_wrong_questions(question: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ def test_wrong_questions(question: dict[str, Any], message: str, tmp_path: Path)
         ('{"data": [{"paragraphs": [\n{"qas": []}]}]}', r"no 'context' among 'qas', in .*a\.json:2; write "),
         ('{"data": [{"paragraphs": [\n\n{"context": ""}]}]}', r"no 'qas' among 'context', in .*a\.json:3; write "),
         (document(asked("Where?"), context=" \n"), r"an empty context, in .*a\.json:11 \(question 'id-Where\?'\);"),
-        (document(asked("Where?"), context=None), r"'context' is null and text is wanted, in .*a\.json:11"),
+        (document(asked("Where?"), context=None), r"'context' is null, but text is expected, in .*a\.json:11"),
         (document(asked(" ")), r"only blank rows \(1\) in .*a\.json"),
     ],
 )
@@ -297,7 +300,7 @@ def test_wrong_documents(content: Any, message: str, tmp_path: Path) -> None:
         ),
         ("a.tsv", "Where?\tIn Rome.\trome\n", r"in .*a\.tsv:1; write it as in the context, 'Rome', at 3$"),
         ("a.tsv", "Where?\tIn Rome.\tRome\nWhy?\t \tRome\n", r"an empty context, in .*a\.tsv:2; give the text"),
-        ("a.tsv", "Where?\tIn Rome.\n", r"2 columns, and column 3 is wanted for 'answers', in .*a\.tsv:1; "),
+        ("a.tsv", "Where?\tIn Rome.\n", r"2 columns, but column 3 is needed for 'answers', in .*a\.tsv:1; "),
         (
             "a.csv",
             "question,text,answer\nWhere?,7,x\n",

@@ -169,7 +169,7 @@ def test_the_last_documents_are_held_back_and_some_of_all_are_sampled(
 
 
 BROKEN = {
-    "a.jsonl": ('{"text": "one"}\n{"text": 2}\n', "'text' is 2 and text is wanted, in {path}:2;"),
+    "a.jsonl": ('{"text": "one"}\n{"text": 2}\n', "'text' is 2, but text is expected, in {path}:2;"),
     "b.jsonl": ('{"text": "one"}\n{"text": "two"\n', "broken JSON"),
     "c.jsonl": ('{"text": "one"}\n{"body": "two"}\n', "no column 'text' among 'body', in {path}:2;"),
     "d.jsonl": ('{"text": "a\\ud800"}\n', "'text' holds half of a surrogate pair, in {path}:1;"),
@@ -195,7 +195,7 @@ def test_what_is_wrong_is_said_before_anything_else(tmp_path: Path, monkeypatch:
 def test_null_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
     monkeypatch.setattr(texts_on_disk, "LARGE", LARGE)
-    with pytest.raises(HeedfulError, match=r"'text' is null and text is wanted, in .*a.parquet:2;"):
+    with pytest.raises(HeedfulError, match=r"'text' is null, but text is expected, in .*a.parquet:2;"):
         read(tmp_path / "a.parquet", {"text": "document"})
 
 

@@ -64,7 +64,7 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
             "Paris O\n",
             WORDS,
             ["3"],
-            r"2 columns, and column 3 is wanted, in .*:1; choose others: --columns 1$",
+            r"2 columns, but column 3 is needed, in .*:1; choose others: --columns 1$",
         ),
         (
             "a.conll",
@@ -80,7 +80,7 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
             '[{"question": 3, "context": "c"}]',
             QUESTIONS,
             None,
-            r"'question' is 3 and text is wanted, in .*:1",
+            r"'question' is 3, but text is expected, in .*:1",
         ),
         ("a.json", "[]", {"source": "text"}, None, r"a\.json is one JSON document; give an object a line"),
         (

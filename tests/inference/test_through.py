@@ -378,13 +378,13 @@ def test_killed_and_gone_on(echo: Echo) -> None:
         (
             "x.jsonl",
             b'{"source": "a"}\n{"source": 3}\n',
-            r"'source' is 3 and text is wanted, in x.jsonl:2; .*--columns",
+            r"'source' is 3, but text is expected, in x.jsonl:2; .*--columns",
         ),
         ("x.jsonl", b'{"source": "a"}\n{"source": null}\n', r"'source' is null .*x.jsonl:2"),
         (
             "x.jsonl",
             b'{"soruce": 7}\n',
-            r"'soruce' is 7 and text is wanted, in x.jsonl:1; .*--columns",
+            r"'soruce' is 7, but text is expected, in x.jsonl:1; .*--columns",
         ),
         ("x.jsonl", b'{"source": "a"}\n{"id": 1, "source": "b"}\n', r"'id' is here and not in line 1, in x.jsonl:2"),
         ("x.jsonl", b'{"source": "\\ud800"}\n', r"half of a surrogate pair, in x.jsonl:1"),
@@ -408,7 +408,7 @@ def test_a_wrong_file(echo: Echo, name: str, content: bytes, message: str) -> No
 def test_files_that_are_none(echo: Echo) -> None:
     with pytest.raises(HeedfulError, match=r"no such file: x.txt"):
         quietly("x.txt")
-    with pytest.raises(HeedfulError, match=r"model is a folder and a file is wanted"):
+    with pytest.raises(HeedfulError, match=r"model is a folder, but a file is expected"):
         quietly("model")
     Path("x.txt").write_text("a\n")
     with pytest.raises(HeedfulError, match=r"columns are named for x.txt, which is plain text; leave --columns out"):

@@ -114,7 +114,7 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
         ("a.jsonl", '{"messages": []}', r"messages are not a list of messages, in .*a\.jsonl:1"),
         ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 has no "role" and "content" of text, in .*:2'),
         ("a.jsonl", '{"messages": [{"role": "user", "content": "Hi"}]}', r"no message is the assistant's, in .*:1, so"),
-        ("a.jsonl", '{"prompt": "a", "completion": 3}', r"'completion' is 3 and text is wanted, in .*a\.jsonl:1"),
+        ("a.jsonl", '{"prompt": "a", "completion": 3}', r"'completion' is 3, but text is expected, in .*a\.jsonl:1"),
         (
             "a.jsonl",
             '{"prompt": "a", "completion": "b"}\n{"prompt": "a"}',

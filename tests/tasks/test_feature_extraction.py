@@ -504,15 +504,15 @@ def test_minilm_is_what_was_published() -> None:
     ("text", "said"),
     [
         ("text\tother\na\t1\nb\t2\n", "no column 'text_pair' among 'text', 'other', in {file}:1; "),
-        ("text\ttext_pair\tscore\na\tb\t3\nc\td\thigh\n", "'score' is \"high\" and a number is wanted, in {file}:3;"),
-        ("text\ttext_pair\tscore\na\tb\t3,5\n", "'score' is \"3,5\" and a number is wanted, in {file}:2"),
-        ("text\ttext_pair\tscore\na\tb\tnan\n", "'score' is \"nan\" and a number is wanted, in {file}:2"),
+        ("text\ttext_pair\tscore\na\tb\t3\nc\td\thigh\n", "'score' is \"high\", but a number is expected, in {file}:3;"),
+        ("text\ttext_pair\tscore\na\tb\t3,5\n", "'score' is \"3,5\", but a number is expected, in {file}:2"),
+        ("text\ttext_pair\tscore\na\tb\tnan\n", "'score' is \"nan\", but a number is expected, in {file}:2"),
         ("text\ttext_pair\tscore\na\tb\t3\nc\td\t3\n", "{file}: every score is 3, in 2 rows; there must"),
         ("text\ttext_pair\na\tb\n", "{file}:2: a single pair has nothing to be contrasted with; give two or more"),
         ("text\ttext_pair\na\tb\na\tb\n", "{file}:2: a single pair"),
         ("text\ttext_pair\tnegative\tscore\na\tb\tc\t1\nd\te\tf\t2\n", "{file}:2: both 'negative' and 'score'"),
         ("text\ttext_pair\na\tb\tc\n", "3 columns where line 1 has 2, in {file}:2"),
-        ("a\n", "1 column, and column 2 is wanted for 'text_pair', in {file}:1"),
+        ("a\n", "1 column, but column 2 is needed for 'text_pair', in {file}:1"),
         ("", "no rows in {file}"),
         (b"text\ttext_pair\n\xe9t\xe9\tb\n", "invalid UTF-8 (byte 0xe9 at byte 1 of the line), in {file}:2"),
         ("text\ttext_pair\na\tb\n", "{file}:2: there is a single row, so none can be split off"),
@@ -567,7 +567,7 @@ def test_scores_as_people_write_them(name: str, text: str, tmp_path: Path) -> No
 def test_what_is_no_number_in_json(value: str, tmp_path: Path) -> None:
     file = tmp_path / "set.jsonl"
     file.write_text('{"text": "a", "text_pair": "b", "score": ' + value + "}\n")
-    with pytest.raises(HeedfulError, match=r"'score' is .* and a number is wanted, in .*set\.jsonl:1; write it"):
+    with pytest.raises(HeedfulError, match=r"'score' is .*, but a number is expected, in .*set\.jsonl:1; write it"):
         read(file, FeatureExtraction.columns)
 
 

@@ -371,7 +371,8 @@ def test_wrong_inputs() -> None:
     task, model = trained()
     pipe = Pipeline(task, model)
     with pytest.raises(
-        HeedfulError, match=r"^the input has no <mask>, but \[MASK\]: 'The \[MASK\]'; write <mask> where"
+        HeedfulError,
+        match=r"^the input has no <mask> \(it has \[MASK\], which this model does not use\): 'The \[MASK\]'; write <mask> where",
     ):
         pipe("The [MASK]")
     with pytest.raises(HeedfulError, match=r"^input 1 has no <mask>: 'The cow'; write <mask> where a word is missing"):

@@ -291,7 +291,7 @@ def test_the_baseline_is_ridge_regression_on_words() -> None:
 def test_what_holds_no_number_is_named_when_evaluating(run: tuple[Path, str, list[str]], tmp_path: Path) -> None:
     folder, _, _ = run
     (tmp_path / "a.csv").write_text("review,price\ngood film,2000\nbad film,cheap\n")
-    with pytest.raises(HeedfulError, match=r"'price' is \"cheap\" and a number is wanted, in .*a\.csv:3"):
+    with pytest.raises(HeedfulError, match=r"'price' is \"cheap\", but a number is expected, in .*a\.csv:3"):
         evaluate(str(folder), [str(tmp_path / "a.csv")], say=lambda line: None)
 
 

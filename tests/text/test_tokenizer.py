@@ -211,7 +211,9 @@ def test_missing_and_broken_files(tmp_path: Path, bpe: Tokenizer) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(HeedfulError, match=r"broken JSON in .*tokenizer_config\.json"):
         Tokenizer.load(tmp_path)
-    with pytest.raises(HeedfulError, match=r"cannot write .*tokenizer.json: .+; free some space, or name another file"):
+    with pytest.raises(
+        HeedfulError, match=r"cannot write .*tokenizer.json: .+; free disk space, or choose another file"
+    ):
         bpe.save(tmp_path / "tokenizer.json")
 
 

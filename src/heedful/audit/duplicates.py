@@ -19,18 +19,18 @@ from heedful.errors import plural
 DUPLICATES, DUPLICATES_LABELLED, COPIED = 1 / 3, 0.01, 0.01
 # Pairs of columns that must differ, with the remedy.
 COPIES = {
-    ("source", "target"): "take them out unless that is to be learned",
-    ("text", "summary"): "take them out unless that is to be learned",
-    ("text", "text_pair"): "a text is near itself anyway, take them out",
-    ("text_pair", "negative"): "nothing can be both near and far, correct them",
-    ("text", "negative"): "nothing can be far from itself, correct them",
+    ("source", "target"): "remove them unless the model is to learn copying",
+    ("text", "summary"): "remove them unless the model is to learn copying",
+    ("text", "text_pair"): "a text is always similar to itself, remove them",
+    ("text_pair", "negative"): "a text cannot be both similar and dissimilar, correct them",
+    ("text", "negative"): "a text cannot be dissimilar to itself, correct them",
 }
 
 
 def check_skipped_rows(rows: Rows) -> Iterator[Finding]:
-    """Reports blank rows, and files that could not be read."""
+    """Reports the number of blank rows and of files that could not be read."""
     if rows.skipped:
-        text = f"{plural(rows.skipped, 'blank or unreadable row')} left out"
+        text = f"{plural(rows.skipped, 'blank or unreadable row')} left out; fill or remove them"
         yield Finding("skipped", "warning", rows.skipped, text, rows.blank)
 
 
@@ -58,12 +58,12 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
         share = len(duplicates) / len(rows)
         is_warning = share > (DUPLICATES_LABELLED if is_labelled else DUPLICATES)
         text = (
-            f"{plural(len(duplicates))} ({100 * share:.1f} %) repeat an earlier one and are learned once more each time"
+            f"{plural(len(duplicates))} ({100 * share:.1f} %) repeat an earlier example, which counts more in training"
         )
-        text += ", leave them out unless that is meant" if is_warning and not is_labelled else ""
+        text += "; remove them unless this is intended" if is_warning and not is_labelled else ""
         yield Finding("duplicates", "warning" if is_warning else "fact", len(duplicates), text, duplicates)
     if contradictions:
-        text = f"{plural(len(contradictions))} with the input of another, but another output"
+        text = f"{plural(len(contradictions))} with the same input as an earlier example, but another output"
         text += "; correct their labels" if is_labelled else ""
         yield Finding("contradict", "warning" if is_labelled else "fact", len(contradictions), text, contradictions)
 
@@ -81,13 +81,15 @@ def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
         places = [location(row) for row in rows if _are_equal(row, first, second)]
         if places:
             share = len(places) / len(rows)
-            text = f"{plural(len(places))} ({100 * share:.1f} %) whose {second} is the {first}; {remedy}"
+            text = f"{plural(len(places))} ({100 * share:.1f} %) whose {second} equals the {first}; {remedy}"
             is_warning = share > COPIED or "text_pair" in columns
             yield Finding("copies", "warning" if is_warning else "fact", len(places), text, places)
 
 
 def _are_equal(row: Row, first: str, second: str) -> bool:
-    """Returns True if two texts of a row are equal but for blanks, and the row has no score: scored pairs may be."""
+    """Returns True if two texts of a row are equal but for white space. Rows with a score give False: scored pairs may
+    be equal.
+    """
     a, b = row.values.get(first), row.values.get(second)
     return a is not None and b is not None and "score" not in row.values and a.split() == b.split()
 
@@ -105,7 +107,7 @@ def check_leakage(
         if key.model_input in first
     ]
     if places:
-        text = f"{len(places):,} of {len(validation):,} validation examples are in training too; take them out of one"
+        text = f"{len(places):,} of {len(validation):,} validation examples are also in training; remove them from one"
         yield Finding("leakage", "warning", len(places), text, places)
 
 
@@ -135,7 +137,7 @@ def check_near_duplicates(
 ) -> Iterator[Finding]:
     """Reports near-duplicates in training, and validation examples that are near-duplicates of training examples.
 
-    Two inputs are near-duplicates if their texts differ in case, blanks, punctuation and digits alone, or if
+    Two inputs are near-duplicates if their texts differ only in case, white space, punctuation and digits, or if
     J(A, B) = |A ∩ B| / |A ∪ B| ≥ 4/5, A and B being the sets of 5-grams of their letters (Broder 1997; found by their
     rarest n-grams, Bayardo et al. 2007). With several input columns, this must hold for each of them. Digits count in
     texts that are mostly digits. Exact duplicates are left out: `check_duplicates` reports them. The first 500
@@ -146,11 +148,11 @@ def check_near_duplicates(
     >>> rows = [Row({"text": text}, "a.txt", line) for line, text in enumerate(texts, start=1)]
     >>> findings = check_near_duplicates(rows, [], {"text": "text"}, ["text"])
     >>> print(*[finding.line() for finding in findings])
-      similar     1 example (25.0 %) nearly as another, but for case, signs or digits (a.txt:2 ~ a.txt:1)
+      similar     1 example (25.0 %) nearly equals another: only case, punctuation or digits differ (a.txt:2 ~ a.txt:1)
     """
     validation_inputs = _input_texts(_evenly_spaced(validation, MAX_EXAMPLES // 5), columns, input_columns)
-    most = MAX_EXAMPLES - len(validation_inputs)
-    train_inputs = _input_texts(_evenly_spaced(train, most), columns, input_columns)
+    max_train = MAX_EXAMPLES - len(validation_inputs)
+    train_inputs = _input_texts(_evenly_spaced(train, max_train), columns, input_columns)
     lengths = (min(len(text), COMPARED_LENGTH) for texts, _ in (*train_inputs, *validation_inputs) for text in texts)
     share = min(1.0, MAX_CHARACTERS / max(1, sum(lengths)))
     train_inputs, validation_inputs = (
@@ -177,38 +179,44 @@ def check_near_duplicates(
         if not places:
             continue
         equal = sum(number in near.equal for number in numbers)
-        part = f"{100 * len(places) / compared:.1f} %" + (f" of {compared:,} looked at" if compared < total else "")
+        part = f"{100 * len(places) / compared:.1f} %" + (f" of {compared:,} checked" if compared < total else "")
+        equal_verb = "equals" if len(places) == 1 else "equal"
         least = "" if near.is_complete else "at least "
         if name == "similar":
-            text = f"{least}{plural(len(places))} ({part}) nearly as another, {_difference(equal, len(places))}"
+            text = (
+                f"{least}{plural(len(places))} ({part}) nearly {equal_verb} another: {_difference(equal, len(places))}"
+            )
             yield Finding(name, "fact", len(places), text, places)
         else:
             is_warning = len(places) > OVERLAP_WARNING * compared
-            text = f"{least}{plural(len(places), 'validation example')} ({part}) nearly as one of training, "
+            text = (
+                f"{least}{plural(len(places), 'validation example')} ({part}) nearly {equal_verb} a training example: "
+            )
             text += _difference(equal, len(places))
-            text += "; scores come out too high, keep similar examples on one side" if is_warning else ""
+            text += "; scores will be too high, keep similar examples in one split" if is_warning else ""
             yield Finding(name, "warning" if is_warning else "fact", len(places), text, places)
 
 
 def _difference(equal: int, count: int) -> str:
-    """Returns how near-duplicates differ; ``equal`` of ``count`` are equal when folded."""
-    kinds = "but for case, signs or digits", "in four fifths of their n-grams"
+    """Returns in words how near-duplicates differ: ``equal`` of ``count`` are equal when folded."""
+    kinds = "only case, punctuation or digits differ", "four fifths of the n-grams are common"
     if equal in (0, count):
         return kinds[0] if equal else kinds[1]
-    return f"{equal:,} {kinds[0]} and {count - equal:,} {kinds[1]}"
+    return f"for {equal:,} {kinds[0]}, for {count - equal:,} {kinds[1]}"
 
 
-def _evenly_spaced(rows: Sequence[T], most: int) -> Sequence[T]:
-    """Returns at most ``most`` rows, evenly spaced."""
-    return rows if len(rows) <= most else [rows[i * len(rows) // most] for i in range(most)]
+def _evenly_spaced(rows: Sequence[T], max_rows: int) -> Sequence[T]:
+    """Returns at most ``max_rows`` of the rows, evenly spaced."""
+    return rows if len(rows) <= max_rows else [rows[i * len(rows) // max_rows] for i in range(max_rows)]
 
 
 def _input_texts(
     rows: Sequence[Row], columns: Mapping[str, Kind], input_columns: Collection[str]
 ) -> list[tuple[Texts, Row]]:
-    """Returns (texts of the model's input, row) for each row with text: lower case, blanks as one space.
+    """Returns, for each row that has text, its input texts and the row.
 
-    An absent column is an empty text. System messages are left out, since all conversations share them.
+    The texts are in lower case, with each run of white space as one space. An absent column is an empty
+    text. System messages are left out, since all conversations share them.
     """
     inputs = []
     for row in rows:
@@ -228,7 +236,9 @@ def _input_texts(
 
 
 class _ComparedLetters(dict[int, str | None]):
-    """Character table for comparison: drops punctuation, blanks and invisible characters; digits become 0, or stay."""
+    """Character table for comparison: drops punctuation, white space and invisible characters. Digits become 0
+    unless ``keep_digits``.
+    """
 
     def __init__(self, keep_digits: bool) -> None:
         super().__init__()
@@ -267,7 +277,7 @@ class _NearDuplicates(NamedTuple):
 
 
 def _near_duplicates(texts: Sequence[Texts], size: int) -> _NearDuplicates:
-    """Returns the near-duplicates among folded texts; the first ``size`` are of training."""
+    """Returns the near-duplicates among folded texts; the first ``size`` of ``texts`` are training texts."""
     numbers: dict[Texts, int] = {}
     groups = [numbers.setdefault(text, len(numbers)) for text in texts]  # of equal texts
     first = [len(texts)] * len(numbers)  # first training text of each group
@@ -288,9 +298,9 @@ def _near_duplicates(texts: Sequence[Texts], size: int) -> _NearDuplicates:
 
 
 def _similar_in_all_columns(texts: Sequence[Texts]) -> tuple[list[tuple[int, int]], bool]:
-    """Returns the pairs that are similar in every column, and True if these are all.
+    """Returns the pairs of texts that are similar in every column, and True if these are all such pairs.
 
-    They are found by the column with the most distinct texts.
+    Candidates are found by the column with the most distinct texts.
     """
     columns = list(zip(*texts, strict=True))
     if not columns:
@@ -318,7 +328,7 @@ class _NgramIndex(NamedTuple):
 
 
 def similar_pairs(texts: Sequence[str]) -> tuple[list[tuple[int, int]], bool]:
-    """Returns the pairs of texts with J ≥ 4/5, and True if these are all.
+    """Returns the pairs (index, index) of texts with J ≥ 4/5, and True if these are all such pairs.
 
     In any common order of n-grams, texts A and B with J(A, B) ≥ t share k n-grams among the first |A| − ⌈t |A|⌉ + k
     of A and as many of B (Wang et al. 2012). Here the rarest n-grams come first; pairs that share k = 3 are compared in
@@ -369,8 +379,9 @@ def _value_counts(values: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _candidate_pairs(index: _NgramIndex) -> tuple[Numbers, bool]:
-    """Returns the pairs that may be similar, packed (the larger number in the high bits) and sorted, and True if these
-    are all.
+    """Returns the pairs that may be similar, and True if these are all such pairs.
+
+    A pair is packed into one number, with the larger index in the high bits; the pairs are sorted.
     """
     entries, owners, sizes, starts, frequencies = index
     least_shared = -(-4 * sizes // 5)  # ⌈4/5 |A|⌉
@@ -404,7 +415,7 @@ def _candidate_pairs(index: _NgramIndex) -> tuple[Numbers, bool]:
 
 
 def _is_similar(index: _NgramIndex, pairs: Numbers) -> Numbers:
-    """Returns for each pair True if J ≥ 4/5, that is |A ∩ B| ≥ 4/9 (|A| + |B|)."""
+    """Returns a boolean array: True for each pair with J ≥ 4/5, that is |A ∩ B| ≥ 4/9 (|A| + |B|)."""
     entries, _, sizes, starts, _ = index
     similar = np.zeros(len(pairs), dtype=bool)
     a, b = _low_bits(pairs, OWNER_BITS), (pairs >> OWNER_BITS).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Checks of images: sizes, colours, odd shapes and several frames."""
+"""Checks of images: sizes, colours, elongated shapes and several frames."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from heedful.config import VisionConfig
 from heedful.data import Row, image_folder
 from heedful.errors import plural
 from heedful.tasks.task import Encoded
-from heedful.util.escaping import named
+from heedful.util.escaping import named as escaped_label
 
 MAX_RATIO = 4  # ratio of the sides from which a square crop or resize loses most of an image
 
 
 def check_images(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Reports sizes and colours of images, odd shapes, and images of several frames."""
-    heads = [row.values["image"].head() for row in rows]
-    sizes = sorted((head.size for head in heads), key=lambda size: (size[0] * size[1], size))
+    """Reports the sizes and colours of images, elongated images, and images with several frames."""
+    headers = [row.values["image"].header() for row in rows]
+    sizes = sorted((header.size for header in headers), key=lambda size: (size[0] * size[1], size))
     smallest, median, largest = map(_size_text, (sizes[0], sizes[len(sizes) // 2], sizes[-1]))
     text = smallest
     if smallest != largest:
-        text += f" at the smallest, {median} in the middle, {largest} at the largest"
+        text += f" (smallest), {median} (median), {largest} (largest)"
     colours = {
-        "grey": sum(not head.colour for head in heads),
-        "in colour": sum(head.colour for head in heads),
-        "with transparency, laid on white": sum(head.transparent for head in heads),
+        "grey": sum(not header.colour for header in headers),
+        "in colour": sum(header.colour for header in headers),
+        "with transparency, shown on white": sum(header.transparent for header in headers),
     }
     text += "; " + ", ".join(f"{count:,} {name}" for name, count in colours.items() if count)
     yield Finding("sizes", "fact", len(set(sizes)), text)
-    odd = [row for row, head in zip(rows, heads, strict=True) if _odd(*head.size)]
-    if odd:
-        text = f"{plural(len(odd), 'image')} of one pixel, or more than {MAX_RATIO} times as long as wide"
-        text += "; a square shows little"
-        yield Finding("shapes", "warning", len(odd), text, list(map(location, odd)))
-    animated = [row for row, head in zip(rows, heads, strict=True) if head.moving]
+    elongated = [row for row, header in zip(rows, headers, strict=True) if _is_elongated(*header.size)]
+    if elongated:
+        text = f"{plural(len(elongated), 'image')} of one pixel, or more than {MAX_RATIO} times as long as wide"
+        text += "; made square, they show little: crop or remove them"
+        yield Finding("shapes", "warning", len(elongated), text, list(map(location, elongated)))
+    animated = [row for row, header in zip(rows, headers, strict=True) if header.has_frames]
     if animated:
-        text = f"{plural(len(animated), 'image')} of several frames, of which only the first is read"
+        text = f"{plural(len(animated), 'image')} with several frames, and only the first is read"
+        text += "; save each frame as an image if all are needed"
         yield Finding("frames", "warning", len(animated), text, list(map(location, animated)))
 
 
-def _odd(width: int, height: int) -> bool:
+def _is_elongated(width: int, height: int) -> bool:
     return width * height == 1 or max(width, height) > MAX_RATIO * min(width, height)
 
 
@@ -51,29 +52,31 @@ def _size_text(size: tuple[int, int]) -> str:
 
 
 def check_empty_folders(sources: Sequence[str], split: str) -> Iterator[Finding]:
-    """Reports label folders of a split ("train", "valid") without an image."""
-    empty = []
+    """Reports the label folders of a split ("train", "valid") that have no image."""
+    empty_folders = []
     for source in filter(os.path.isdir, sources):
         folders = image_folder.split_folders(source)
-        empty += image_folder.empty_label_folders(folders.get(split, "") if folders else source)
-    if empty:
-        names = ", ".join(f"'{named(Path(folder).name)}'" for folder in empty[:5])
-        text = f"{plural(len(empty), 'folder')} without an image ({names}), so that no such label is learned"
-        yield Finding("empty", "warning", len(empty), text, [relative_path(folder) for folder in empty])
+        empty_folders += image_folder.empty_label_folders(folders.get(split, "") if folders else source)
+    if empty_folders:
+        names = ", ".join(f"'{escaped_label(Path(folder).name)}'" for folder in empty_folders[:5])
+        text = f"{plural(len(empty_folders), 'label folder')} without an image ({names}): these labels are not learned"
+        text += "; add images or remove the folders"
+        yield Finding("empty", "warning", len(empty_folders), text, [relative_path(path) for path in empty_folders])
 
 
 def image_sample(config: VisionConfig, encoded: Encoded) -> list[str]:
     """Returns lines that show the model's input for the first image: size, channels and patches."""
     row, patches = encoded.rows[0], config.patches
     height, width = patches.image_size
-    size = row.values["image"].head().size
+    size = row.values["image"].header().size
     resized = f" resized to {width} × {height}" if size != (width, height) else ""
-    count = patches.tokens - patches.prefix_tokens
+    patch_count = patches.tokens - patches.prefix_tokens
     prefix = "".join(f" + {token}" for token in patches.prefix.split("+") if token != "none")
-    side = patches.patch_size
-    name = named(Path(row.values["image"].name).name)
+    patch_side = patches.patch_size
+    escaped_name = escaped_label(Path(row.values["image"].name).name)
+    label = escaped_label(row.values["label"])
     line = (
-        f"  {name}, {_size_text(size)}{resized}, {plural(patches.channels, 'channel')}, "
-        f"{plural(count, 'patch', 'patches')} of {side} × {side}{prefix} → {named(row.values['label'])}"
+        f"  {escaped_name}, {_size_text(size)}{resized}, {plural(patches.channels, 'channel')}, "
+        f"{plural(patch_count, 'patch', 'patches')} of {patch_side} × {patch_side}{prefix} → {label}"
     )
-    return ["the first example, as the model is given it", line]
+    return ["the first example, as the model gets it", line]

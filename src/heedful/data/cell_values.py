@@ -57,7 +57,7 @@ class Labels:
             return str(int(value) if value.is_integer() else value)
         if not isinstance(value, int):
             raise HeedfulError(
-                f"{column!r} is {brief(json.dumps(value, default=str))} and a label is wanted, in {location}; write it "
+                f"{column!r} is {brief(json.dumps(value, default=str))}, but a label is expected, in {location}; write it "
                 "as text or a whole number, or choose another column: --data.columns"
             )
         if self.classes is None:
@@ -147,6 +147,6 @@ class Numbers:
         if number is None:
             text = brief(json.dumps(value, default=str, ensure_ascii=False))
             raise HeedfulError(
-                f"{column!r} is {text} and a number is wanted, in {location}; write it with digits and a point: 3.5"
+                f"{column!r} is {text}, but a number is expected, in {location}; write it with digits and a point: 3.5"
             )
         return number

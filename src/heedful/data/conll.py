@@ -65,10 +65,10 @@ def read_rows(
         if source.startswith(builtin.PREFIX):
             raise HeedfulError(f"{source!r} cannot be one of several files; give it alone")
         if extension(source) == ".csv":
-            raise HeedfulError(f"{source} is a table of cells, and words with tags are wanted; {HOW}")
+            raise HeedfulError(f"{source} is a table of cells, but words with tags are expected; {HOW}")
         if extension(source) == ".json":
             raise HeedfulError(
-                f"{source} is one JSON document, and words with tags are wanted; write an object a line, "
+                f"{source} is one JSON document, but words with tags are expected; write an object a line, "
                 f"{OBJECT}, and name it .jsonl"
             )
         file: _ListFile | _ColumnFile = (_ListFile if extension(source) in LISTS else _ColumnFile)(source, names)
@@ -216,7 +216,7 @@ class _ColumnFile:
         outside = next((name for name in self._names if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
             raise HeedfulError(
-                f"{plural(len(first), 'column')}, and column {outside} is wanted, in {location}; choose others: "
+                f"{plural(len(first), 'column')}, but column {outside} is needed, in {location}; choose others: "
                 "--data.columns 1" + (f",{len(first)}" if self._has_tags else "")
             )
         self._positions = tuple(int(name) - 1 for name in self._names)
@@ -280,7 +280,7 @@ class _ListFile:
             raise _missing_error(record, name, location)
         if not isinstance(value, list):
             raise HeedfulError(
-                f"{name!r} is {brief(json.dumps(value, default=str))} and a list is wanted, in {location}; write "
+                f"{name!r} is {brief(json.dumps(value, default=str))}, but a list is expected, in {location}; write "
                 f"{OBJECT}, or choose other columns: --data.columns"
             )
         return value
@@ -307,7 +307,7 @@ def _missing_error(record: Mapping[str, Any], name: str, location: str) -> Heedf
 def _word(value: Any, column: str, location: str) -> str:
     if not isinstance(value, str) or not value:
         raise HeedfulError(
-            f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is wanted, in {location}; write "
+            f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is expected, in {location}; write "
             "every word as a string that is not empty"
         )
     return checked_text(value, column, location)
@@ -318,7 +318,7 @@ def _tag(value: Any, column: str, location: str, classes: Sequence[str] | None) 
         return checked_text(value, column, location).strip()
     if isinstance(value, bool) or not isinstance(value, int):
         raise HeedfulError(
-            f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is wanted, in {location}; write "
+            f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is expected, in {location}; write "
             "every tag as text or as a whole number"
         )
     if classes is None:

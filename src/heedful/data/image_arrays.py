@@ -34,7 +34,7 @@ def stack_images(images: np.ndarray, location: str) -> np.ndarray:
         images = images.transpose(0, 2, 3, 1)
     elif len(shape) != 4 or shape[3] not in CHANNELS:
         raise HeedfulError(
-            f"an array of shape {_size_text(shape)} where images are wanted, in {location}; give number × "
+            f"an array of shape {_size_text(shape)} where images are expected, in {location}; give number × "
             "height × width, or these and 1, 3 or 4 channels last (or second)"
         )
     return as_uint8(images, location)
@@ -48,7 +48,7 @@ def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1:
         raise HeedfulError(
-            f"an array of shape {_size_text(labels.shape)} where labels are wanted, in {location}; give one an image"
+            f"an array of shape {_size_text(labels.shape)} where labels are expected, in {location}; give one an image"
         )
     if flat.dtype.kind == "S":
         return [text.decode("utf-8", "replace") for text in flat.tolist()]

@@ -247,7 +247,7 @@ def cell_image(cell: Any, path: str, line: int) -> LazyImage:
     if not isinstance(cell, str):
         actual = "null" if cell is None else type(cell).__name__
         raise HeedfulError(
-            f"{actual} where an image is wanted, in {location}; store the bytes of an image file, or its path"
+            f"{actual} where an image is expected, in {location}; store the bytes of an image file, or its path"
         )
     file = os.path.join("" if path == STDIN else os.path.dirname(path), cell)
     if not os.path.isfile(file):

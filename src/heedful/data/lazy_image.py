@@ -28,7 +28,7 @@ class ImageInfo(NamedTuple):
     size: tuple[int, int]  # (width, height), upright
     colour: bool
     transparent: bool  # at least partly
-    moving: bool  # has several frames
+    has_frames: bool  # several frames, as in an animation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +70,13 @@ class LazyImage:
             with _one_line_errors(name):
                 return cls(_to_array(_upright(source), name), name)
         raise HeedfulError(
-            f"{type(source).__name__} {repr(source)[:40]!r} where an image is wanted; give a path, the bytes of an "
+            f"{type(source).__name__} {repr(source)[:40]!r} is not an image; give a path, the bytes of an "
             "image file, a PIL image or an array (H, W, C)"
         )
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, upright by EXIF's orientation. Only the head of a file is decoded."""
+        """(width, height) in pixels, upright by EXIF's orientation. Only the header of a file is decoded."""
         if not isinstance(self.source, str | bytes):
             return self.source.shape[1], self.source.shape[0]
         with self._image() as image:
@@ -85,10 +85,10 @@ class LazyImage:
             width, height = image.size
             return (height, width) if _orientation(image) >= 5 else (width, height)
 
-    def head(self) -> ImageInfo:
-        """Returns size and kind of the image. Raises as `pixels` if its head is unreadable."""
+    def header(self) -> ImageInfo:
+        """Returns the properties of the image. Raises as `pixels` if the header of the file is unreadable."""
         if not isinstance(self.source, str | bytes):
-            return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, moving=False)
+            return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, has_frames=False)
         size = self.size
         with self._image() as image:
             grey = image.mode in GREY or image.mode.startswith("I;16")
@@ -136,12 +136,12 @@ class LazyImage:
 
     @contextmanager
     def _image(self) -> Iterator[Image.Image]:
-        """Opens the image and reads its head. Raises ``HeedfulError`` for errors in the block."""
+        """Opens the image and reads its header. Raises ``HeedfulError`` for errors in the block."""
         from PIL import Image
 
         content = self.digest_bytes()
         if not content:
-            raise HeedfulError(f"an empty file where an image is wanted, in {self.name}; copy or download it again")
+            raise HeedfulError(f"the image file is empty, in {self.name}; copy or download it again")
         with _one_line_errors(self.name), Image.open(io.BytesIO(content)) as image:
             yield image
 
@@ -169,7 +169,7 @@ def as_uint8(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype == np.uint8:
         return values
     if values.dtype.kind not in "buif":
-        raise HeedfulError(f"values of type {values.dtype} where pixels are wanted, in {name}; save them as uint8")
+        raise HeedfulError(f"the pixels have the type {values.dtype}, in {name}; save them as uint8")
     low, high = (values.min(), values.max()) if values.size else (0, 0)
     is_integer = values.dtype.kind != "f"
     if values.dtype.kind == "b" or (not is_integer and low >= 0 and high <= 1):
@@ -177,8 +177,8 @@ def as_uint8(values: np.ndarray, name: str) -> np.ndarray:
     if low >= 0 and high <= 255 and (is_integer or (values == np.round(values)).all()):
         return values.astype(np.uint8)
     raise HeedfulError(
-        f"pixels from {low:.6g} to {high:.6g}, in {name}; save them as whole numbers from 0 to 255, or as fractions "
-        "from 0 to 1"
+        f"the pixels have values from {low:.6g} to {high:.6g}, in {name}; save them as whole numbers from 0 to 255, or "
+        "as fractions from 0 to 1"
     )
 
 
@@ -207,13 +207,13 @@ def _one_line_errors(name: str) -> Iterator[None]:
         from PIL import Image, UnidentifiedImageError
 
         if isinstance(error, Image.DecompressionBombError):
-            raise HeedfulError(f"an image too large to decode ({error}), in {name}; make it smaller") from error
+            raise HeedfulError(f"the image is too large to decode ({error}), in {name}; make it smaller") from error
         if isinstance(error, UnidentifiedImageError):
             raise HeedfulError(
-                f"no image of a known format, in {name}; give PNG, JPEG, WebP, BMP, GIF or TIFF"
+                f"the file is not an image of a known format, in {name}; save it as PNG, JPEG, WebP, BMP, GIF or TIFF"
             ) from error
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise HeedfulError(f"a broken image ({reason}), in {name}; copy or download it again") from error
+        raise HeedfulError(f"the image is broken ({reason}), in {name}; copy or download it again") from error
 
 
 def _check_size(image: Image.Image, name: str) -> None:
@@ -224,7 +224,7 @@ def _check_size(image: Image.Image, name: str) -> None:
         image.draft(None, (max(1, int(width * scale / 2)), max(1, int(height * scale / 2))))
     if image.width * image.height > MAX_PIXELS:
         raise HeedfulError(
-            f"an image of {width:,} × {height:,} pixels, more than {MAX_PIXELS // 10**6} million, in {name}; "
+            f"the image has {width:,} × {height:,} pixels, more than {MAX_PIXELS // 10**6} million, in {name}; "
             "make it smaller"
         )
 

@@ -118,7 +118,7 @@ def _read_source(
         form = "one JSON document" if extension(source) == ".json" else "plain text"
         raise HeedfulError(f"columns are named for {display_name(source)}, which is {form}; leave --columns out")
     if os.path.isdir(source):
-        raise HeedfulError(f"{source} is a folder and a file is wanted; give a file in it")
+        raise HeedfulError(f"{source} is a folder, but a file is expected; give a file in it")
     if extension(source) == ".json" and columns.keys() >= SQUAD_COLUMNS:
         return _questions(source)
     if extension(source) == ".json":

@@ -228,7 +228,9 @@ def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: st
             + (", or column=name for some" if any(kind.endswith("?") for kind in kinds.values()) else "")
         )
     if separator == "":
-        raise HeedfulError("the label separator is empty; give the characters between labels: --data.label-separator ,")
+        raise HeedfulError(
+            'the label separator is empty; give the characters between labels: --data.label-separator ","'
+        )
     if separator is not None and ("label" not in kinds.values() or "image" in kinds.values()):
         raise HeedfulError(f"--data.label-separator has no effect on {', '.join(kinds)}; leave it out")
 
@@ -305,7 +307,7 @@ def _check_plain(
     folder = next((path for path in sources if os.path.isdir(path)), None)
     if folder is not None:
         hint = _folder_hint(folder, split, 1 if "label" in columns else len(columns)) or either
-        raise HeedfulError(f"{folder} is a folder and a file is wanted; {hint}")
+        raise HeedfulError(f"{folder} is a folder, but a file is expected; {hint}")
     if len(sources) == 1 and len(columns) > 1:
         kind = extension(sources[0])
         problem = f"unknown extension {kind!r}" if kind else "no extension"

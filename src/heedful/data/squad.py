@@ -103,7 +103,7 @@ def text_value(values: Mapping[str, Any], column: str, location: str) -> str:
     text = values[column]
     if not isinstance(text, str):
         raise HeedfulError(
-            f"{column!r} is {brief(json.dumps(text, default=str))} and text is wanted, in {location}; write it as a "
+            f"{column!r} is {brief(json.dumps(text, default=str))}, but text is expected, in {location}; write it as a "
             "string"
         )
     return checked_text(text, column, location)

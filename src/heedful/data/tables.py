@@ -262,7 +262,7 @@ class Table:
             column, number = outside
             separator = "commas" if self.format.kind == "csv" else "tabs"
             raise HeedfulError(
-                f"{plural(width, 'column')}, and column {number} is wanted for {column!r}, in "
+                f"{plural(width, 'column')}, but column {number} is needed for {column!r}, in "
                 f"{display_name(self.path)}:{line}; "
                 f"separate the columns by {separator}, or choose others: --data.columns 1,2"
             )
@@ -331,7 +331,7 @@ class Table:
         optional = next((name for name in self._absent() if self.columns[name].endswith("?")), None)
         also = f", or with a third: --data.columns {numbers},{optional}={count + 1}" if optional and count == 2 else ""
         return HeedfulError(
-            f"{plural(len(first), 'column')} without a header, and {count} are wanted "
+            f"{plural(len(first), 'column')} without a header, but {count} are expected "
             f"({', '.join(self.chosen_columns)}), in {display_name(self.path)}:{line}; "
             f"give their numbers: --data.columns {numbers}{also}"
         )
@@ -395,7 +395,7 @@ class Table:
             return value
         if not isinstance(value, str):
             raise HeedfulError(
-                f"{name!r} is {brief(json.dumps(value, default=str))} and text is wanted, in {location}; write it as a "
+                f"{name!r} is {brief(json.dumps(value, default=str))}, but text is expected, in {location}; write it as a "
                 "string, or choose another column: --data.columns"
             )
         return checked_text(value, name, location)

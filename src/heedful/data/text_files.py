@@ -88,7 +88,7 @@ def decode_line(line: bytes, path: str, number: int) -> str:
         file_format = next((name for magic, name in FORMATS.items() if line.startswith(magic)), None)
         if file_format:
             raise NotText(
-                f"{display_name(path)} is {file_format}, and text is wanted; save its text as UTF-8 and give that file"
+                f"{display_name(path)} is {file_format}, but text is expected; save its text as UTF-8 and give that file"
             )
     if b"\0" in line:
         raise NotText(
@@ -160,7 +160,7 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
     file = Path(path)
     try:
         if file.is_dir():
-            raise HeedfulError(f"{path} is a folder and a file is wanted; give a file in it")
+            raise HeedfulError(f"{path} is a folder, but a file is expected; give a file in it")
         if not file.exists():
             name = path if path.isprintable() and path.strip() else repr(path)
             if file.is_symlink():
@@ -168,7 +168,7 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
             raise HeedfulError(f"no such file: {name}; {_similar_name(file)}")
         mode = file.stat().st_mode
         if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
-            raise HeedfulError(f"{path} is a pipe, a device or a socket and a file is wanted; give a regular file")
+            raise HeedfulError(f"{path} is a pipe, a device or a socket, but a file is expected; give a regular file")
         with _decompressed(file) as stream:
             yield stream
     except EOFError as error:

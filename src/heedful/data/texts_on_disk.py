@@ -31,14 +31,14 @@ PIECE_END = re.compile(rb"[A-Za-z](?=\r?\n)")  # between a letter and a line's e
 
 
 class OnDisk(Mapping[str, str]):
-    """Values of a row with one text, which stays in a file and is read on access."""
+    """Values of a row with a single text, which stays in a file and is read on access."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def column(self) -> str:
-        """Task's column of the text."""
+        """Name of the column that holds this text, as the task calls it."""
 
     @property
     @abstractmethod
@@ -52,11 +52,11 @@ class OnDisk(Mapping[str, str]):
 
     @abstractmethod
     def text(self) -> str:
-        """Reads the text."""
+        """Reads the text from the file."""
 
     @abstractmethod
     def identity(self) -> Hashable:
-        """Returns a key that equal texts share while the file is unchanged."""
+        """Returns a key that is equal for equal texts, as long as the file is unchanged."""
 
     def __getitem__(self, name: str) -> str:
         if name != self.column:
@@ -78,9 +78,9 @@ class FileSlice(OnDisk):
 
     Args:
         path: the file, UTF-8.
-        column: the name of the text.
-        start: index of its first byte.
-        end: index after its last byte.
+        column: name of the column that holds the text, as the task calls it.
+        start: index of the first byte of the piece in the file.
+        end: index after the last byte of the piece.
     """
 
     __slots__ = ("_column", "end", "path", "start")
@@ -90,7 +90,7 @@ class FileSlice(OnDisk):
 
     @property
     def column(self) -> str:
-        """Task's column of the text."""
+        """Name of the column that holds this text, as the task calls it."""
         return self._column
 
     @property
@@ -127,7 +127,7 @@ def file_stamp(path: str) -> tuple[str, int, int]:
 def changed_error(path: str, error: Exception) -> HeedfulError:
     """Returns the error for a file that changed since it was first read."""
     reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-    return HeedfulError(f"{path} changed during the run ({reason}); start again")
+    return HeedfulError(f"{path} changed during the run ({reason}); start the run again")
 
 
 def normalize_line_ends(text: str) -> str:
@@ -158,7 +158,7 @@ def utf8_length(text: str) -> int:
 
 
 def text_identity(row: Row) -> Hashable:
-    """Returns a key that equal texts share; that of a text on disk is valid while its file is unchanged."""
+    """Returns a key that is equal for rows with equal texts; for a text on disk only while its file is unchanged."""
     if isinstance(row.values, OnDisk):
         return row.values.identity()
     return tuple(str(value) for value in row.values.values())
@@ -179,7 +179,7 @@ def are_large(paths: Iterable[str]) -> bool:
 
 
 def file_slices(path: str, column: str) -> list[Row]:
-    """Returns a row for each piece of a file; none for a blank file.
+    """Returns a row for each piece of a text file; no rows for a file with only white space.
 
     A piece ends between a letter and a line's end if there is such a position within twice its size, else after a
     line's end, else after a character. Raises `NotText` as `heedful.data.text_files.read_lines`.
@@ -197,7 +197,7 @@ def file_slices(path: str, column: str) -> list[Row]:
 
 
 def _decode_slice(content: bytes, path: str, line: int, start: int) -> str:
-    """Returns a piece as text. Raises ``NotText`` with its line."""
+    """Returns the text of a piece. Raises ``NotText``, naming the line, if it is not UTF-8 text."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -231,7 +231,7 @@ class Document(OnDisk):
 
     @property
     def column(self) -> str:
-        """Task's column of the text."""
+        """Name of the column that holds this text, as the task calls it."""
         return self.table.column
 
     @property
@@ -240,7 +240,7 @@ class Document(OnDisk):
         return self.table.sizes[self.line - 1]
 
     def text(self) -> str:
-        """Reads the text."""
+        """Reads the text from the file."""
         return self.table.text(self.line)
 
     def identity(self) -> Hashable:
@@ -253,8 +253,8 @@ class TableOnDisk(ABC):
 
     Args:
         path: path of the table.
-        column: the task's column of the text.
-        name: the table's column; None: the same.
+        column: name of the column that holds the text, as the task calls it.
+        name: name of that column in the table; None: the same name.
     """
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
@@ -282,7 +282,7 @@ class TableOnDisk(ABC):
     def check(self) -> None:
         """Raises `ValueError` if the file was written after it was scanned."""
         if file_stamp(self.path) != self.stamp:
-            raise ValueError("it was written again")
+            raise ValueError("it was modified")
 
     @abstractmethod
     def record(self, line: int) -> dict[str, Any]:

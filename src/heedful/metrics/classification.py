@@ -139,7 +139,7 @@ class Mistakes:
 
 
 def is_in_top_k(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
-    """Returns (N,) booleans: True if the true label has one of the ``k`` largest scores of its row of ``scores`` (N, labels).
+    """Returns (N,) booleans: True if the true label has one of the ``k`` largest of its ``scores`` (N, labels).
 
     ``truth`` (N,) are the numbers of the true labels. Of equal scores the first counts as larger, as in argmax, so that
     constant scores are not always correct. A true label with the score NaN is never in the top k.

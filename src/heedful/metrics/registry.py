@@ -1,7 +1,7 @@
 """Registry of metrics: the label and the direction of each, as the file of its scorer lists them.
 
-Every file of this room may have a tuple ``METRICS``. A metric that no file lists is a number of which more is better,
-and its label is its name. No torch.
+Every file of this room may have a tuple ``METRICS``. For a metric that no file
+lists, higher is better, and its label is its name. No torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def registered() -> Mapping[str, Metric]:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns True for a metric of which less is better.
+    """Returns True if a lower value of the metric is better. A name that is not listed counts as higher-is-better.
 
     >>> lower_is_better("loss"), lower_is_better("bleu"), lower_is_better("my_score")
     (True, False, False)
@@ -46,12 +46,12 @@ def lower_is_better(name: str) -> bool:
 
 
 def sign(name: str) -> int:
-    """Returns 1, or −1 for a metric of which less is better: ``sign(name) * value`` ranks values, the best highest."""
+    """Returns −1 if lower is better, else 1: ``sign(name) * value`` is highest for the best value."""
     return -1 if lower_is_better(name) else 1
 
 
 def label_of(name: str) -> str:
-    """Returns the name of a metric for people.
+    """Returns the label of a metric for people; a name that is not listed, with spaces for its underscores.
 
     >>> label_of("micro_f1"), label_of("my_score")
     ('micro F1, %', 'my score')
@@ -60,8 +60,10 @@ def label_of(name: str) -> str:
 
 
 def most_telling(names: Iterable[str]) -> str | None:
-    """Returns the metric that a figure of a run shows: the first headline metric of ``names``, else the first listed
-    one, else the first; None without any.
+    """Returns the name of the metric that a figure of a run shows.
+
+    It is the first headline metric among ``names``, else the first listed metric, else the first name; None if there
+    are no names.
 
     >>> most_telling(["exact_match", "micro_f1", "my_score"])
     'micro_f1'

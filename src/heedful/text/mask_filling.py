@@ -27,7 +27,7 @@ def check_has_mask(text: str, mask: str, position: int = 0, of: int = 1) -> None
     """Raises ``InputError`` if ``text`` has no ``mask``. ``text`` is input ``position`` of ``of``."""
     if mask not in text:
         other = next((name for name in COMMON_MASKS if name in text), None)
-        problem = f"has no {mask}" + (f", but {other}" if other else "")
+        problem = f"has no {mask}" + (f" (it has {other}, which this model does not use)" if other else "")
         raise InputError(position, f"{problem}: {text[:60]!r}; write {mask} where a word is missing", of)
 
 

@@ -39,7 +39,7 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
         with atomic_file(path) as file:
             file.write(data)
     except OSError as error:
-        raise HeedfulError(f"cannot write {path}: {error.strerror}; free some space, or name another file") from None
+        raise HeedfulError(f"cannot write {path}: {error.strerror}; free disk space, or choose another file") from None
     return path
 
 
@@ -49,7 +49,7 @@ def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]
 
     Args:
         path: the file to write.
-        temporary: its name until then; ``temporary_path(path)`` by default.
+        temporary: path of the new file until then; ``temporary_path(path)`` by default.
 
     Raises:
         OSError: the file cannot be written; ``FileExistsError`` if ``temporary`` exists.
@@ -66,25 +66,28 @@ def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]
 
 
 def sync(file: BinaryIO) -> None:
-    """Writes a file's buffers to the disk: after a power cut a later rename has all bytes, or has not happened."""
+    """Writes the buffers of an open file to the disk, so that a rename after it never leaves a file with missing bytes.
+
+    That holds also if the power fails.
+    """
     file.flush()
     os.fsync(file.fileno())
 
 
 def temporary_name(name: str = "") -> str:
-    """Returns an unused name that ``TEMPORARY`` matches, for a file or folder ``name`` that is being written."""
+    """Returns an unused name (see ``TEMPORARY``), for use while the file or folder ``name`` is being written."""
     return f".{name}{'.' if name else ''}{os.getpid()}-{time.time_ns()}.part"
 
 
 def temporary_path(path: Path) -> Path:
-    """Returns an unused path in the same folder, for use while ``path`` is being written."""
+    """Returns an unused path in the folder of ``path``, for use while ``path`` is being written."""
     return path.with_name(temporary_name(path.name))
 
 
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Renames ``source`` to ``target`` and replaces an existing ``target``, by ``os.replace``.
 
-    On Windows a refused rename is retried for two seconds: a reader, a virus scanner or an indexer has a file open.
+    On Windows a refused rename is retried for two seconds: another program may have the file open.
     """
     limit = time.monotonic() + PATIENCE
     while True:
@@ -109,13 +112,13 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def check_regular(path: Path, remedy: str) -> None:
-    """Raises ``HeedfulError`` for an existing path that is not a regular file; a pipe would wait for a writer."""
+    """Raises ``HeedfulError`` if a path exists and is not a regular file. Reading a pipe, for example, would wait."""
     if path.exists() and not path.is_file():
         raise HeedfulError(f"{path} is not a regular file; {remedy}")
 
 
 def read_bytes(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a regular file of at most 256 MiB. Raises ``HeedfulError`` for any other."""
+    """Returns the bytes of a file. Raises ``HeedfulError`` if it is missing, not a regular file, or over 256 MiB."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -135,7 +138,7 @@ def parse_json(content: str | bytes, location: str | Path, remedy: str) -> Any:
     Args:
         content: the text, or its bytes in UTF-8.
         location: the file, or file and line, for the error.
-        remedy: what the user can do, the end of the error.
+        remedy: what the user can do; the error ends with it.
 
     Raises:
         HeedfulError: the text is not UTF-8 or not JSON, is nested more than 100 levels deep, or has a whole number of
@@ -173,7 +176,7 @@ def _text(content: str | bytes) -> str:
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits):,} digits")
+        raise ValueError(f"it contains a number of {len(digits):,} digits, more than {MAX_DIGITS}")
     return int(digits)
 
 
@@ -186,14 +189,14 @@ def _check_depth(value: Any) -> None:
     for _ in range(MAX_DEPTH):
         items = [item for values in level for item in (values.values() if isinstance(values, dict) else values)]
         if any(type(item) is int and item.bit_length() > 3 * MAX_DIGITS for item in items):
-            raise ValueError(f"a number of more than {MAX_DIGITS} digits")
+            raise ValueError(f"it contains a number of more than {MAX_DIGITS} digits")
         level = [item for item in items if isinstance(item, dict | list)]
         if not level:
             return
-    raise ValueError(f"lists and objects are nested more than {MAX_DEPTH} levels deep")
+    raise ValueError(f"its lists and objects are nested more than {MAX_DEPTH} levels deep")
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
-        return f"lists and objects are nested more than {MAX_DEPTH} levels deep"
+        return f"its lists and objects are nested more than {MAX_DEPTH} levels deep"
     return str(error).partition("\n")[0]

@@ -187,7 +187,7 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         ("short", ["a " * 200, "--view", "steps"], "short takes 32; give a shorter one"),
         ("short", ["a", "--target", "a " * 200], "tokens, short takes 32; give a shorter one"),
         ("vision", ["none.png"], "none.png"),
-        ("vision", ["not.png"], "no image of a known format, in not.png"),
+        ("vision", ["not.png"], "not an image of a known format, in not.png"),
         ("decoder", ["a", "--out", "x.gif"], "x.gif ends in .gif; give it one of .html, .svg, .png, .pdf"),
         ("decoder", ["a", "--out", "x"], "x ends in no suffix; give it one of"),
         ("decoder", ["a", "--out", "dir.html"], "dir.html is a folder; name a file in it"),

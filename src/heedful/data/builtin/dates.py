@@ -91,15 +91,21 @@ def _languages(pair: str) -> tuple[Locale, Locale]:
 
     codes = pair.split("-")
     if len(codes) != 2 or codes[0] == codes[1]:
-        raise HeedfulError(f"{pair!r} is no pair of languages, in builtin:cldr-dates/{pair}; write two, such as en-fr")
+        raise HeedfulError(
+            f"builtin:cldr-dates/{pair}: {pair!r} is not a pair of two different languages; write for example en-fr"
+        )
     for code in codes:
         try:
             Locale.parse(code)
         except (UnknownLocaleError, ValueError) as error:
             known = [one for one in locale_identifiers() if len(one) == 2 or "_" in code]
             hint = nearest(code, known)
-            hint = hint if hint.startswith("did you") else "give a code of CLDR, such as en, fr, de, pt_BR or zh_Hant"
-            raise HeedfulError(f"unknown language {code!r}, in builtin:cldr-dates/{pair}; {hint}") from error
+            hint = (
+                hint
+                if hint.startswith("did you")
+                else "write a language code of CLDR, such as en, fr, de, pt_BR or zh_Hant"
+            )
+            raise HeedfulError(f"builtin:cldr-dates/{pair}: unknown language {code!r}; {hint}") from error
     return Locale.parse(codes[0]), Locale.parse(codes[1])
 
 
