@@ -103,7 +103,7 @@ def test_a_set_of_another_kind_is_refused() -> None:
         read("builtin:digits", COLUMNS["cldr-languages"], names=("image", "label"))
     with pytest.raises(HeedfulError, match=r"'text' of builtin:stdlib holds text and cannot be 'image'; give other"):
         read("builtin:stdlib", COLUMNS["digits"], names=("text", "module"))
-    with pytest.raises(HeedfulError, match=r"'builtin:digits' stands for all columns and cannot be one of several"):
+    with pytest.raises(HeedfulError, match=r"'builtin:digits' has all columns and cannot be combined"):
         read(["builtin:digits", "a.txt"], {"text": "text", "label": "label"})
 
 

@@ -97,7 +97,10 @@ def test_numbers_of_the_hub_get_their_names(write: Write) -> None:
     nested = parquet({"sentence": ["x"], "answer": [{"label": 1}]}, {"answer": {"label": names}})
     assert labels(read(write("n.parquet", nested), ONE, names=("sentence", "answer.label"))) == ["positive"]
     path = write("b.parquet", parquet({"text": ["x", "y"], "label": [1, -1]}, {"label": names}))
-    assert f"'label' is -1, and the file names the labels 0 to 1 (negative, positive), in {path}:2;" in said(path)
+    assert (
+        f"'label' is -1, but the file has names only for the labels 0 to 1 (negative, positive), in {path}:2;"
+        in said(path)
+    )
     unnamed = parquet(table, {"label": {"dtype": "int64", "_type": "Value"}})
     assert labels(read(write("c.parquet", unnamed), ONE)) == ["1", "0"]
 
@@ -141,9 +144,9 @@ LABELLED: dict[str, tuple[list[object], str]] = {
     "not a number": ([float("nan")], "'label' is NaN, but a label is expected, in {path}:1;"),
     "record": ([{"a": 1}], "'label' is {\"a\": 1}, but a label is expected, in {path}:1;"),
     "null in a list": ([["a"], [None]], "'label' is null, but a label is expected, in {path}:2;"),
-    "a list late": (["a", ["a"]], "'label' is a list, unlike in the rows before, in {path}:2; write a list"),
-    "a list at first": ([["a"], "a"], "'label' is not a list, unlike in the rows before, in {path}:2;"),
-    "surrogate": (["\ud83d"], "'label' holds half of a surrogate pair, in {path}:1;"),
+    "a list late": (["a", ["a"]], "'label' is a list, unlike in earlier rows, in {path}:2; write a list"),
+    "a list at first": ([["a"], "a"], "'label' is not a list, unlike in earlier rows, in {path}:2;"),
+    "surrogate": (["\ud83d"], "'label' has half of a UTF-16 surrogate pair, in {path}:1;"),
 }
 
 
@@ -206,7 +209,9 @@ def test_names_for_all_columns_or_for_the_needed_ones(write: Write, monkeypatch:
     assert rows[0].values == {"text": "x", "label": "a"}
     assert rows.columns == ("one", "three")
     message = said(path, PAIR, names=("one",))
-    assert message.startswith("1 names (one) for 3 columns; --data.columns takes one for each of text, text_pair (opt")
+    assert message.startswith(
+        "1 names (one) for 3 columns; give --data.columns one name for each of text, text_pair (opt"
+    )
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": BytesIO(b"a\tx\ty\n")}))
     assert read("-", PAIR, names=("2", "3", "1"))[0].values == {"text": "x", "text_pair": "y", "label": "a"}
 
@@ -219,7 +224,9 @@ def test_a_blank_optional_value_leaves_the_row_out(write: Write) -> None:
 def test_an_optional_key_that_comes_late_or_goes_is_said(write: Write) -> None:
     with_pair, without = {"text": "x", "text_pair": "y", "label": "a"}, {"text": "x", "label": "a"}
     path = write("a.jsonl", jsonl(without, without, with_pair))
-    assert said(path, PAIR) == f"'text_pair' is here and not in line 1, in {path}:3; write it in every row or in none"
+    assert said(path, PAIR) == (
+        f"the row has 'text_pair', but line 1 has not, in {path}:3; write it in every row or in no row"
+    )
     path = write("b.jsonl", jsonl(with_pair, without))
     assert f"no column 'text_pair' among 'text', 'label', in {path}:2;" in said(path, PAIR)
 
@@ -236,7 +243,7 @@ def test_one_column_where_two_are_wanted(write: Write) -> None:
     path = write("a.tsv", "only\n")
     assert f"1 column, but column 2 is needed for 'label', in {path}:1;" in said(path, PAIR)
     path = write("a.txt", "only\n")
-    assert f"unknown extension '.txt' and no columns in its lines, in {path}; give one table" in said(path, PAIR)
+    assert f"unknown extension '.txt', and its lines have no columns, in {path}; give one table" in said(path, PAIR)
 
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_plain_text_is_no_table(write: Write) -> None:
     lines = "It was late, and dark.\nNobody came.\nI, too, went home, alone.\nThe end\n"
     assert detect_format(write("a.txt", lines), labelled=True).kind == "text"
     assert [row.values["text"] for row in read(write("a.txt", "a\tb\nc\td\n"), ["text"])] == ["a\tb", "c\td"]
-    with pytest.raises(HeedfulError, match=r"unknown extension '\.txt' and no columns in its lines, in .*a\.txt"):
+    with pytest.raises(HeedfulError, match=r"unknown extension '\.txt', and its lines have no columns, in .*a\.txt"):
         read(write("a.txt", lines), CLASSES)
 
 
@@ -201,7 +201,7 @@ def test_inputs_are_found_as_in_training_or_guessed(write: Write) -> None:
 
 def test_a_folder_says_how_its_files_are_used(write: Write, tmp_path: Path) -> None:
     write("test.tsv", table(TEXTS, MOODS, cut="\t"))
-    with pytest.raises(HeedfulError, match=r"it holds only test files.*heedful evaluate MODEL --data .*test\.tsv"):
+    with pytest.raises(HeedfulError, match=r"it has only test files.*heedful evaluate MODEL --data .*test\.tsv"):
         read(str(tmp_path), CLASSES, split="train")
     with pytest.raises(HeedfulError, match=r"give the file in it: .*test\.tsv"):
         read(str(tmp_path), CLASSES, split="test")

@@ -135,11 +135,11 @@ def test_wnut_as_it_is_published(shared_data: Callable[[str], Path]) -> None:
         (
             "a O\nb\n",
             None,
-            r"^1 column where line 1 has 2, in .*set\.conll:2; a word without its tag\? write a word, a tab",
+            r"^1 column, but line 1 has 2, in .*set\.conll:2; is the tag missing\? write one word, a tab",
         ),
-        ("a O\nb x O\n", None, r"^3 columns where line 1 has 2, in .*:2; write"),
+        ("a O\nb x O\n", None, r"^3 columns, but line 1 has 2, in .*:2; write"),
         ("a\nb\n", None, r"^the word 'a' has no tag, in .*:1; write a word, a tab and its tag a line"),
-        ("a\tO\nb\t\n", None, r"^1 column where line 1 has 2, in .*:2"),
+        ("a\tO\nb\t\n", None, r"^1 column, but line 1 has 2, in .*:2"),
         ("a\tO\n\tO\n", None, r"^the tag 'O' has no word, in .*:2"),
         ("a\tx\tO\nb\tx\tO\n", ["1", "4"], r"^3 columns, but column 4 is needed, in .*:1; .*--data\.columns 1,3"),
         ("a O\n", ["0", "2"], r"^2 columns, but column 0 is needed"),
@@ -164,13 +164,13 @@ def test_wrong_sources(tmp_path: Path) -> None:
         (written(tmp_path, "word,tag\na,O\n", "a.csv"), r"a\.csv is a table of cells, .* write a word, a tab"),
         (
             written(tmp_path, "[]", "a.json"),
-            r"a\.json is one JSON document, .* write an object a line, .* name it \.jsonl$",
+            r"a\.json is one JSON document, .* write one object in each line, .* name it \.jsonl$",
         ),
         (
             written(tmp_path, '{"words": [], "tags": []}\n', "a.jsonl"),
-            r"no sentences in .*a\.jsonl; write an object a line: {",
+            r"no sentences in .*a\.jsonl; write one object in each line: {",
         ),
-        ([written(tmp_path, TWO), "builtin:code-roles"], "cannot be one of several files; give it alone"),
+        ([written(tmp_path, TWO), "builtin:code-roles"], "cannot be combined with other files; give it alone"),
     ]:
         with pytest.raises(HeedfulError, match=message):
             rows_of(source)  # type: ignore[arg-type]
@@ -209,25 +209,30 @@ def test_parquet_names_its_tags(tmp_path: Path) -> None:
     assert plain(rows_of(tmp_path / "b.parquet", names=["tokens", "ner_tags"]))[0] == ("in Paris", "0 1", 1)
     wrong = arrow.Table.from_pylist([{"tokens": ["a"], "ner_tags": [2]}])
     parquet.write_table(wrong.replace_schema_metadata(told), tmp_path / "c.parquet")
-    with pytest.raises(HeedfulError, match=r"'ner_tags' holds 2, and the file names the tags 0 to 1 \(O, B-LOC\)"):
+    with pytest.raises(
+        HeedfulError, match=r"'ner_tags' holds 2, but the file has names only for the tags 0 to 1 \(O, B-LOC\)"
+    ):
         rows_of(tmp_path / "c.parquet")
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"words": ["a", "b"], "tags": ["O"]}, r"^2 words and 1 tag, in .*:2; give each word one tag"),
+        ({"words": ["a", "b"], "tags": ["O"]}, r"^2 words, but 1 tag, in .*:2; write exactly one tag"),
         ({"words": "a b", "tags": ["O"]}, r"^'words' is \"a b\", but a list is expected, in .*:2"),
         (
             {"words": ["a"], "labels": ["O"]},
             r"^no column 'tags' among 'words', 'labels', in .*:2; .*columns words,labels$",
         ),
-        ({"words": ["a"], "tag": "O"}, r"^no column 'tags' among 'words', 'tag', in .*:2; write an object a line: {"),
+        (
+            {"words": ["a"], "tag": "O"},
+            r"^no column 'tags' among 'words', 'tag', in .*:2; write one object in each line: {",
+        ),
         ({"words": [7], "tags": ["O"]}, r"^'words' holds 7 where a word is expected, in .*:2"),
         ({"words": [""], "tags": ["O"]}, r"^'words' holds \"\" where a word is expected"),
         ({"words": ["a"], "tags": [None]}, r"^'tags' holds null where a tag is expected, in .*:2"),
         ({"words": ["a"], "tags": [True]}, r"^'tags' holds true"),
-        ({"words": ["\ud800"], "tags": ["O"]}, r"^'words' holds half of a surrogate pair, in .*:2"),
+        ({"words": ["\ud800"], "tags": ["O"]}, r"^'words' has half of a UTF-16 surrogate pair, in .*:2"),
         (["a"], r"is not a JSON object, in .*:2"),
     ],
 )

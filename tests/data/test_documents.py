@@ -169,8 +169,8 @@ def test_folders_without_a_training_part_are_whole(tmp_path: Path, names: list[s
 
 
 BROKEN: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "only blank or unreadable text (1), in {path}; give text files, a folder of them, or a table"),
-    "blank": (" \n\n", "only blank or unreadable text (1), in {path};"),
+    "empty": ("", "only blank or unreadable texts (1), in {path}; give text files, a folder of them, or a table"),
+    "blank": (" \n\n", "only blank or unreadable texts (1), in {path};"),
     "binary": (b"text\n\0", "a NUL byte, so this is not text, in {path}:2;"),
     "utf-16": (BOOK.encode("utf-16"), "UTF-16 text, in {path}:1;"),
     "latin-1": ("one\ntwo é\n".encode("latin-1"), "invalid UTF-8 (byte 0xe9 at byte 5 of the line), in {path}:2;"),
@@ -187,12 +187,12 @@ def test_what_is_no_text_is_said(tmp_path: Path, case: str) -> None:
 def test_folders_without_text_and_wrong_sources_are_said(tmp_path: Path) -> None:
     assert f"no text, in {tmp_path};" in said(tmp_path)
     make(tmp_path, {"a.png": b"\0", "b.txt": ""})
-    assert f"only blank or unreadable text (2), in {tmp_path};" in said(tmp_path)
+    assert f"only blank or unreadable texts (2), in {tmp_path};" in said(tmp_path)
     assert "no such file: " in said(tmp_path / "none.txt")
     make(tmp_path, {"c.txt": "C", "d.parquet": b"PAR1"})
     assert "leave --data.columns out" in said(tmp_path / "c.txt", names=("text",))
     assert "is not a complete Parquet file" in said(tmp_path / "d.parquet")
-    assert "builtin:stdlib cannot be one of several sources" in said([tmp_path / "c.txt", "builtin:stdlib"])
+    assert "builtin:stdlib cannot be combined with other sources" in said([tmp_path / "c.txt", "builtin:stdlib"])
     with pytest.raises(HeedfulError, match="is a folder, but a file is expected"):
         read(tmp_path, ["text"])
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_said(asked: Asked, tmp_path: Path) -> None:
         with pytest.raises(HeedfulError, match=r"is not the name of a data set; write hub:ORG/NAME"):
             read(wrong, ["text"])
     put(tmp_path, train=["a"])
-    with pytest.raises(HeedfulError, match="cannot be one of several sources; give it alone"):
+    with pytest.raises(HeedfulError, match="cannot be combined with other sources; give it alone"):
         read(["hub:org/set", "more.tsv"], ["text"])
     (tmp_path / "hub" / "org" / "bare").mkdir()
     (tmp_path / "hub" / "org" / "bare" / "README.md").write_text("x")

@@ -183,7 +183,7 @@ def test_what_is_broken_is_said(tmp_path: Path, case: str) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(content)
     assert expected.replace("{path}", str(path)) in said(path)
-    with pytest.raises(HeedfulError) if content else pytest.raises(HeedfulError, match="an empty file"):
+    with pytest.raises(HeedfulError) if content else pytest.raises(HeedfulError, match="the image file is empty"):
         LazyImage.of(content, "set.parquet:3").pixels()
     if content:
         assert "in set.parquet:3; " in said(content, "set.parquet:3")

@@ -215,7 +215,7 @@ def test_only_names_that_are_near_are_suggested(write: Write) -> None:
 
 def test_line_numbers_where_fields_run_over_lines(write: Write) -> None:
     path = write("a.csv", 'source,target\n"one\nmore",un\n"two",deux\n"a","b","c"\n')
-    assert f"3 columns where line 1 has 2, in {path}:5" in said(path)
+    assert f"3 columns, but line 1 has 2, in {path}:5" in said(path)
     good = read(write("b.csv", 'source,target\n"one\nmore",un\ntwo,deux\n'), PAIR)
     assert [row.line for row in good] == [2, 4]
 
@@ -251,8 +251,8 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
         "invalid UTF-8 (byte 0xe2 at byte 5 of the line), in {path}:2; convert the file: iconv -f WINDOWS-1252",
     ),
     "latin-1 csv": ("a.csv", "source,target\nâ,b\n".encode("latin-1"), "invalid UTF-8 (byte 0xe2 at byte 1 of the"),
-    "too few columns": ("a.tsv", "one\tun\ntwo\n", "1 column where line 1 has 2, in {path}:2; correct that row"),
-    "too many columns": ("a.tsv", "one\tun\ntwo\td\te\n", "3 columns where line 1 has 2, in {path}:2;"),
+    "too few columns": ("a.tsv", "one\tun\ntwo\n", "1 column, but line 1 has 2, in {path}:2; correct this row"),
+    "too many columns": ("a.tsv", "one\tun\ntwo\td\te\n", "3 columns, but line 1 has 2, in {path}:2;"),
     "one column": ("a.tsv", "one\ntwo\n", "1 column, but column 2 is needed for 'target', in {path}:1; separate the"),
     "csv without the names": (
         "a.csv",
@@ -287,7 +287,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "surrogate": (
         "a.jsonl",
         r'{"source": "\ud83d", "target": "a"}',
-        "'source' holds half of a surrogate pair, in {path}",
+        "'source' has half of a UTF-16 surrogate pair, in {path}",
     ),
     "parquet: no text": (
         "a.parquet",
@@ -304,10 +304,18 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "gz: half": (
         "a.tsv.gz",
         gzip.compress(tsv().encode() * 99, mtime=0)[:60],
-        "{path} is cut off before its end; copy or",
+        "{path} is incomplete: it ends too early; copy or",
     ),
-    "xz: half": ("a.tsv.xz", lzma.compress(tsv().encode() * 99)[:80], "{path} is cut off before its end; copy or"),
-    "zst: half": ("a.tsv.zst", PACK[".zst"](tsv().encode() * 99)[:-9], "{path} is cut off before its end; copy or"),
+    "xz: half": (
+        "a.tsv.xz",
+        lzma.compress(tsv().encode() * 99)[:80],
+        "{path} is incomplete: it ends too early; copy or",
+    ),
+    "zst: half": (
+        "a.tsv.zst",
+        PACK[".zst"](tsv().encode() * 99)[:-9],
+        "{path} is incomplete: it ends too early; copy or",
+    ),
     "gz: other": ("a.tsv.gz", b"plain text\n", "{path} is not a complete .gz file (Not a gzipped file"),
     "gz: rotten": (
         "a.tsv.gz",
@@ -319,9 +327,9 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "unknown extension": (
         "a.xlsx",
         "x",
-        "unknown extension '.xlsx' and no columns in its lines, in {path}; give one table (.tsv, .csv, .jsonl",
+        "unknown extension '.xlsx', and its lines have no columns, in {path}; give one table (.tsv, .csv, .jsonl",
     ),
-    "no extension": ("pairs", "x", "no extension and no columns in its lines, in {path}; give one table"),
+    "no extension": ("pairs", "x", "no extension, and its lines have no columns, in {path}; give one table"),
 }
 
 
@@ -344,7 +352,9 @@ def test_explicit_names_that_are_not_there(write: Write) -> None:
 
 def test_names_must_be_as_many_as_columns(write: Write) -> None:
     message = said(write("a.tsv", tsv()), names=("1",))
-    assert message == "1 names (1) for 2 columns; --data.columns takes one for each of source, target, in that order"
+    assert (
+        message == "1 names (1) for 2 columns; give --data.columns one name for each of source, target, in that order"
+    )
 
 
 SCORED: dict[str, Kind] = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
@@ -399,7 +409,7 @@ def test_a_path_is_as_good_as_its_name(write: Write) -> None:
 
 @pytest.mark.parametrize("source", ["", [], ["a.tsv", ""]])
 def test_no_name_is_no_file(source: str | list[str]) -> None:
-    assert said(source) == "no file is named; give a file, a folder, or a built-in set: builtin:NAME"
+    assert said(source) == "the file name is empty; give a file, a folder, or a built-in set: builtin:NAME"
 
 
 def test_what_the_system_refuses_is_said(tmp_path: Path) -> None:
@@ -443,8 +453,8 @@ def test_the_wrong_number_of_files(write: Write) -> None:
     assert "3 files for 2 columns (source, target); give one table" in said(paths)
     assert "2 files for 1 column (text); give one table" in said(paths[:2], ["text"])
     table = write("a.tsv", tsv())
-    assert f"{table} is a table and cannot be one of several plain text files" in said([table, paths[0]])
-    assert "'-' stands for all columns" in said([paths[0], "-"])
+    assert f"{table} is a table and cannot be combined with plain text files" in said([table, paths[0]])
+    assert "'-' has all columns" in said([paths[0], "-"])
     assert "leave --data.columns out" in said(paths[:2], names=("en", "fr"))
 
 

@@ -172,8 +172,8 @@ BROKEN = {
     "a.jsonl": ('{"text": "one"}\n{"text": 2}\n', "'text' is 2, but text is expected, in {path}:2;"),
     "b.jsonl": ('{"text": "one"}\n{"text": "two"\n', "broken JSON"),
     "c.jsonl": ('{"text": "one"}\n{"body": "two"}\n', "no column 'text' among 'body', in {path}:2;"),
-    "d.jsonl": ('{"text": "a\\ud800"}\n', "'text' holds half of a surrogate pair, in {path}:1;"),
-    "e.txt": ("\n \n", "only blank or unreadable text (1), in {path};"),
+    "d.jsonl": ('{"text": "a\\ud800"}\n', "'text' has half of a UTF-16 surrogate pair, in {path}:1;"),
+    "e.txt": ("\n \n", "only blank or unreadable texts (1), in {path};"),
     "f.parquet": ("PAR1", "{path} is not a complete Parquet file"),
 }
 

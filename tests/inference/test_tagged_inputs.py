@@ -58,7 +58,7 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "kinds", "names", "message"),
     [
-        ("a.conll", "Paris O\nis O O\n", WORDS, None, r"3 columns where line 1 has 2, in .*a\.conll:2"),
+        ("a.conll", "Paris O\nis O O\n", WORDS, None, r"3 columns, but line 1 has 2, in .*a\.conll:2"),
         (
             "a.conll",
             "Paris O\n",
@@ -82,13 +82,13 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
             None,
             r"'question' is 3, but text is expected, in .*:1",
         ),
-        ("a.json", "[]", {"source": "text"}, None, r"a\.json is one JSON document; give an object a line"),
+        ("a.json", "[]", {"source": "text"}, None, r"a\.json is one JSON document; write one object in each line"),
         (
             "a.json",
             "[]",
             QUESTIONS,
             ["a", "b"],
-            r"columns are named for .*a\.json, which is one JSON document; leave --col",
+            r"a\.json is one JSON document and has no columns; leave --col",
         ),
     ],
 )

@@ -386,14 +386,18 @@ def test_killed_and_gone_on(echo: Echo) -> None:
             b'{"soruce": 7}\n',
             r"'soruce' is 7, but text is expected, in x.jsonl:1; .*--columns",
         ),
-        ("x.jsonl", b'{"source": "a"}\n{"id": 1, "source": "b"}\n', r"'id' is here and not in line 1, in x.jsonl:2"),
-        ("x.jsonl", b'{"source": "\\ud800"}\n', r"half of a surrogate pair, in x.jsonl:1"),
-        ("x.jsonl", b'{"id": "\\ud800", "source": "a"}\n', r"'id' holds half of a surrogate pair, in x.jsonl:1"),
-        ("x.tsv", b"source\tb\na\n", r"1 column where line 1 has 2, in x.tsv:2"),
+        (
+            "x.jsonl",
+            b'{"source": "a"}\n{"id": 1, "source": "b"}\n',
+            r"the row has 'id', but line 1 has not, in x.jsonl:2",
+        ),
+        ("x.jsonl", b'{"source": "\\ud800"}\n', r"half of a UTF-16 surrogate pair, in x.jsonl:1"),
+        ("x.jsonl", b'{"id": "\\ud800", "source": "a"}\n', r"'id' has half of a UTF-16 surrogate pair, in x.jsonl:1"),
+        ("x.tsv", b"source\tb\na\n", r"1 column, but line 1 has 2, in x.tsv:2"),
         ("x.csv", b"id\n7\n", r"no column 'source' .*x.csv:1; .*--columns SOURCE"),
         ("x.txt.gz", gzip.compress(b"a\nb\n", mtime=0)[:-6], r"x.txt.gz is cut off"),
         ("x.conll", b"a B\n", r"x.conll has a word a line; give text"),  # to which no words are wanted
-        ("x.json", b'{"data": []}', r"x.json is one JSON document; give an object a line, and name it .jsonl"),
+        ("x.json", b'{"data": []}', r"x.json is one JSON document; write one object in each line, and name it .jsonl"),
     ],
 )
 def test_a_wrong_file(echo: Echo, name: str, content: bytes, message: str) -> None:
@@ -411,7 +415,7 @@ def test_files_that_are_none(echo: Echo) -> None:
     with pytest.raises(HeedfulError, match=r"model is a folder, but a file is expected"):
         quietly("model")
     Path("x.txt").write_text("a\n")
-    with pytest.raises(HeedfulError, match=r"columns are named for x.txt, which is plain text; leave --columns out"):
+    with pytest.raises(HeedfulError, match=r"x.txt is plain text and has no columns; leave --columns out"):
         quietly("x.txt", columns=["a"])
     with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for the columns source; --columns"):
         quietly("x.txt", columns=["a", "b"])

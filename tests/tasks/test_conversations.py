@@ -99,7 +99,7 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A text.\n")
     for names in (["a", "b"], ["a", "b", "c", "d"]):
         with pytest.raises(
-            HeedfulError, match=r"names \(a,b.*\) for 1 columns; --data\.columns takes one for each of text"
+            HeedfulError, match=r"names \(a,b.*\) for 1 columns; give --data\.columns one name for each of text"
         ):
             read(tmp_path / "a.txt", TextGeneration.columns, names=names)
     (tmp_path / "a.tsv").write_text("a\tb\nx\ty\n")
@@ -111,17 +111,21 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
     ("name", "content", "told"),
     [
         ("a.jsonl", '{"messages": "hello"}', r"messages are not a JSON list, in .*a\.jsonl:1; write \[\{"),
-        ("a.jsonl", '{"messages": []}', r"messages are not a list of messages, in .*a\.jsonl:1"),
-        ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 has no "role" and "content" of text, in .*:2'),
-        ("a.jsonl", '{"messages": [{"role": "user", "content": "Hi"}]}', r"no message is the assistant's, in .*:1, so"),
+        ("a.jsonl", '{"messages": []}', r"the messages are not a list, or it is empty, in .*a\.jsonl:1"),
+        ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 needs the texts "role" and "content", in .*:2'),
+        (
+            "a.jsonl",
+            '{"messages": [{"role": "user", "content": "Hi"}]}',
+            r'no message has the role "assistant", in .*:1, so',
+        ),
         ("a.jsonl", '{"prompt": "a", "completion": 3}', r"'completion' is 3, but text is expected, in .*a\.jsonl:1"),
         (
             "a.jsonl",
             '{"prompt": "a", "completion": "b"}\n{"prompt": "a"}',
             r"no column 'completion' among 'prompt'.*:2",
         ),
-        ("a.tsv", "prompt\tcompletion\n\t\n", r"only blank rows \(1\) in .*a\.tsv; write prompts and completions"),
-        ("a.tsv", "prompt\tcompletion\nonly one\n", r"1 column where line 1 has 2, in .*a\.tsv:2"),
+        ("a.tsv", "prompt\tcompletion\n\t\n", r"only blank rows \(1\) in .*a\.tsv; fill in prompts and completions"),
+        ("a.tsv", "prompt\tcompletion\nonly one\n", r"1 column, but line 1 has 2, in .*a\.tsv:2"),
         (
             "a.jsonl",
             '{"prompt": "a", "answer": "b"}',

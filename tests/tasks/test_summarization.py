@@ -465,7 +465,7 @@ def test_line_ends_in_a_document_stay(tmp_path: Path) -> None:
             r"'summary' is \[\"b\"\], but text is expected, in .*s\.jsonl:1",
         ),
         ("s.tsv", b"a long text\n", r"1 column, but column 2 is needed for 'summary', in .*s\.tsv:1; separate the"),
-        ("s.tsv", b"a\tb\nc\n", r"1 column where line 1 has 2, in .*s\.tsv:2; correct that row"),
+        ("s.tsv", b"a\tb\nc\n", r"1 column, but line 1 has 2, in .*s\.tsv:2; correct this row"),
         ("s.tsv", b"", r"no rows in .*s\.tsv; give a file with text and summary"),
         ("s.tsv", b"a\t\n\tb\n", r"only blank rows \(2\) in .*s\.tsv; give a file with text and summary"),
         ("s.tsv", b"caf\xe9\tb\n", r"invalid UTF-8 \(byte 0xe9 .* in .*s\.tsv:1; convert the file: iconv"),

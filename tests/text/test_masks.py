@@ -136,9 +136,7 @@ def test_a_text_without_a_mask_is_told_how_to_write_it() -> None:
     check_has_mask("the <mask>", "<mask>")
     with pytest.raises(HeedfulError) as told:
         check_has_mask("the [MASK]", "<mask>", 3, 5)
-    assert (
-        str(told.value)
-        == "input 3 has no <mask> (it has [MASK], which this model does not use): 'the [MASK]'; write <mask> where a word is missing"
-    )
+    problem = "input 3 has no <mask> (it has [MASK], which this model does not use): 'the [MASK]'"
+    assert str(told.value) == f"{problem}; write <mask> where a word is missing"
     with pytest.raises(HeedfulError, match=r"the input has no \[MASK\]: 'the man'; write \[MASK\] where"):
         check_has_mask("the man", "[MASK]")

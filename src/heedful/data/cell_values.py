@@ -1,4 +1,4 @@
-"""Cells of tables, JSON and Parquet read as labels or numbers."""
+"""Readers that turn the cells of tables, JSON and Parquet into labels or numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from heedful.errors import HeedfulError
 
 
 class Labels:
-    """Reader of the labels of one file: names, or tuples of names if a row may have several or none.
+    """Reader of the labels of one file: a name for each row, or a tuple of names if a row may have several or none.
 
-    A text is a name, without outer blanks. True, false and numbers are written out ("true", "7", "0.5"), or replaced by
-    their names in `classes` (from 0). A list of these, or a text split at `separator`, gives a tuple of distinct names
-    without blank ones.
+    A text is a name; white space around it is removed. True, false and numbers are written out ("true", "7", "0.5"),
+    or replaced by their names in `classes` (numbered from 0). A list of these, or a text split at `separator`, gives a
+    tuple of the distinct names; blank names are left out.
 
     >>> Labels().read(7, "label", "a.jsonl:1"), Labels(separator=";").read("red; blue;red", "label", "a.tsv:1")
     ('7', ('red', 'blue'))
@@ -29,7 +29,7 @@ class Labels:
         self._are_lists: bool | None = None  # set by the first row
 
     def read(self, value: Any, column: str, location: str) -> str | tuple[str, ...]:
-        """Returns the label or labels.
+        """Returns the label, or the tuple of labels, of a cell.
 
         Raises `HeedfulError` with `location` for values that are not labels, a number without a name, and lists mixed
         with single labels.
@@ -41,8 +41,8 @@ class Labels:
             self._are_lists = is_list
         if is_list != self._are_lists:
             raise HeedfulError(
-                f"{column!r} is {'a list' if is_list else 'not a list'}, unlike in the rows before, in {location}; "
-                "write a list of labels in every row, or in none"
+                f"{column!r} is {'a list' if is_list else 'not a list'}, unlike in earlier rows, in {location}; "
+                "write a list of labels in every row, or in no row"
             )
         if not is_list:
             return self._name(value, column, location)
@@ -57,30 +57,30 @@ class Labels:
             return str(int(value) if value.is_integer() else value)
         if not isinstance(value, int):
             raise HeedfulError(
-                f"{column!r} is {brief(json.dumps(value, default=str))}, but a label is expected, in {location}; write it "
-                "as text or a whole number, or choose another column: --data.columns"
+                f"{column!r} is {brief(json.dumps(value, default=str))}, but a label is expected, in {location}; write "
+                "it as text or a whole number, or choose another column: --data.columns"
             )
         if self.classes is None:
             return str(value)
         if not 0 <= value < len(self.classes):
             raise HeedfulError(
-                f"{column!r} is {value}, and the file names the labels 0 to {len(self.classes) - 1} "
-                f"({brief(', '.join(self.classes))}), in {location}; give rows with labels"
+                f"{column!r} is {value}, but the file has names only for the labels 0 to {len(self.classes) - 1} "
+                f"({brief(', '.join(self.classes))}), in {location}; correct the label or remove the row"
             )
         return self.classes[value]
 
 
 def checked_text(text: str, column: str, location: str) -> str:
-    """Returns `text`. Raises `HeedfulError` for a lone surrogate, which JSON can write and UTF-8 cannot."""
+    """Returns `text` unchanged. Raises `HeedfulError` for a lone surrogate, which UTF-8 cannot encode."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise HeedfulError(
-            f"{column!r} holds half of a surrogate pair, in {location}; write the file with whole characters"
+            f"{column!r} has half of a UTF-16 surrogate pair, in {location}; write the file with whole characters"
         )
     return text
 
 
 def brief(text: str, length: int = 40) -> str:
-    """Returns `text` on one line of at most `length` characters."""
+    """Returns `text` on one line, shortened to at most `length` characters."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 3] + "..."
 
@@ -89,9 +89,10 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOREC
 
 
 def parse_number(value: Any) -> float | None:
-    """Returns a text, or a value of JSON or Parquet, as a finite number; None if it is not one.
+    """Returns a text, or a value of JSON or Parquet, as a finite float; None if it is not a finite number.
 
-    A text may have ASCII digits, a point, a sign, an exponent and outer blanks, but not Python's ``1_0`` or ``٣``.
+    A text may have ASCII digits, a point, a sign, an exponent and white space around it, but not
+    Python's ``1_0`` or ``٣``.
 
     >>> parse_number(" -0.5e1 "), parse_number(3)
     (-5.0, 3.0)
@@ -137,7 +138,7 @@ class Numbers:
     """
 
     def read(self, value: Any, column: str, location: str) -> float | str:
-        """Returns the number as a float; a blank text is returned unchanged, and its row counts as blank.
+        """Returns the number in a cell as a float; a blank text is returned unchanged, and its row counts as blank.
 
         Raises `HeedfulError` with `location` for anything else: words, a decimal comma, true, null, infinity, ``1_0``.
         """

@@ -25,11 +25,11 @@ CONLLU = (".conllu", ".conll-u")
 UNIVERSAL = ("2", "4")  # in CoNLL-U: the form, and the universal part of speech
 # Cells of a header. As words with such tags they occur nowhere.
 HEADER = {"word", "words", "token", "tokens", "form"}, {"tag", "tags", "label", "labels", "ner_tag", "ner_tags", "ner"}
-HOW = "write a word, a tab and its tag a line, and a blank line between sentences"
+HOW = "write one word, a tab and its tag in each line, and a blank line between sentences"
 
 
 class Sentence(NamedTuple):
-    """Words, as many tags, and the line of the first word."""
+    """Sentence: its words, a tag for each word, and the line of the first word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -63,12 +63,12 @@ def read_rows(
     rows = Rows()
     for source in sources:
         if source.startswith(builtin.PREFIX):
-            raise HeedfulError(f"{source!r} cannot be one of several files; give it alone")
+            raise HeedfulError(f"{source!r} cannot be combined with other files; give it alone")
         if extension(source) == ".csv":
             raise HeedfulError(f"{source} is a table of cells, but words with tags are expected; {HOW}")
         if extension(source) == ".json":
             raise HeedfulError(
-                f"{source} is one JSON document, but words with tags are expected; write an object a line, "
+                f"{source} is one JSON document, but words with tags are expected; write one object in each line, "
                 f"{OBJECT}, and name it .jsonl"
             )
         file: _ListFile | _ColumnFile = (_ListFile if extension(source) in LISTS else _ColumnFile)(source, names)
@@ -83,13 +83,13 @@ def read_rows(
         if len(rows) == limit:
             return rows
     if not rows:
-        how = f"write an object a line: {OBJECT}" if extension(sources[-1]) in LISTS else HOW
+        how = f"write one object in each line: {OBJECT}" if extension(sources[-1]) in LISTS else HOW
         raise HeedfulError(f"no sentences in {display_name(', '.join(sources))}; {how}")
     return rows
 
 
 def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
-    """Returns the words without the prefix. A word that consists of it is unchanged.
+    """Returns the words with the prefix removed. A word that is nothing but the prefix is unchanged.
 
     >>> without_prefix(["en:In", "en:Paris", "en:", "now"], "en:")
     ('In', 'Paris', 'en:', 'now')
@@ -98,7 +98,7 @@ def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
 
 
 def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
-    """Returns the rows with `without_prefix` of their words. Rows without words are unchanged."""
+    """Returns the rows with the prefix removed from their words (`without_prefix`)."""
     if not prefix:
         return rows
     stripped = Rows(
@@ -117,7 +117,9 @@ def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
 
 
 def line_of_word(row: Row, index: int) -> int:
-    """Returns the line of a sentence's word: its own in column files; the sentence's in lists and CoNLL-U.
+    """Returns the line number of a word of a sentence.
+
+    In a file with a word a line it is the word's own line; in lists and CoNLL-U it is the line of the sentence.
 
     >>> line_of_word(Row({"words": ("in", "Paris"), "tags": ("O", "B-LOC")}, "places.conll", 7), 1)
     8
@@ -127,7 +129,7 @@ def line_of_word(row: Row, index: int) -> int:
 
 
 def read_sentences(path: str, names: Sequence[str] | None = None) -> Iterator[Sentence]:
-    """Yields the sentences of a CoNLL file, words only; other columns are ignored.
+    """Yields the sentences of a CoNLL file with their words, without tags; other columns are ignored.
 
     ``names`` has the name or the number of the words' column.
     """
@@ -180,9 +182,9 @@ class _ColumnFile:
                     continue
             if cells and len(cells) != width:
                 raise HeedfulError(
-                    f"{plural(len(cells), 'column')} where line {first_line} has {width}, in "
+                    f"{plural(len(cells), 'column')}, but line {first_line} has {width}, in "
                     f"{display_name(self.path)}:{number}; "
-                    f"{'a word without its tag? ' if len(cells) < width else ''}{HOW}"
+                    f"{'is the tag missing? ' if len(cells) < width else ''}{HOW}"
                 )
             in_sentence = bool(cells)
             yield number, cells
@@ -264,8 +266,8 @@ class _ListFile:
             words, tags = (self._list(record, name, location) for name in self.file_columns)
             if len(words) != len(tags):
                 raise HeedfulError(
-                    f"{plural(len(words), 'word')} and {plural(len(tags), 'tag')}, in {location}; "
-                    "give each word one tag"
+                    f"{plural(len(words), 'word')}, but {plural(len(tags), 'tag')}, in {location}; "
+                    "write exactly one tag for each word"
                 )
             classes = class_names(features, tags_key)
             yield Sentence(
@@ -299,7 +301,9 @@ def _missing_error(record: Mapping[str, Any], name: str, location: str) -> Heedf
     words = next((key for key in (*KEYS["words"], *lists) if key in lists), None)
     tags = next((key for key in (*KEYS["tags"], *lists) if key in lists and key != words), None)
     remedy = (
-        f"name the columns: --data.columns {words},{tags}" if words and tags else f"write an object a line: {OBJECT}"
+        f"name the columns: --data.columns {words},{tags}"
+        if words and tags
+        else f"write one object in each line: {OBJECT}"
     )
     return HeedfulError(f"no column {name!r} among {present}, in {location}; {remedy}")
 
@@ -307,8 +311,8 @@ def _missing_error(record: Mapping[str, Any], name: str, location: str) -> Heedf
 def _word(value: Any, column: str, location: str) -> str:
     if not isinstance(value, str) or not value:
         raise HeedfulError(
-            f"{column!r} holds {brief(json.dumps(value, default=str))} where a word is expected, in {location}; write "
-            "every word as a string that is not empty"
+            f"{column!r} holds {brief(json.dumps(value, default=str))}, but a word is expected, in {location}; write "
+            "every word as a string, not empty"
         )
     return checked_text(value, column, location)
 
@@ -318,14 +322,14 @@ def _tag(value: Any, column: str, location: str, classes: Sequence[str] | None) 
         return checked_text(value, column, location).strip()
     if isinstance(value, bool) or not isinstance(value, int):
         raise HeedfulError(
-            f"{column!r} holds {brief(json.dumps(value, default=str))} where a tag is expected, in {location}; write "
+            f"{column!r} holds {brief(json.dumps(value, default=str))}, but a tag is expected, in {location}; write "
             "every tag as text or as a whole number"
         )
     if classes is None:
         return str(value)
     if not 0 <= value < len(classes):
         raise HeedfulError(
-            f"{column!r} holds {value}, and the file names the tags 0 to {len(classes) - 1} "
-            f"({brief(', '.join(classes))}), in {location}; give sentences with tags"
+            f"{column!r} holds {value}, but the file has names only for the tags 0 to {len(classes) - 1} "
+            f"({brief(', '.join(classes))}), in {location}; correct the tag or remove the sentence"
         )
     return classes[value]

@@ -49,13 +49,13 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
                 return rows
     if not rows:
         raise HeedfulError(
-            f"only blank rows ({rows.skipped}) in {display_name(', '.join(sources))}; write prompts and completions"
+            f"only blank rows ({rows.skipped}) in {display_name(', '.join(sources))}; fill in prompts and completions"
         )
     return rows
 
 
 def _instruction_columns(source: str) -> tuple[str, ...]:
-    """Returns the instruction columns of a table; () if it has none."""
+    """Returns the columns of a table that hold instructions or conversations; () if it has none."""
     table = Table(source, COLUMNS)
     line = next((line for line, values in table if values), None)  # sets the chosen columns
     present = set(table.chosen_columns)
@@ -63,8 +63,8 @@ def _instruction_columns(source: str) -> tuple[str, ...]:
         (column,) = present
         (missing,) = set(PAIR) - present
         raise HeedfulError(
-            f"{column!r} and no {missing!r}, in {display_name(source)}:{line}; rename the other column, or name both: "
-            f"--data.columns PROMPT,COMPLETION; for plain text name one: --data.columns {column}"
+            f"there is a column {column!r} but no {missing!r}, in {display_name(source)}:{line}; rename the other "
+            f"column, or name both: --data.columns PROMPT,COMPLETION; for plain text name one: --data.columns {column}"
         )
     if "text" in present:
         return ()
@@ -77,17 +77,17 @@ def _messages(value: Any, location: str) -> tuple[Mapping[str, Any], ...]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise HeedfulError(f"messages are not a JSON list, in {location}; write {FORM}") from None
+            raise HeedfulError(f"the messages are not a JSON list, in {location}; write {FORM}") from None
     if not isinstance(value, list | tuple) or not value:
-        raise HeedfulError(f"messages are not a list of messages, in {location}; write {FORM}")
+        raise HeedfulError(f"the messages are not a list, or it is empty, in {location}; write {FORM}")
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
-            raise HeedfulError(f'message {number} has no "role" and "content" of text, in {location}; write {FORM}')
+            raise HeedfulError(f'message {number} needs the texts "role" and "content", in {location}; write {FORM}')
     if not any(message["role"] == "assistant" and message["content"].strip() for message in value):
         raise HeedfulError(
-            f"no message is the assistant's, in {location}, so there is nothing to learn; write its role as "
-            '"assistant"'
+            f'no message has the role "assistant", in {location}, so there is nothing to learn; add the '
+            "assistant's reply"
         )
     return tuple({key: content for key, content in message.items() if content is not None} for message in value)

@@ -39,7 +39,7 @@ def read_rows(
     column. Raises `HeedfulError` for other unreadable files, and for no documents.
     """
     if len(sources) > 1 and (special := next((path for path in sources if path.startswith(PREFIX)), None)):
-        raise HeedfulError(f"{special} cannot be one of several sources; give it alone")
+        raise HeedfulError(f"{special} cannot be combined with other sources; give it alone")
     rows = Rows(columns=names or [column])
     files = [*_files(sources, split)]
     large = limit is None and are_large(path for path, _ in files)
@@ -60,7 +60,7 @@ def read_rows(
                 raise
             rows.skip(path)
     if not rows:
-        problem = f"only blank or unreadable text ({rows.skipped})" if rows.skipped else "no text"
+        problem = f"only blank or unreadable texts ({rows.skipped})" if rows.skipped else "no text"
         raise HeedfulError(
             f"{problem}, in {display_name(', '.join(sources))}; give text files, a folder of them, or a table"
         )
@@ -77,7 +77,7 @@ def _files(sources: Sequence[str], split: str | None) -> Iterator[tuple[str, boo
 
 
 def line_of_character(row: Row, text: str, offset: int) -> int:
-    r"""Returns the line of a character of a row's text: its own in a text file, else that of the row.
+    r"""Returns the line number of the character at ``offset`` in a row's text; in a table, the line of the row.
 
     >>> line_of_character(Row({"text": "one\ntwo"}, "book.txt", 1), "one\ntwo", 4)
     2
@@ -136,7 +136,7 @@ def _texts(
                 table.annotate(rows)
             yield line, values[0] if values else ""
     elif names is not None:
-        raise HeedfulError(f"columns are named for {display_name(path)}, which is plain text; leave --data.columns out")
+        raise HeedfulError(f"{display_name(path)} is plain text and has no columns; leave --data.columns out")
     else:
         yield 1, read_text(path)
 

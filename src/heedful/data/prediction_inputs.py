@@ -66,8 +66,8 @@ def read_inputs(
     columns, names = resolve_columns(columns, names)
     if names is not None and len(names) not in (len(columns), len(required_columns(columns))):
         raise HeedfulError(
-            f"{len(names)} names ({','.join(names)}) for the columns {', '.join(columns)}; --columns takes one for "
-            "each, in that order"
+            f"{len(names)} names ({','.join(names)}) for the columns {', '.join(columns)}; give --columns one name "
+            "for each, in that order"
         )
     inputs = _with_columns_option(_read_source(source, columns, names, remembered or {}, say or _ignore_note))
     return inputs if not strip_prefix else (_strip(item, strip_prefix) for item in inputs)
@@ -116,15 +116,15 @@ def _read_source(
         return _sentences(source, names)
     if names is not None:
         form = "one JSON document" if extension(source) == ".json" else "plain text"
-        raise HeedfulError(f"columns are named for {display_name(source)}, which is {form}; leave --columns out")
+        raise HeedfulError(f"{display_name(source)} is {form} and has no columns; leave --columns out")
     if os.path.isdir(source):
         raise HeedfulError(f"{source} is a folder, but a file is expected; give a file in it")
     if extension(source) == ".json" and columns.keys() >= SQUAD_COLUMNS:
         return _questions(source)
     if extension(source) == ".json":
-        raise HeedfulError(f"{source} is one JSON document; give an object a line, and name it .jsonl")
+        raise HeedfulError(f"{source} is one JSON document; write one object in each line, and name it .jsonl")
     if extension(source) in CONLL:
-        raise HeedfulError(f"{source} has a word a line; give text with an input a line, or .jsonl with lists of words")
+        raise HeedfulError(f"{source} has one word in each line; give text with one input in each line, or .jsonl")
     return _lines(source)
 
 

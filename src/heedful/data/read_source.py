@@ -72,10 +72,10 @@ def read(
     kinds: dict[str, Kind] = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns, "text")
     sources = _as_list(source)
     if not all(sources) or not sources:
-        raise HeedfulError("no file is named; give a file, a folder, or a built-in set: builtin:NAME")
+        raise HeedfulError("the file name is empty; give a file, a folder, or a built-in set: builtin:NAME")
     if hub_set := next((path for path in sources if path.startswith(hub_datasets.PREFIX)), None):
         if len(sources) > 1:
-            raise HeedfulError(f"{hub_set} cannot be one of several sources; give it alone")
+            raise HeedfulError(f"{hub_set} cannot be combined with other sources; give it alone")
         return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
     may_be_conversations = "messages?" in kinds.values() and separator is None
     kinds, names = resolve_columns(kinds, names)
@@ -207,7 +207,7 @@ def _shards(
         if extension(file) in EXTENSIONS and shard.columns != rows.columns:
             shard_columns, columns = (", ".join(map(repr, each.columns)) for each in (shard, rows))
             raise HeedfulError(
-                f"{shard_columns} in {file}, but {columns} in {files[0]}; name the columns: --data.columns"
+                f"the columns are {shard_columns} in {file}, but {columns} in {files[0]}; name them: --data.columns"
             )
         rows.extend(shard)
         rows.skipped += shard.skipped
@@ -223,8 +223,8 @@ def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: st
     if names is not None and len(names) not in (len(kinds), len(required_columns(kinds))):
         listed = ", ".join(f"{name} (optional)" if kind.endswith("?") else name for name, kind in kinds.items())
         raise HeedfulError(
-            f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; --data.columns takes one for each of "
-            f"{listed}, in that order"
+            f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; give --data.columns one name for each "
+            f"of {listed}, in that order"
             + (", or column=name for some" if any(kind.endswith("?") for kind in kinds.values()) else "")
         )
     if separator == "":
@@ -270,8 +270,8 @@ def _parallel(
         lengths = ", ".join(f"{path} has {count} lines" for path, count in zip(sources, counts, strict=True))
         longest = sources[counts.index(max(counts))]
         raise HeedfulError(
-            f"parallel files of different length ({lengths}), in {longest}:{min(counts) + 1}; find the missing or "
-            "extra line: lines of the same number belong together"
+            f"the parallel files have different lengths ({lengths}), in {longest}:{min(counts) + 1}; find the missing "
+            "or extra line: lines of the same number belong together"
         )
 
 
@@ -290,7 +290,9 @@ def _folder_hint(folder: str, split: str | None, max_files: int) -> str:
     if split == "train" and files:
         present = " and ".join(name for name in ("valid", "test") if name in files)
         scored = files["test"] if "test" in files else files["valid"]
-        return f"it holds only {present} files: train on others, and score with heedful evaluate MODEL --data {scored}"
+        return (
+            f"it has only {present} files: train on other files, and score with heedful evaluate MODEL --data {scored}"
+        )
     chosen = next((name for name in (split or "test", "test", "valid", "train") if name in files), None)
     return f"give the file in it: {files[chosen]}" if chosen else ""
 
@@ -302,7 +304,7 @@ def _check_plain(
     columns = required_columns(kinds)
     requested = f"{plural(len(columns), 'column')} ({', '.join(columns)})"
     either = f"give one table ({', '.join(EXTENSIONS)})" + (
-        f" or {len(columns)} plain text files, one a column" if len(columns) > 1 else " or one plain text file"
+        f" or {len(columns)} plain text files, one for each column" if len(columns) > 1 else " or one plain text file"
     )
     folder = next((path for path in sources if os.path.isdir(path)), None)
     if folder is not None:
@@ -311,17 +313,17 @@ def _check_plain(
     if len(sources) == 1 and len(columns) > 1:
         kind = extension(sources[0])
         problem = f"unknown extension {kind!r}" if kind else "no extension"
-        raise HeedfulError(f"{problem} and no columns in its lines, in {sources[0]}; {either}")
+        raise HeedfulError(f"{problem}, and its lines have no columns, in {sources[0]}; {either}")
     if len(sources) not in (len(columns), len(kinds)):
         raise HeedfulError(f"{len(sources)} files for {requested}; {either}")
     special = next((path for path in sources if path == STDIN or path.startswith(builtin.PREFIX)), None)
     if len(sources) > 1 and special is not None:
-        raise HeedfulError(f"{special!r} stands for all columns and cannot be one of several files; give it alone")
+        raise HeedfulError(f"{special!r} has all columns and cannot be combined with other files; give it alone")
     tables = [path for path in sources if extension(path) in EXTENSIONS]
     if tables:
-        raise HeedfulError(f"{tables[0]} is a table and cannot be one of several plain text files; {either}")
+        raise HeedfulError(f"{tables[0]} is a table and cannot be combined with plain text files; {either}")
     if names is not None:
-        raise HeedfulError(f"columns are named for {sources[0]}, which is plain text; leave --data.columns out")
+        raise HeedfulError(f"{sources[0]} is plain text and has no columns; leave --data.columns out")
     return {name: kind for name, kind in kinds.items() if len(sources) == len(kinds) or name in columns}
 
 
@@ -349,7 +351,7 @@ def _builtin(
             if not isinstance(values[name], TYPES.get(kind, str)):
                 actual = next((other for other, cls in TYPES.items() if isinstance(values[name], cls)), "text")
                 raise HeedfulError(
-                    f"{name!r} of {source} holds {PLURALS.get(actual, actual)} and cannot be {column!r}; "
+                    f"column {name!r} of {source} has {PLURALS.get(actual, actual)} and cannot be used as {column!r}; "
                     "give other data"
                 )
             chosen[column] = values[name]

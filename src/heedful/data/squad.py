@@ -85,7 +85,7 @@ def _records(
     """Yields (line, values) for each question in a file; a blank line has no values. Annotates `rows`."""
     if extension(source) == ".json":
         if names is not None:
-            raise HeedfulError(f"columns are named for {source}, whose keys are SQuAD's; leave --data.columns out")
+            raise HeedfulError(f"{source} is SQuAD's JSON, whose keys are fixed; leave --data.columns out")
         yield from _read_json(source)
     elif (table := _Questions(source, {**kinds, **TABLE_COLUMNS}, names, remembered=remembered or {})).format.is_table:
         for line, values in table:
@@ -129,7 +129,7 @@ class _Reader:
             return None
         if not context.strip():
             raise HeedfulError(
-                f"an empty context, in {location}{name}; give the text with the answer, or remove the question"
+                f"the context is empty, in {location}{name}; give the text with the answer, or remove the question"
             )
         answers = () if values.get(IMPOSSIBLE) is True else self._answers(values, location)
         spans = tuple(self._span(context, text, start, location + name) for text, start in answers)
@@ -150,8 +150,8 @@ class _Reader:
         positions = starts if isinstance(starts, list) else [None if starts in (None, "") else starts] * len(texts)
         if len(positions) != len(texts) or not all(isinstance(text, str) for text in texts):
             raise HeedfulError(
-                f"answers are {brief(json.dumps(values['answers'], default=str))}, in {location}; write "
-                '{"text": ["..."], "answer_start": [0]}, as many of one as of the other, or the texts alone'
+                f"the answers are {brief(json.dumps(values['answers'], default=str))}, in {location}; write "
+                '{"text": ["..."], "answer_start": [0]}, two lists of equal length, or only the texts'
             )
         pairs = zip(texts, positions, strict=True)
         return [(text, self._position(start, location)) for text, start in pairs if text.strip()]
@@ -196,7 +196,7 @@ def _remedy(context: str, text: str) -> str:
     similar = re.search(r"\s+".join(map(re.escape, text.split())), context, re.IGNORECASE)
     if similar:
         return f"write it as in the context, {brief(similar[0])!r}, at {similar.start()}"
-    return "the answer must be a piece of the context, letter by letter: correct one of them, or leave it empty"
+    return "write the answer exactly as in the context, or leave it empty"
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -269,7 +269,9 @@ def _read_json(path: str, with_answers: bool = True) -> Iterator[tuple[int, Mapp
     last = 1
     for article in articles:
         if not isinstance(article, _LocatedObject):
-            raise HeedfulError(f"an article is {brief(json.dumps(article))}, in {path}:{last}; SQuAD's JSON is {SHAPE}")
+            raise HeedfulError(
+                f"an article is {brief(json.dumps(article))}, not an object, in {path}:{last}; SQuAD's JSON is {SHAPE}"
+            )
         if "paragraphs" not in article:
             last = article.line or last
             flat = article if "answer" not in article else _LocatedObject({"answers": article["answer"], **article})
@@ -291,7 +293,9 @@ def _list(parent: _LocatedObject, key: str, path: str, last: int) -> list[_Locat
     items = parent[key]
     if not isinstance(items, list) or not all(isinstance(item, _LocatedObject) for item in items):
         line = parent.line or last
-        raise HeedfulError(f"{key!r} is {brief(json.dumps(items))}, in {path}:{line}; SQuAD's JSON is {SHAPE}")
+        raise HeedfulError(
+            f"{key!r} is {brief(json.dumps(items))}, not a list of objects, in {path}:{line}; SQuAD's JSON is {SHAPE}"
+        )
     return items
 
 
@@ -328,4 +332,4 @@ def _parse_json(path: str) -> Any:
             f"download it again{hint}"
         ) from error
     except RecursionError as error:
-        raise HeedfulError(f"too deeply nested lists, in {path}; SQuAD's JSON is {SHAPE}") from error
+        raise HeedfulError(f"lists are nested too deeply, in {path}; SQuAD's JSON is {SHAPE}") from error

@@ -1,4 +1,4 @@
-"""Tables: TSV, CSV, JSON lines and Parquet as (line, values of the wanted columns)."""
+"""Tables: TSV, CSV, JSON lines and Parquet, read as (line, values of the requested columns)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_FIELD = 2**31 - 1  # characters of a CSV field: the largest limit that every
 
 
 class NoColumn(HeedfulError):
-    """A requested column is not in the table."""
+    """Error: a requested column is not in the table."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Table:
         rows.notes.extend(note for note in self.notes if note not in rows.notes)
 
     def _columns_to_read(self) -> list[str]:
-        """Returns the columns to read from a file that stores its columns apart."""
+        """Returns the names of the columns to read from a Parquet file; [] to read all."""
         if self.names is None and self.remembered:
             return []
         return [*(self.names or self.columns)]
@@ -116,7 +116,7 @@ class Table:
         return required_columns(self.columns)
 
     def _optional(self) -> list[str]:
-        """Returns the columns that are read if the table has them under their names."""
+        """Returns the optional columns, which are read if the table has a column of that name."""
         return [column for column, kind in self.columns.items() if kind.endswith("?")]
 
     def _choose_columns(self, available: Container[str]) -> None:
@@ -204,8 +204,8 @@ class Table:
         for number, cells in chain([] if has_header else [(line, first)], sample, rows):
             if cells and len(cells) != len(first):
                 raise HeedfulError(
-                    f"{plural(len(cells), 'column')} where line {line} has {len(first)}, in "
-                    f"{display_name(self.path)}:{number}; correct that row (a tab or a comma too few or too many?)"
+                    f"{plural(len(cells), 'column')}, but line {line} has {len(first)}, in "
+                    f"{display_name(self.path)}:{number}; correct this row: is a tab or comma missing or too much?"
                 )
             location = f"{display_name(self.path)}:{number}"
             values = [
@@ -224,7 +224,7 @@ class Table:
     def _locate(
         self, first: list[str], line: int, headless: bool, others: Sequence[list[str]]
     ) -> tuple[bool, list[int]]:
-        """Returns (the first row is a header, position of each chosen column).
+        """Returns True if the first row is a header, and the position of each chosen column.
 
         `others` are the rows after the first, if columns may have to be inferred.
         """
@@ -268,7 +268,10 @@ class Table:
             )
 
     def _use_remembered_numbers(self, width: int) -> bool:
-        """Chooses columns by their remembered numbers. Returns False if one has none or the table lacks it."""
+        """Chooses columns by their remembered numbers.
+
+        Returns False if a column has no remembered number, or the table has no column of that number.
+        """
         numbers = [self.remembered.get(column, "") for column in self.chosen_columns]
         if not all(number.isdecimal() and 1 <= int(number) <= width for number in numbers) or not numbers:
             return False
@@ -322,7 +325,7 @@ class Table:
         if repeated is not None:
             raise HeedfulError(
                 f"{header.count(repeated)} columns are called {repeated!r}, in {display_name(self.path)}:{line}; "
-                "give each a name of its own"
+                "give each column a different name"
             )
 
     def _surplus_error(self, first: list[str], line: int) -> HeedfulError:
@@ -331,7 +334,7 @@ class Table:
         optional = next((name for name in self._absent() if self.columns[name].endswith("?")), None)
         also = f", or with a third: --data.columns {numbers},{optional}={count + 1}" if optional and count == 2 else ""
         return HeedfulError(
-            f"{plural(len(first), 'column')} without a header, but {count} are expected "
+            f"{plural(len(first), 'column')} without a header, but {count} are needed "
             f"({', '.join(self.chosen_columns)}), in {display_name(self.path)}:{line}; "
             f"give their numbers: --data.columns {numbers}{also}"
         )
@@ -361,8 +364,8 @@ class Table:
             late = next((name for name in self._absent() if nested_value(record, name) is not MISSING), None)
             if late is not None:
                 raise HeedfulError(
-                    f"{late!r} is here and not in line {first_line}, in {self.path}:{line}; write it in every row or "
-                    "in none"
+                    f"the row has {late!r}, but line {first_line} has not, in {self.path}:{line}; write it in every "
+                    "row or in no row"
                 )
             values = [
                 self._cell_value(record, column, name, line, reader)
@@ -395,8 +398,8 @@ class Table:
             return value
         if not isinstance(value, str):
             raise HeedfulError(
-                f"{name!r} is {brief(json.dumps(value, default=str))}, but text is expected, in {location}; write it as a "
-                "string, or choose another column: --data.columns"
+                f"{name!r} is {brief(json.dumps(value, default=str))}, but text is expected, in {location}; write it "
+                "as a string, or choose another column: --data.columns"
             )
         return checked_text(value, name, location)
 
@@ -437,5 +440,5 @@ def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise HeedfulError(
-            f'broken CSV ({error}), in {path}:{line}; write a field with a quote in it as "a ""word"""'
+            f'broken CSV ({error}), in {path}:{line}; write a field that contains quotes as "a ""word"""'
         ) from error

@@ -40,7 +40,7 @@ BOMB_BYTES, BOMB_RATIO = 1 << 28, 500
 
 
 class NotText(HeedfulError):
-    """The file is not UTF-8 text."""
+    """Error: the file is not UTF-8 text."""
 
 
 def display_name(path: str) -> str:
@@ -49,7 +49,7 @@ def display_name(path: str) -> str:
 
 
 def extension(path: str) -> str:
-    """Returns the last extension in lower case, ignoring that of a compression; "" if there is none."""
+    """Returns the last extension in lower case, such as ".tsv" for "a.TSV.gz"; "" if there is none."""
     name = Path(path.lower())
     return Path(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
 
@@ -72,8 +72,8 @@ def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[in
         for number, line in enumerate(iter(lambda: stream.readline(limit), b""), 1):
             if longest is not None and len(line) > longest:
                 raise HeedfulError(
-                    f"a line of more than {longest:,} bytes, in {display_name(path)}:{number}; split it: "
-                    "an example must be shorter"
+                    f"the line has more than {longest:,} bytes, in {display_name(path)}:{number}; split it into "
+                    "several examples"
                 )
             yield number, decode_line(line, path, number)
 
@@ -83,16 +83,16 @@ def decode_line(line: bytes, path: str, number: int) -> str:
     if number == 1:
         if line.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise NotText(
-                f"UTF-16 text, in {display_name(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file"
+                f"the file is UTF-16, in {display_name(path)}:1; convert it: iconv -f UTF-16 -t UTF-8 {path} > new-file"
             )
         file_format = next((name for magic, name in FORMATS.items() if line.startswith(magic)), None)
         if file_format:
             raise NotText(
-                f"{display_name(path)} is {file_format}, but text is expected; save its text as UTF-8 and give that file"
+                f"{display_name(path)} is {file_format}, but text is expected; save its text as UTF-8, give that file"
             )
     if b"\0" in line:
         raise NotText(
-            f"a NUL byte, so this is not text, in {display_name(path)}:{number}; give a text file, or name a "
+            f"the file has a NUL byte and is not text, in {display_name(path)}:{number}; give a text file, or name a "
             f"compressed or Parquet file by its extension ({', '.join(COMPRESSED)}, .parquet)"
         )
     try:
@@ -119,9 +119,10 @@ def read_text(path: str) -> str:
 
 
 def files_below(folder: str, without: Container[str] = ()) -> Iterator[str]:
-    """Yields the files in a folder by name, then those in its sub-folders.
+    """Yields the paths of the files in a folder, sorted by name, then those in its sub-folders.
 
-    Hidden ones and folders named in `without` are left out. Raises `HeedfulError` for an unreadable folder.
+    Hidden files and folders, and folders named in `without`, are left out. Raises `HeedfulError` for an
+    unreadable folder.
     """
     for parent, folders, files in os.walk(folder, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in without)
@@ -141,7 +142,7 @@ def subfolders(folder: str) -> list[str]:
 
 def _unreadable(error: OSError) -> None:
     raise HeedfulError(
-        f"{error.filename} cannot be read ({error.strerror or error}); correct that or give another folder"
+        f"{error.filename} cannot be read ({error.strerror or error}); correct that, or give another folder"
     ) from error
 
 
@@ -156,7 +157,7 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     if not path:
-        raise HeedfulError("the file name is empty; name a file")
+        raise HeedfulError("the file name is empty; give the name of a file")
     file = Path(path)
     try:
         if file.is_dir():
@@ -172,7 +173,7 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
         with _decompressed(file) as stream:
             yield stream
     except EOFError as error:
-        raise HeedfulError(f"{path} is cut off before its end; copy or download it again") from error
+        raise HeedfulError(f"{path} is incomplete: it ends too early; copy or download it again") from error
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise HeedfulError(
             f"{path} is not a complete {file.suffix} file ({error}); copy or download it again"
