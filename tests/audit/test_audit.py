@@ -52,7 +52,7 @@ def test_data_that_is_right_is_facts_alone(tmp_path: Path) -> None:
     result = audited("text-classification", table(tmp_path, RIGHT))
     assert result.ok
     assert {one.name for one in result.findings} == {"labels", "lengths"}
-    assert "nothing stands out" in result.lines()[0]
+    assert "no problem found" in result.lines()[0]
     assert result.examples + result.validation_examples == len(RIGHT)
 
 
@@ -80,7 +80,7 @@ def test_but_not_most_of_them(tmp_path: Path) -> None:
     held = table(tmp_path, [("new", "new")], "held.tsv", header="source\ttarget")
     result = audited("translation", table(tmp_path, pairs + pairs[:18], header="source\ttarget"), valid=(str(held),))
     assert found(result)["duplicates"] == ("warning", 18, [*range(37, 55)])
-    assert "leave them out unless that is meant" in "\n".join(result.lines())
+    assert "remove them unless this is intended" in "\n".join(result.lines())
     file = table(tmp_path, pairs + pairs[:18], header="source\ttarget")
     command = ["audit", "translation", "--train", str(file), "--valid", str(held), "--tokenizer.size=300"]
     assert cli.main([*command, "--strict"]) == 1
@@ -218,10 +218,10 @@ def test_of_many_examples_it_is_told_that_some_were_looked_at(tmp_path: Path) ->
     rows = Rows((Row({"text": f"a {i}"}, "set.csv", i) for i in range(7)), 0, ("text",))
     task = TextGeneration.prepare(rows, RunSettings("text-generation", train=("set.csv",), out="-"))
     encoded = Encoded([task.encode(rows).examples[0]] * 7, rows)
-    (finding,) = check_tokens(task, encoded, most=3)
+    (finding,) = check_tokens(task, encoded, max_examples=3)
     assert (finding.name, finding.level, finding.count) == ("sampled", "fact", 3)
-    assert "the tokens of 3 of 7 examples were looked at" in finding.line()
-    assert not list(check_tokens(task, encoded, most=7))
+    assert "the tokens of 3 of 7 examples were checked" in finding.line()
+    assert not list(check_tokens(task, encoded, max_examples=7))
 
 
 def test_the_sample_shows_where_something_is_learned(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_sample_shows_where_something_is_learned(tmp_path: Path) -> None:
     (line,) = (line for line in result.sample if "so" in line)
     assert "|…|" in line
     assert all(f"‹{piece}›" in line for piece in ("yes", "0")), line
-    (count,) = (line for line in result.sample if "places are learned from" in line)
+    (count,) = (line for line in result.sample if "positions have a target" in line)
     assert line.count("‹") == int(count.split()[0])
 
 
@@ -243,7 +243,7 @@ def test_the_sample_is_what_the_model_is_given(tmp_path: Path) -> None:
     sample = "\n".join(result.sample)
     assert "source     one| a| v|</s>" in sample
     assert "target    <s>|‹ v›|‹ a›|‹</s>›" in sample
-    assert "3 of 3 places are learned from" in sample
+    assert "3 of 3 positions have a target" in sample
     words = "".join(f"see\tO\n{a}{b}\tB-x\n\n" for a in "abcdefg" for b in "vwxyz")
     (tmp_path / "set.conll").write_text(words, encoding="utf-8")
     sample = "\n".join(audited("token-classification", tmp_path / "set.conll").sample)
@@ -290,7 +290,7 @@ def test_of_texts_on_disk_some_are_looked_at(tmp_path: Path, monkeypatch: pytest
     told = next(one for one in audited("text-generation", tmp_path / name).findings if one.name == "sampled")
     what = "pieces of documents" if name == "set.txt" else "documents"
     assert 40 < told.count < 100
-    assert re.fullmatch(rf"{told.count} of \d\d\d {what} were looked at", told.text)
+    assert re.fullmatch(rf"{told.count} of \d\d\d {what} were checked", told.text)
 
 
 TOPICS = ["moss", "granite", "weather", "violins", "harbours", "chess", "lamps", "glaciers", "bread", "maps"]
@@ -387,7 +387,7 @@ def test_labels_that_validation_alone_has(tmp_path: Path, separator: str | None)
     result = audited("text-classification", table(tmp_path, RIGHT), **given)
     assert of_validation(result)["unlearned"] == ("warning", 2, ["3", "6", "5"])
     line = next(line for line in result.lines() if "unlearned" in line)
-    assert "validation: 2 labels that training has not ('odd', 'other')" in line
+    assert "validation: 2 labels that are not in training ('odd', 'other')" in line
     known = table(tmp_path, [("new", "good"), ("newer", "bad")], "known.tsv")
     result = audited("text-classification", table(tmp_path, RIGHT), **given | {"valid": (str(known),)})
     assert "unlearned" not in of_validation(result)

@@ -62,8 +62,8 @@ def test_sizes_shapes_and_colours(tmp_path: Path) -> None:
     image(folder / "b", "105.png", (20, 200))
     found = told(audited(folder, pictures(tmp_path / "held")))
     assert found["sizes"][2] == (
-        "1 × 1 at the smallest, 16 × 16 in the middle, 20 × 200 at the largest; 1 grey, 21 in colour, "
-        "1 with transparency, laid on white"
+        "1 × 1 (smallest), 16 × 16 (median), 20 × 200 (largest); 1 grey, 21 in colour, "
+        "1 with transparency, shown on white"
     )
     assert found["shapes"][:2] == ("warning", 3)
     assert found["shapes"][3] == ["102.png:1", "103.png:1", "105.png:1"]
@@ -84,7 +84,7 @@ def test_frames_and_folders(tmp_path: Path) -> None:
     assert told(result)["frames"] == (
         "warning",
         1,
-        "1 image of several frames, of which only the first is read",
+        "1 image with several frames, and only the first is read; save each frame as an image if all are needed",
         ["moving.gif:1"],
     )
     assert told(result)["empty"][:2] == ("warning", 1)

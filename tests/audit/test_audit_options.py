@@ -30,7 +30,7 @@ def book(tmp_path: Path) -> Path:
 
 def hidden(result: dict[str, Any]) -> int:
     """The places of the first example that are learned."""
-    line = next(line for line in result["sample"] if "places are learned from" in line)
+    line = next(line for line in result["sample"] if "positions have a target" in line)
     return int(line.split()[0])
 
 

@@ -104,7 +104,7 @@ def test_json_lines_are_read_where_there_is_no_parquet(asked: Asked, tmp_path: P
 
 def test_what_cannot_be_read_is_said(asked: Asked, tmp_path: Path) -> None:
     with pytest.raises(
-        HeedfulError, match=r"the Hub does not know it, asked for the data set org/none; check the name"
+        HeedfulError, match=r"cannot get the data set org/none: the Hub does not know it; check the name"
     ):
         read("hub:org/none", ["text"])
     for wrong in ("hub:alone", "hub:", "hub:a/b:c:d"):

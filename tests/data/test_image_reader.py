@@ -149,7 +149,8 @@ def test_folders_without_images_or_labels(tmp_path: Path) -> None:
     assert said(str(tmp_path), ALONE) == f"no image in {tmp_path}; give a folder with *.png, *.jpg, ..."
     fill(tmp_path, {"1.png": b""})
     assert said(str(tmp_path)) == (
-        f"images, but none in a sub-folder that names its label, in {tmp_path}; put them as {tmp_path}/LABEL/1.png"
+        f"no image is in a sub-folder with the name of its label, in {tmp_path}; "
+        f"move them, for example to {tmp_path}/LABEL/1.png"
     )
     assert "leave --data.columns out" in said(str(tmp_path), names=("a", "b"))
     assert f"no such file: {tmp_path}/2.png; did you mean '{tmp_path}/1.png'?" in said(f"{tmp_path}/2.png", ALONE)
@@ -158,7 +159,9 @@ def test_folders_without_images_or_labels(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_asked_for_with_images(tmp_path: Path) -> None:
-    assert "image, label, text cannot be read with images;" in said(str(tmp_path), {**COLUMNS, "text": "text"})
+    assert "images cannot be read with the columns image, label, text;" in said(
+        str(tmp_path), {**COLUMNS, "text": "text"}
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------------ IDX
@@ -213,28 +216,28 @@ BROKEN_IDX: dict[str, tuple[bytes, bytes, str]] = {
     "another type": (
         idx(PIXELS, 13),
         idx(LABELS),
-        "values of type 0x0d, in {images}; store unsigned bytes (type 0x08)",
+        "the values have the IDX type 0x0d, in {images}; store unsigned bytes (type 0x08)",
     ),
-    "cut off": (idx(PIXELS)[:-1], idx(LABELS), "209 values where the head says 6 × 5 × 7 = 210, in {images}; copy or"),
-    "too long": (idx(PIXELS) + b"x", idx(LABELS), "211 values where the head says 6 × 5 × 7 = 210, in {images};"),
-    "half a head": (idx(PIXELS)[:9], idx(LABELS), "0 values where the head says 3 dimensions, in {images};"),
-    "no size": (b"\0\0\x08\0", idx(LABELS), "0 values where the head says 0 dimensions, in {images};"),
-    "the wrong way": (idx(LABELS), idx(PIXELS), "an array of shape 6 where images are expected, in {images};"),
-    "no images": (idx(PIXELS[:0]), idx(LABELS[:0]), "no pixels (shape 0 × 5 × 7), in {images};"),
+    "cut off": (idx(PIXELS)[:-1], idx(LABELS), "209 values, but the header says 6 × 5 × 7 = 210, in {images}; copy or"),
+    "too long": (idx(PIXELS) + b"x", idx(LABELS), "211 values, but the header says 6 × 5 × 7 = 210, in {images};"),
+    "half a head": (idx(PIXELS)[:9], idx(LABELS), "0 values, but the header says 3 dimensions, in {images};"),
+    "no size": (b"\0\0\x08\0", idx(LABELS), "0 values, but the header says 0 dimensions, in {images};"),
+    "the wrong way": (idx(LABELS), idx(PIXELS), "images are expected, but the array has the shape 6, in {images};"),
+    "no images": (idx(PIXELS[:0]), idx(LABELS[:0]), "the array is empty (shape 0 × 5 × 7), in {images};"),
     "two channels": (
         idx(COLOURS[..., :2]),
         idx(LABELS),
-        "an array of shape 6 × 5 × 7 × 2 where images are expected, in",
+        "images are expected, but the array has the shape 6 × 5 × 7 × 2, in",
     ),
     "other labels": (
         idx(PIXELS),
         idx(PIXELS),
-        "an array of shape 6 × 5 × 7 where labels are expected, in {labels}; give",
+        "labels are expected, but the array has the shape 6 × 5 × 7, in {labels}; give",
     ),
     "fewer labels": (
         idx(PIXELS),
         idx(LABELS[1:]),
-        "6 images and 5 labels, in {images} and {labels}; give one label an",
+        "6 images, but 5 labels, in {images} and {labels}; give one label for",
     ),
 }
 
@@ -324,19 +327,19 @@ def test_the_labels_of_npz(tmp_path: Path) -> None:
     assert labels(found(LABELS, classes=["a", "b", "c"])) == ["c", "a", "b", "b", "a", "c"]
     blank = found(["cat", " ", "dog"])
     assert (labels(blank), blank.skipped, blank[1].line) == (["cat", "dog"], 1, 3)
-    assert "label 2 and only 2 names of classes, in 'y' of " in said(
+    assert "there is a label 2, but only 2 class names, in 'y' of " in said(
         npz(tmp_path, x=PIXELS, y=LABELS, classes=["a", "b"])
     )
-    assert "labels of type float64, in 'y' of " in said(npz(tmp_path, x=PIXELS, y=LABELS / 2))
-    assert "an array of shape 6 × 2 where labels are expected, in 'y' of " in said(
+    assert "the labels have the type float64, in 'y' of " in said(npz(tmp_path, x=PIXELS, y=LABELS / 2))
+    assert "labels are expected, but the array has the shape 6 × 2, in 'y' of " in said(
         npz(tmp_path, x=PIXELS, y=np.zeros((6, 2), int))
     )
-    assert "6 images and 5 labels, in " in said(npz(tmp_path, x=PIXELS, y=LABELS[1:]))
+    assert "6 images, but 5 labels, in " in said(npz(tmp_path, x=PIXELS, y=LABELS[1:]))
     assert "only blank rows (2) in " in said(npz(tmp_path, x=PIXELS[:2], y=["", ""]))
 
 
 def test_broken_npz_files(tmp_path: Path) -> None:
-    assert "an array of shape 6 × 35 where images are expected, in 'x' of " in said(
+    assert "images are expected, but the array has the shape 6 × 35, in 'x' of " in said(
         npz(tmp_path, x=PIXELS.reshape(6, 35), y=LABELS)
     )
     assert "the pixels have values from -0.5 to 0.5, in 'x' of " in said(
@@ -406,9 +409,9 @@ def test_parquet_of_bytes_and_of_paths(tmp_path: Path) -> None:
 
 def test_broken_cells_of_parquet(tmp_path: Path) -> None:
     path = parquet(tmp_path, {"image": [{"bytes": None, "path": None}], "label": [1]})
-    assert f"null where an image is expected, in {path}:1; store the bytes" in said(path)
+    assert f"the cell is null, but an image is expected, in {path}:1; store the bytes" in said(path)
     path = parquet(tmp_path, {"image": [3], "label": [1]})
-    assert f"int where an image is expected, in {path}:1; store the bytes" in said(path)
+    assert f"the cell is int, but an image is expected, in {path}:1; store the bytes" in said(path)
     rows = read_rows([parquet(tmp_path, {"image": [png(PIXELS[0])[:50]], "label": [1]})], COLUMNS)
     with pytest.raises(HeedfulError, match=r"the image is broken .*, in .*set\.parquet:1; "):
         rows[0].values["image"].pixels()

@@ -184,7 +184,7 @@ def test_a_header_with_blanks_around_its_names(write: Write) -> None:
 
 def test_a_name_that_two_columns_have(write: Write) -> None:
     path = write("a.csv", "source,target, target\none,un,uno\n")
-    assert said(path) == f"2 columns are called 'target', in {path}:1; give each a name of its own"
+    assert said(path) == f"2 columns are called 'target', in {path}:1; give each column a different name"
     other = write("b.tsv", "source\ttarget\tid\tid\none\tun\t1\t2\n")  # nobody asks for these
     assert values(read(other, PAIR)) == [("one", "un")]
 
@@ -275,7 +275,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "no object": (
         "a.jsonl",
         '["one", "un"]\n',
-        '["one", "un"] is not a JSON object, in {path}:1; write one object a line',
+        '["one", "un"] is not a JSON object, in {path}:1; write one object in each line',
     ),
     "missing key": (
         "a.jsonl",
@@ -381,7 +381,7 @@ def test_one_column_alone_is_named(write: Write) -> None:
 
 def test_columns_that_are_named_wrongly(write: Write) -> None:
     path = write("a.tsv", "one\tun\t1\n")
-    two = "a column is named twice (score=3,score=2); name each once"
+    two = "a column is named twice (score=3,score=2); name each column once"
     assert said(path, SCORED, names=["score=3", "score=2"]) == two.replace(",", ", ")
     told = said(path, SCORED, names=["1", "score=3"])
     assert told == "1 names (1) beside score=3; name each of text, text_pair, in that order, or none of them"

@@ -99,7 +99,7 @@ def test_tuples_of_texts_are_values_too() -> None:
         (
             ["same"] * 9,
             None,
-            r"9 rows with 1 different value of 'source' are too few to split; give more rows, or",
+            r"9 rows with 1 different value of 'source' are too few for a validation split; give more rows, or",
         ),
         ([], None, r"0 rows with 0 different values of 'source' are too few"),
         (["a", "b"], 2, r"cannot use 2 of 2 rows for validation; .* from 1 to 1"),

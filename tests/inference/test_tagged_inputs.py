@@ -73,7 +73,7 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
             ["form"],
             r"no column 'form' .*:1; give the number of the word's column: --columns 1$",
         ),
-        ("a.conll", "Paris O\n", {"source": "text"}, None, r"a\.conll has a word a line; give text"),
+        ("a.conll", "Paris O\n", {"source": "text"}, None, r"a\.conll has one word in each line; give text"),
         ("a.json", '{"data": [{"paragraphs": [{"qas": []}]}]}', QUESTIONS, None, r"no 'context' among 'qas', in .*:1"),
         (
             "a.json",

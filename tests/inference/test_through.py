@@ -396,7 +396,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
         ("x.tsv", b"source\tb\na\n", r"1 column, but line 1 has 2, in x.tsv:2"),
         ("x.csv", b"id\n7\n", r"no column 'source' .*x.csv:1; .*--columns SOURCE"),
         ("x.txt.gz", gzip.compress(b"a\nb\n", mtime=0)[:-6], r"x.txt.gz is cut off"),
-        ("x.conll", b"a B\n", r"x.conll has a word a line; give text"),  # to which no words are wanted
+        ("x.conll", b"a B\n", r"x.conll has one word in each line; give text"),  # to which no words are wanted
         ("x.json", b'{"data": []}', r"x.json is one JSON document; write one object in each line, and name it .jsonl"),
     ],
 )

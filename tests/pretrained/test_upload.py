@@ -264,7 +264,9 @@ def test_a_data_set_of_the_hub(hub: Hub, tmp_path: Path) -> None:
     assert hub.files() == sorted(name.rpartition("/")[2] for name in files)
     offline = ask("http://127.0.0.1:9", home, READ, "hub:org/set", HF_HUB_OFFLINE="1")
     assert (offline.returncode, offline.stdout) == (0, run.stdout)
-    assert said(ask(hub, home, READ, "hub:org/other")).startswith("the Hub does not know it, asked for the data set")
+    assert said(ask(hub, home, READ, "hub:org/other")).startswith(
+        "cannot get the data set org/other: the Hub does not know it"
+    )
     assert "does not have its revision 'v9'" in said(ask(hub, home, READ, "hub:org/set@v9"))
 
 

@@ -330,7 +330,7 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
 
 def test_what_cannot_be_asked() -> None:
     task, model = trained()
-    with pytest.raises(HeedfulError, match=r"input 1 has no <extra_id_0>, but \[MASK\]"):
+    with pytest.raises(HeedfulError, match=r"input 1 has no <extra_id_0> \(it has \[MASK\],"):
         task.predict(model, ["<extra_id_0>", "The [MASK]"])
     with pytest.raises(HeedfulError, match="a text or a list of texts; got int"):
         task.predict(model, [3])

@@ -86,7 +86,7 @@ def test_holes_are_counted_and_wrong_ones_told() -> None:
     assert check_sentinels("<extra_id_0><extra_id_1> and <extra_id_2>") == 3
     for text, told in {
         "no hole": r"the input has no <extra_id_0>: 'no hole'; write <extra_id_0> where words are missing",
-        "a [MASK]": r"the input has no <extra_id_0>, but \[MASK\]: 'a \[MASK\]'; write <extra_id_0> where",
+        "a [MASK]": r"the input has no <extra_id_0> \(it has \[MASK\], .*\): 'a \[MASK\]'; write <extra_id_0>",
         "a <extra_id_1>": r"has <extra_id_1> where <extra_id_0> is expected: .*; number .* from 0",
         "<extra_id_0> <extra_id_0>": r"has <extra_id_0> where <extra_id_1> is expected",
     }.items():

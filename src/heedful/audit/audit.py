@@ -53,10 +53,10 @@ class Audit:
         return all(finding.level == "fact" for finding in self.findings)
 
     def lines(self) -> list[str]:
-        """Returns the printed lines, warnings first."""
+        """Returns the lines that ``heedful audit`` prints, warnings first."""
         ordered = sorted(self.findings, key=lambda finding: finding.level == "fact")
         count = sum(finding.level == "warning" for finding in ordered)
-        verdict = "nothing stands out" if not count else f"{plural(count, 'thing')} to look at, marked !"
+        verdict = "no problem found" if not count else f"{plural(count, 'warning')}, marked !"
         return [
             f"{plural(self.examples)}, {self.validation_examples:,} for validation: {verdict}",
             *(finding.line() for finding in ordered),
@@ -65,7 +65,7 @@ class Audit:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the audit for JSON."""
+        """Returns the audit as a dictionary for JSON."""
         return {
             "task": self.task,
             "ok": self.ok,
@@ -78,10 +78,10 @@ class Audit:
 
 
 def audit(settings: RunSettings) -> Audit:
-    """Reads the data of a run as ``train`` would and checks it. Writes nothing, trains nothing.
+    """Returns the audit of a run's data, which are read as ``train`` reads them. Writes nothing and trains nothing.
 
     Raises:
-        HeedfulError: ``train`` would refuse the data or the settings.
+        HeedfulError: the data or the settings are such that ``train`` would raise it too.
     """
     began = time.perf_counter()
     kind = tasks.chosen(settings)
@@ -104,7 +104,7 @@ def audit(settings: RunSettings) -> Audit:
 
 
 def _task_and_config(kind: type[Task], train: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:
-    """Returns the task before the first step, and the configuration of its model."""
+    """Returns the task as it is before the first training step, and the configuration of its model."""
     if settings.start_from:
         task, model = kind.for_fine_tuning(settings.start_from, train, settings)
     else:
@@ -115,8 +115,8 @@ def _task_and_config(kind: type[Task], train: Rows, settings: RunSettings) -> tu
 
 
 def start_warnings(task: Task, train: Rows, validation: Rows, encoded: Encoded) -> list[str]:
-    """Returns the warnings that a run begins with, from all rows and the tokens of 200 examples."""
-    findings = [*row_findings(task, train, validation), *check_tokens(task, encoded, most=START_EXAMPLES)]
+    """Returns the warnings that a run prints at its start, from all rows and the tokens of 200 examples."""
+    findings = [*row_findings(task, train, validation), *check_tokens(task, encoded, max_examples=START_EXAMPLES)]
     return [finding.line() for finding in findings if finding.level == "warning"]
 
 
@@ -131,7 +131,7 @@ def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]
         total = len(train)
         yield from check_skipped_rows(train)
         train = Rows(sampled_documents(train), 0, train.columns)
-        yield Finding("sampled", "fact", len(train), f"{len(train):,} of {total:,} {unit} were looked at")
+        yield Finding("sampled", "fact", len(train), f"{len(train):,} of {total:,} {unit} were checked")
     yield from check_skipped_rows(train)
     yield from (replace(finding, part="valid") for finding in check_skipped_rows(validation))
     train_keys, validation_keys = (row_keys(rows, columns, task.input_columns) for rows in (train, validation))
@@ -145,7 +145,7 @@ def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]
 
 
 def _notes(train: Rows, validation: Rows) -> list[tuple[Rows, Literal["train", "valid"], str]]:
-    """Returns (rows, split, note) of each note on how the files were read."""
+    """Returns (rows, split, note) for each note on how the files of the two splits were read."""
     validation_notes = [note for note in validation.notes if note not in train.notes]
     return [
         *((train, "train", note) for note in train.notes),
@@ -154,7 +154,7 @@ def _notes(train: Rows, validation: Rows) -> list[tuple[Rows, Literal["train", "
 
 
 def _near_duplicate_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]:
-    """Yields near-duplicates; too slow for the start of a run."""
+    """Yields the findings on near-duplicates. This check is too slow for the start of a run."""
     if not any_on_disk(train):
         yield from check_near_duplicates(train, validation, dict(task.columns), task.input_columns)
 

@@ -14,37 +14,37 @@ from heedful.errors import plural
 
 # name: (pattern, description and remedy)
 SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
-    "broken": (re.compile("\ufffd"), "with U+FFFD, the sign of a wrong decoding; read the original again"),
+    "broken": (re.compile("\ufffd"), "with U+FFFD, which a wrong decoding leaves; decode the original file again"),
     "mojibake": (
         # UTF-8 of two or three bytes read as Latin-1 or Windows-1252: "Ã©" for "é", "â€™" for an apostrophe
         re.compile("[ÃÂ][\u0080-\u00bf]|â(?:€|\u0080)[\u0080-\u00bf™œ˜\u201c\u201d\u2013\u2014\u0153]"),
-        "with what looks like UTF-8 read as another encoding (é for é); decode the original as UTF-8",
+        "with what looks like UTF-8 read as another encoding (é for é); decode the original file as UTF-8",
     ),
     "windows": (
         re.compile("(?<![ÃÂâ€])[\u0080-\u009f]"),
-        "with U+0080 to U+009F, as Windows-1252 read as Latin-1 gives them (U+0092 for ’); decode the original anew",
+        "with U+0080 to U+009F (U+0092 for ’): Windows-1252 read as Latin-1; decode the original file as Windows-1252",
     ),
     "controls": (
         re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"),
-        "with control characters; take them out unless they are meant",
+        "with control characters; remove them unless they are intended",
     ),
     "invisible": (
         re.compile("[\u00ad\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069]"),
-        "with invisible characters (soft hyphens, spaces of no width, marks of direction); take them out unless meant",
+        "with invisible characters (soft hyphens, zero-width spaces, direction marks); remove them unless intended",
     ),
     "halves": (
         re.compile("[\ud800-\udfff]"),
-        "with half a surrogate pair, which no file can hold; read the original again",
+        "with half of a UTF-16 surrogate pair, which UTF-8 cannot encode; decode the original file again",
     ),
     "markup": (
         re.compile(r"&(?:amp|lt|gt|quot|nbsp|#\d+|#x[0-9a-fA-F]+);|</?(?:p|br|div|span|a|b|i|li|ul)\b[^>]{0,200}>"),
-        "with HTML (&amp;, <br>); take it out unless it is to be learned",
+        "with HTML (&amp;, <br>); remove it unless the model is to learn it",
     ),
 }
 
 
 def row_texts(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
-    """Yields the texts of a row: texts, messages, labels; words and tags joined by spaces.
+    """Yields the texts of a row: its texts, messages and labels; words, and tags, are joined by spaces.
 
     >>> row = Row({"words": ("in", "Rome"), "tags": ("O", "LOC")}, "a", 1)
     >>> list(row_texts(row, {"words": "words", "tags": "tags"}))
@@ -61,11 +61,11 @@ def row_texts(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
 
 
 def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Finding]:
-    """Returns a finding for each kind of suspicious character, and one for texts not in Unicode's form NFC.
+    """Returns a finding for each kind of suspicious character in the texts, and one for texts not in Unicode NFC.
 
     >>> rows = [Row({"text": "caf\\ufffd"}, "a.txt", 1), Row({"text": "tea"}, "a.txt", 2)]
     >>> print(check_characters(rows, {"text": "text"})[0].line())
-    ! broken      1 example with U+FFFD, the sign of a wrong decoding; read the original again (a.txt:1)
+    ! broken      1 example with U+FFFD, which a wrong decoding leaves; decode the original file again (a.txt:1)
     """
     locations: dict[str, list[str]] = {name: [] for name in (*SUSPICIOUS, "forms")}
     for row in rows:
@@ -79,7 +79,7 @@ def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Find
                 locations["forms"].append(location(row))
     descriptions = {name: description for name, (_, description) in SUSPICIOUS.items()}
     descriptions["forms"] = (
-        "with accents apart from their letters (not NFC), so that equal words differ; normalise all of them"
+        "with accents as separate characters (not NFC), so that equal words differ; convert all texts to NFC"
     )
     return [
         Finding(name, "warning", len(unique), f"{plural(len(unique))} {descriptions[name]}", unique)
@@ -89,5 +89,5 @@ def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Find
 
 
 def _may_be_suspicious(text: str) -> bool:
-    """Quick check of an ASCII text."""
+    """Returns False if an ASCII text has no suspicious character; a quick check, which may return True wrongly."""
     return "&" in text or "<" in text or not text.isprintable()

@@ -17,7 +17,7 @@ MAX_EXAMPLES = 5_000  # examples whose tokens are checked
 
 
 def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
-    """Reports the lengths of the examples, by name if they have several texts."""
+    """Reports the lengths of the examples in tokens; if an example has several texts, the lengths of each."""
     sides = task.lengths(encoded.examples)
     names = [side.name for side in task.sides(task.collate(encoded.examples[:1]))]
     descriptions = []
@@ -25,27 +25,27 @@ def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
         low, middle, high = np.percentile(side, (5, 50, 95))
         descriptions.append(
             (f"{name} " if len(names) > 1 else "")
-            + f"{plural(round(middle), 'token')} in the middle, most between {low:.0f} and {high:.0f}, "
-            + f"{side.max()} at most"
+            + f"median {plural(round(middle), 'token')}, 90 % between {low:.0f} and {high:.0f}, "
+            + f"maximum {side.max()}"
         )
     if descriptions:
         yield Finding("lengths", "fact", len(sides), "; ".join(descriptions))
 
 
 def check_truncation(encoded: Encoded) -> Iterator[Finding]:
-    """Reports what the task truncated, split or left out."""
+    """Reports how many examples the task truncated, split or left out."""
     if encoded.note:
         level: Literal["fact", "warning"] = "warning" if encoded.lost else "fact"
         yield Finding("read", level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
 
 
-def check_tokens(task: Task, encoded: Encoded, most: int = MAX_EXAMPLES) -> Iterator[Finding]:
+def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES) -> Iterator[Finding]:
     """Reports unknown tokens, and examples without a target.
 
-    Checks at most ``most`` examples, evenly spaced, and reports how many if these are not all.
+    Checks at most ``max_examples`` examples, evenly spaced, and reports their number if these are not all examples.
     """
     examples = encoded.examples
-    step = max(1, -(-len(examples) // most))
+    step = max(1, -(-len(examples) // max_examples))
     chosen = range(0, len(examples), step)
     unknown, total, without_target = 0, 0, []
     places: dict[str, None] = {}  # of unknown tokens, without repetition
@@ -62,19 +62,17 @@ def check_tokens(task: Task, encoded: Encoded, most: int = MAX_EXAMPLES) -> Iter
                 places[_example_location(encoded, i)] = None
         if task.count(batch) == 0:
             without_target.append(_example_location(encoded, i))
-    of = f" of {len(chosen):,} examples looked at" if step > 1 else ""
+    of = f" of {len(chosen):,} examples checked" if step > 1 else ""
     if unknown:
         share = 100 * unknown / total
         text = f"{plural(unknown, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
-        text += "; train anew with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
+        text += "; train with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
         yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
     if without_target:
-        text = (
-            f"{plural(len(without_target))}{of} with nothing to learn: every label is masked; check what is truncated"
-        )
+        text = f"{plural(len(without_target))}{of} without a target: every label is masked; check what is truncated"
         yield Finding("masked", "warning", len(without_target), text, without_target)
     if step > 1:
-        text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were looked at, evenly spread"
+        text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were checked, evenly spaced"
         yield Finding("sampled", "fact", len(chosen), text)
 
 
@@ -87,8 +85,9 @@ def _example_location(encoded: Encoded, number: int) -> str:
 
 
 def text_sample(task: Task, encoded: Encoded) -> list[str]:
-    """Returns lines that show the model's exact inputs and targets for the first and the longest example. Masked tokens
-    are one random draw.
+    """Returns lines that show the model's exact inputs and targets for the first and for the longest example.
+
+    Masked tokens are drawn at random, once.
     """
     examples, lines = encoded.examples, list[str]()
     longest = int(task.lengths(examples).sum(axis=1).argmax())
@@ -97,11 +96,11 @@ def text_sample(task: Task, encoded: Encoded) -> list[str]:
         sides = task.sides(task.collate([examples[number]], random))
         if not sides or (lines and number == 0):
             continue
-        lines.append(f"{title}, as the model is given it" + ("" if lines else " (learned: ‹next token›, token→label)"))
+        lines.append(f"{title}, as the model gets it" + ("" if lines else " (targets: ‹next token›, token→label)"))
         for side in sides:
             lines.append(f"  {side.name:<10}{side.line()}")
             if side.target_count:
-                lines.append(f"  {'':<10}{side.target_count:,} of {len(side.ids):,} places are learned from")
+                lines.append(f"  {'':<10}{side.target_count:,} of {len(side.ids):,} positions have a target")
         if len(encoded.rows) == len(examples):
             lines += label_lines(task, encoded.rows[number])
     return lines

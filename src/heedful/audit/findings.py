@@ -1,4 +1,4 @@
-"""`Finding`: result of a check, with its count, places and remedy."""
+"""`Finding`: the result of a check, with a count, locations and a remedy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Finding:
     Attributes:
         name: name of the check: "duplicates", "leakage", "lengths", ...
         level: "warning" if something is likely wrong, else "fact".
-        count: number of examples, or of whatever ``text`` counts.
-        text: one line for people; a warning's ends with the remedy.
-        places: file and line of each example, "train.tsv:41".
+        count: number of examples, labels, tokens or words that ``text`` is about.
+        text: one line for people; that of a warning ends with the remedy.
+        places: location of each example, such as "train.tsv:41".
         part: the split that was checked.
     """
 
@@ -35,14 +35,14 @@ class Finding:
     part: Literal["train", "valid"] = "train"
 
     def line(self) -> str:
-        """Returns the printed line: ``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
+        """Returns the line that is printed: ``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
         more = ", ..." if len(self.places) > PLACES else ""
         where = f" ({', '.join(self.places[:PLACES])}{more})" if self.places else ""
         part = "validation: " if self.part == "valid" else ""
         return f"{'!' if self.level == 'warning' else ' '} {self.name:<12}{part}{self.text}{where}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the finding for JSON."""
+        """Returns the finding as a dictionary for JSON."""
         return {
             "name": self.name,
             "level": self.level,
@@ -54,7 +54,7 @@ class Finding:
 
 
 def location(row: Row, line: int | None = None) -> str:
-    """Returns ``FILE:LINE`` of a row's first line, or of another line of it.
+    """Returns ``FILE:LINE`` of a row: its first line, or the given ``line`` of its file.
 
     >>> location(Row({}, "train.tsv", 41)), location(Row({}, "train.tsv", 41), 43)
     ('train.tsv:41', 'train.tsv:43')
@@ -67,7 +67,7 @@ def location(row: Row, line: int | None = None) -> str:
 
 
 def relative_path(path: str) -> str:
-    """Returns an absolute path below the current folder as a relative one; any other path as it is.
+    """Returns a path relative to the current folder if it is an absolute path below it, else the path unchanged.
 
     >>> relative_path(os.path.join(os.getcwd(), "data", "train.tsv")), relative_path("../train.tsv")
     ('data/train.tsv', '../train.tsv')

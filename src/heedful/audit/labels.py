@@ -22,7 +22,7 @@ SKEWED = 0.9  # share of one label from which accuracy says little
 
 
 def check_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports the distribution of labels, rare labels, misspelled ones, and one that dominates."""
+    """Reports the distribution of labels, rare labels, labels with several spellings, and a label that dominates."""
     yield from (_number_range(rows, name) for name, kind in columns.items() if kind == "number" and rows)
     for name in _label_columns(columns):
         counts: Counter[str] = Counter()
@@ -36,25 +36,28 @@ def check_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
         yield Finding("labels", "fact", len(counts), _distribution(counts))
         if columns[name] == "label" and _are_numbers(counts):
             text = (
-                f"numbers: {len(counts):,} distinct values as labels, and each is learned as a class of its own; "
-                "--data.label-kind number learns them as numbers"
+                f"the labels are {len(counts):,} different numbers, and each is learned as a separate class; "
+                "to learn them as numbers, set --data.label-kind number"
             )
             yield Finding("numbers", "warning", len(counts), text, list(chain.from_iterable(locations.values())))
             continue  # a number in few rows is no typing error
         rare = sorted(label for label, count in counts.items() if count < RARE)
         if rare:
             verb = "occurs" if len(rare) == 1 else "occur"
-            text = f"{', '.join(map(_quoted, rare[:5]))} {verb} fewer than {RARE} times; a typing error, or too few"
+            listed = ", ".join(map(_quoted, rare[:5]))
+            text = f"{listed} {verb} fewer than {RARE} times; correct typing errors or add examples"
             places = [place for label in rare for place in locations[label]]
             yield Finding("rare", "warning", len(rare), text, places)
         misspelled = _misspelled(counts)
         if misspelled:
-            text = f"{' and '.join(map(_quoted, misspelled[0]))} differ in case or blanks alone; write them alike"
+            text = (
+                f"{' and '.join(map(_quoted, misspelled[0]))} differ only in case or spaces; write them in the same way"
+            )
             yield Finding("spelling", "warning", len(misspelled), text, locations[misspelled[0][1]])
         label, count = counts.most_common(1)[0]
         if "tags" not in columns.values() and len(counts) > 1 and count > SKEWED * counts.total():
             share = 100 * count / counts.total()
-            text = f"{share:.1f} % are {_quoted(label)}: look at macro F1 and Matthews, accuracy says little"
+            text = f"{share:.1f} % are {_quoted(label)}, so accuracy says little; judge by macro F1 and Matthews"
             yield Finding("skewed", "warning", count, text)
 
 
@@ -70,7 +73,7 @@ def _are_numbers(labels: Collection[str]) -> bool:
 
 
 def _number_range(rows: Sequence[Row], name: str) -> Finding:
-    """Returns the range of labels that are numbers."""
+    """Returns a finding on labels that are numbers: their range, mean and standard deviation."""
     values = [row.values[name] for row in rows]
     text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
     return Finding("labels", "fact", len(values), f"{text}{pstdev(values):.4g})")
@@ -79,12 +82,12 @@ def _number_range(rows: Sequence[Row], name: str) -> Finding:
 def check_unknown_labels(
     validation: Rows, labels: Collection[str], columns: Mapping[str, Kind]
 ) -> tuple[list[Finding], Rows]:
-    """Returns findings on validation labels that are not among the model's ``labels``, and the rows without them.
+    """Returns a finding on validation labels that are not among the model's ``labels``, and the rows without them.
 
     >>> rows = Rows(Row({"text": text, "label": text}, "held.tsv", line) for line, text in enumerate("abc", 1))
     >>> findings, known_rows = check_unknown_labels(rows, ["a", "c"], {"text": "text", "label": "label"})
     >>> print(findings[0].line())
-    ! unlearned   validation: 1 label that training has not ('b'); mend it, or give examples to learn it (held.tsv:2)
+    ! unlearned   validation: 1 label that is not in training ('b'); correct it, or add training examples (held.tsv:2)
     >>> [row.line for row in known_rows]
     [1, 3]
     """
@@ -100,10 +103,9 @@ def check_unknown_labels(
     if not locations:
         return [], validation
     first = ", ".join(map(_quoted, sorted(locations)[:5])) + (", ..." if len(locations) > 5 else "")
-    it = "it" if len(locations) == 1 else "them"
-    text = (
-        f"{plural(len(locations), 'label')} that training has not ({first}); mend {it}, or give examples to learn {it}"
-    )
+    verb, them = ("is", "it") if len(locations) == 1 else ("are", "them")
+    text = f"{plural(len(locations), 'label')} that {verb} not in training ({first}); "
+    text += f"correct {them}, or add training examples"
     places = [place for label in sorted(locations) for place in locations[label]]
     return [Finding("unlearned", "warning", len(locations), text, places, "valid")], known_rows
 
@@ -142,7 +144,7 @@ def check_word_prefix(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Itera
 
     >>> rows = [Row({"words": ("en:The", "en:river", "en:.", *["en:far"] * 6)}, "a", 10 * i + 1) for i in range(3)]
     >>> print(*[finding.line() for finding in check_word_prefix(rows, {"words": "words"})])
-    ! prefix      27 of 27 words begin with 'en:'; --data.strip-prefix en: takes it off (a:1, a:11, a:21)
+    ! prefix      27 of 27 words begin with 'en:'; to remove it, set --data.strip-prefix en: (a:1, a:11, a:21)
     """
     if "words" not in columns.values():
         return
@@ -151,13 +153,15 @@ def check_word_prefix(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Itera
     prefix = _common_prefix(words)
     if prefix:
         count = sum(word.startswith(prefix) for word in words)
-        text = f"{count:,} of {len(words):,} words begin with {prefix!r}; --data.strip-prefix {prefix} takes it off"
+        text = (
+            f"{count:,} of {len(words):,} words begin with {prefix!r}; to remove it, set --data.strip-prefix {prefix}"
+        )
         places = [location(row) for row in rows if row.values[name][0].startswith(prefix)]
         yield Finding("prefix", "warning", count, text, places)
 
 
 def _common_prefix(words: Sequence[str]) -> str:
-    """Returns the longest beginning, ending in a sign, that nearly all words share; "" if none."""
+    """Returns the longest prefix that nearly all words share and that ends in punctuation; "" if there is none."""
     if len(words) < MIN_WORDS or len(set(words)) == 1:
         return ""
     starts = Counter(match[0] for word in words if (match := PREFIX_START.match(word)))
@@ -174,11 +178,11 @@ def _common_prefix(words: Sequence[str]) -> str:
 
 
 def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports entity labels that occur with one word only, in any case: the model would learn that word.
+    """Reports entity labels that occur with a single word only (case is ignored): the model would learn that word.
 
     >>> rows = [Row({"words": ("in", "Oslo"), "tags": ("O", "B-LOC")}, "a.conll", 3 * i + 1) for i in range(6)]
     >>> print(*[finding.line() for finding in check_single_word_labels(rows, {"words": "words", "tags": "tags"})])
-    ! one word    1 label stands on one word alone: 'B-LOC' on 'oslo' (6 times); give other words (a.conll:2)
+    ! one word    1 label occurs with only one word: 'B-LOC' with 'oslo' (6 times); add other words (a.conll:2)
     """
     if list(columns.values()) != ["words", "tags"]:
         return
@@ -197,9 +201,9 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
     tags = sorted(tag for tag in words_of if len(words_of[tag]) == 1 and counts[tag] >= MIN_COUNT)
     if tags:
         listed = ", ".join(
-            f"'{named(tag)}' on '{named(next(iter(words_of[tag])))}' ({counts[tag]:,} times)" for tag in tags[:3]
+            f"'{named(tag)}' with '{named(next(iter(words_of[tag])))}' ({counts[tag]:,} times)" for tag in tags[:3]
         )
         more = ", ..." if len(tags) > 3 else ""
-        verb = "stands" if len(tags) == 1 else "stand"
-        text = f"{plural(len(tags), 'label')} {verb} on one word alone: {listed}{more}; give other words"
+        verb = "occurs" if len(tags) == 1 else "occur"
+        text = f"{plural(len(tags), 'label')} {verb} with only one word: {listed}{more}; add other words"
         yield Finding("one word", "warning", len(tags), text, [first[tag] for tag in tags])

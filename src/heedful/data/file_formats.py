@@ -31,7 +31,7 @@ class Format(NamedTuple):
         kind: "tsv", "csv", "jsonl" (an object a line), "json" (an array of objects), "parquet", "labelled" (a label, a
             space and a text a line), or "text".
         delimiter: delimiter of "csv".
-        note: the recognised format, for people; "" if the extension tells it.
+        note: the recognised format, for people; "" if the extension shows it.
     """
 
     kind: Literal["tsv", "csv", "jsonl", "json", "parquet", "labelled", "text"]
@@ -86,14 +86,14 @@ def _detect_from_lines(lines: Sequence[str], labelled: bool) -> Format:
     if re.match(r"\[\s*\{", text):
         return Format("json", note="a JSON array of objects")
     if text.startswith("{"):
-        return Format("jsonl", note="an object a line (JSON)") if _is_object(lines[0]) else Format("text")
+        return Format("jsonl", note="JSON lines (one object in each line)") if _is_object(lines[0]) else Format("text")
     delimiter = _delimiter(lines, "\t,;")
     if delimiter == "\t":
         return Format("tsv", note=NOTES["\t"])
     if delimiter:
         return Format("csv", delimiter, NOTES[delimiter])
     if labelled and _are_labelled(lines):
-        return Format("labelled", note="a label, a space and a text a line")
+        return Format("labelled", note="lines of a label, a space and a text")
     return Format("text")
 
 

@@ -62,7 +62,7 @@ def _without_split(source: str) -> str:
 
 
 def _files_by_split(source: str) -> dict[str, list[str]]:
-    """Returns split → files; the key is "" if there are no splits."""
+    """Returns split → files of a data set; the only key is "" if there are no splits."""
     root, relative = _download(_without_split(source))
     paths = [root / path for path in relative]
     split_of = {path: _split_of(path.relative_to(root)) for path in paths}
@@ -94,7 +94,7 @@ def _download(source: str) -> tuple[Path, list[str]]:
             root = downloads.fetched(name, patterns, revision, "dataset")
         except downloads.Refused as refused:
             raise HeedfulError(
-                f"the Hub {refused}, asked for the data set {name}; check the name, or download it first"
+                f"cannot get the data set {name}: the Hub {refused}; check the name, or download it first"
             ) from None
         if (root / path).is_file():
             return (root / path).parent, [PurePath(path).name]
@@ -103,11 +103,11 @@ def _download(source: str) -> tuple[Path, list[str]]:
         if data_files:
             return root / path, [str(Path(file).relative_to(root / path)) for file in data_files]
     formats = ", ".join(end for kind in KINDS for end in kind)
-    raise HeedfulError(f"no readable file ({formats}) in {source}; choose another, or download it by hand")
+    raise HeedfulError(f"no readable file ({formats}) in {source}; choose another data set, or convert its files")
 
 
 def _split_of(path: PurePath) -> str | None:
-    """Returns the split in a file's name, else in that of the nearest folder."""
+    """Returns the split in the name of a file, else in that of its nearest folder; None if no name has one."""
     heads = (PART.match(name) for name in reversed(path.parts))
     return next((PARTS[head[1].lower()] for head in heads if head), None)
 

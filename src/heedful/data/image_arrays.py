@@ -27,15 +27,15 @@ def stack_images(images: np.ndarray, location: str) -> np.ndarray:
     """
     shape = images.shape
     if not images.size:
-        raise HeedfulError(f"no pixels (shape {_size_text(shape)}), in {location}; give images")
+        raise HeedfulError(f"the array is empty (shape {_size_text(shape)}), in {location}; give images")
     if len(shape) == 3:
         images = images[..., None]
     elif len(shape) == 4 and shape[3] not in CHANNELS and shape[1] in CHANNELS:
         images = images.transpose(0, 2, 3, 1)
     elif len(shape) != 4 or shape[3] not in CHANNELS:
         raise HeedfulError(
-            f"an array of shape {_size_text(shape)} where images are expected, in {location}; give number × "
-            "height × width, or these and 1, 3 or 4 channels last (or second)"
+            f"images are expected, but the array has the shape {_size_text(shape)}, in {location}; give number × "
+            "height × width, with 1, 3 or 4 channels as a further last (or second) dimension"
         )
     return as_uint8(images, location)
 
@@ -48,14 +48,15 @@ def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1:
         raise HeedfulError(
-            f"an array of shape {_size_text(labels.shape)} where labels are expected, in {location}; give one an image"
+            f"labels are expected, but the array has the shape {_size_text(labels.shape)}, in {location}; give one "
+            "label for each image"
         )
     if flat.dtype.kind == "S":
         return [text.decode("utf-8", "replace") for text in flat.tolist()]
     if flat.dtype.kind == "U":
         return flat.tolist()
     if flat.dtype.kind not in "bui":
-        raise HeedfulError(f"labels of type {flat.dtype}, in {location}; give whole numbers or texts")
+        raise HeedfulError(f"the labels have the type {flat.dtype}, in {location}; give whole numbers or texts")
     numbers = flat.astype(np.int64).tolist()
     if classes is None:
         return [str(number) for number in numbers]
@@ -63,7 +64,7 @@ def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -
     outside = next((number for number in numbers if not 0 <= number < len(names)), None)
     if outside is not None:
         raise HeedfulError(
-            f"label {outside} and only {len(names)} names of classes, in {location}; give every number a name"
+            f"there is a label {outside}, but only {len(names)} class names, in {location}; give every label a name"
         )
     return [names[number] for number in numbers]
 
@@ -107,7 +108,7 @@ COMPRESSION = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # first b
 
 
 def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
-    """Returns split → (images, labels), paths of files with MNIST's names; a split with one of the two is left out."""
+    """Returns split → (path of images, path of labels) for files with MNIST's names; both files are needed."""
     files: dict[str, dict[str, str]] = {}
     for path in sorted(Path(folder).iterdir(), reverse=True):  # reversed: the plain file counts before its .gz
         if match := MNIST_NAME.fullmatch(path.name):
@@ -134,14 +135,16 @@ def read_idx(path: str) -> np.ndarray:
         )
         raise HeedfulError(f"{path} {problem} and is not an IDX file; {remedy}")
     if content[2] != UNSIGNED_BYTES:
-        raise HeedfulError(f"values of type 0x{content[2]:02x}, in {path}; store unsigned bytes (type 0x08)")
+        raise HeedfulError(
+            f"the values have the IDX type 0x{content[2]:02x}, in {path}; store unsigned bytes (type 0x08)"
+        )
     head = 4 + 4 * content[3]
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], ">u4")) if len(content) >= head else ()
     count = prod(shape)
     if not shape or len(content) - head != count:
         sizes = f"{' × '.join(map(str, shape))} = {count:,}" if shape else f"{content[3]} dimensions"
         raise HeedfulError(
-            f"{max(0, len(content) - head):,} values where the head says {sizes}, in {path}; copy or download it again"
+            f"{max(0, len(content) - head):,} values, but the header says {sizes}, in {path}; copy or download it again"
         )
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
 
@@ -204,7 +207,7 @@ def _keys(path: str) -> list[str]:
 
 @contextmanager
 def _npz(path: str) -> Iterator[Mapping[str, np.ndarray]]:
-    """Opens a file's arrays, which are read on access. Raises ``HeedfulError`` for errors in the block."""
+    """Opens the arrays of an ``.npz`` file, read on access. Raises ``HeedfulError`` for errors in the block."""
     try:
         with open_file(path) as stream, np.load(stream, allow_pickle=False) as file:
             yield file

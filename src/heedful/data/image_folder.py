@@ -30,14 +30,15 @@ def split_folders(folder: str) -> dict[str, str]:
 
 
 def split_hint(available: Sequence[str], split: str, source: str) -> str:
-    """Returns a hint on how to use the data set ``source``, whose ``available`` splits lack ``split``."""
+    """Returns the remedy for a ``split`` that the data set ``source`` has not; ``available`` are the splits it has."""
     if split == "train":
-        return f" alone: train on others, and score with heedful evaluate MODEL --data {source} --split {available[-1]}"
-    return f" alone: --split {available[0]}" if split == "test" and len(available) == 1 else ""
+        command = f"heedful evaluate MODEL --data {source} --split {available[-1]}"
+        return f" only: train on another data set, and score with {command}"
+    return f" only: --split {available[0]}" if split == "test" and len(available) == 1 else ""
 
 
 def labelled_images(folder: str, limit: int | None) -> tuple[list[tuple[str, str]], list[str]]:
-    """Returns ((path, label) of each image, paths of other files). The label is the name of the folder's child.
+    """Returns (path, label) of each image, and the paths of other files. The label is the name of the sub-folder.
 
     Images are in the order of their paths; with a `limit`, labels take turns, so that few images still show all labels.
     Deeper folders are read too. Other files are those without an image's extension, and images outside the folders of
@@ -53,7 +54,7 @@ def labelled_images(folder: str, limit: int | None) -> tuple[list[tuple[str, str
     pairs = [pair for label in sorted(groups) for pair in groups[label]]
     if not pairs and images:
         raise HeedfulError(
-            f"images, but none in a sub-folder that names its label, in {folder}; put them as "
+            f"no image is in a sub-folder with the name of its label, in {folder}; move them, for example to "
             f"{os.path.join(folder, 'LABEL', Path(images[0]).name)}"
         )
     if not pairs:
@@ -75,7 +76,7 @@ def empty_label_folders(folder: str) -> list[str]:
 
 
 def all_images(folder: str) -> tuple[list[str], list[str]]:
-    """Returns (sorted paths of all images below a folder, paths of other files)."""
+    """Returns the sorted paths of all images below a folder, and the paths of other files."""
     files = list(_files(folder))
     images = [path for path in files if _is_image(path)]
     if not images:

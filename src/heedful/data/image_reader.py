@@ -27,7 +27,7 @@ SOURCES = (
 
 
 class ImageColumns(NamedTuple):
-    """The task's columns of images and, if it has one, of labels; and the maximum number of rows."""
+    """Names of the task's image column and label column (None: no labels), and the maximum number of rows."""
 
     image: str
     label: str | None
@@ -79,7 +79,9 @@ def read_rows(
     image = next(name for name, kind in columns.items() if kind == "image")
     label = next((name for name, kind in columns.items() if kind == "label"), None)
     if len(columns) != 1 + (label is not None):
-        raise HeedfulError(f"{', '.join(columns)} cannot be read with images; ask for one image and one label")
+        raise HeedfulError(
+            f"images cannot be read with the columns {', '.join(columns)}; use one image and one label column"
+        )
     for source in sources:
         if source != STDIN and not os.path.exists(source):
             with open_file(source):  # raises, with a similar name
@@ -122,7 +124,7 @@ def _read(
     if len(sources) == 1 and (kind in TABLES or first == STDIN):
         return _table_rows(first, columns, names, requested.limit, remembered)
     if names is not None:
-        raise HeedfulError(f"columns are named for {first}, which has no names of columns; leave --data.columns out")
+        raise HeedfulError(f"{first} has no column names; leave --data.columns out")
     if len(sources) == 1 and os.path.isdir(first):
         return _folder(first, requested, _chosen_split(sources, split))
     if requested.label is None and all(source.lower().endswith(image_folder.EXTENSIONS) for source in sources):
@@ -193,8 +195,8 @@ def _rows(
     """Returns a row for each of (N, H, W, C) images; those with a blank label are skipped."""
     if labels is not None and len(labels) != len(images):
         raise HeedfulError(
-            f"{len(images):,} images and {len(labels):,} labels, in {' and '.join(dict.fromkeys((file, *names)))}; "
-            "give one label an image"
+            f"{len(images):,} images, but {len(labels):,} labels, in {' and '.join(dict.fromkeys((file, *names)))}; "
+            "give one label for each image"
         )
     rows = Rows(columns=names)
     for line, (pixels, label) in enumerate(zip(images, labels or repeat("."), strict=False), 1):
@@ -238,7 +240,7 @@ def _table_rows(
 
 
 def cell_image(cell: Any, path: str, line: int) -> LazyImage:
-    """Returns the image of a cell in this line of the table ``path``: an image, or the path of one from its folder."""
+    """Returns the image in a cell of a table: image bytes, or the path of an image relative to the table's folder."""
     location = f"{display_name(path)}:{line}"
     if isinstance(cell, dict):  # the Hub's {"bytes", "path"}, one of which may be null
         cell = cell.get("bytes") or cell.get("path")
@@ -247,9 +249,9 @@ def cell_image(cell: Any, path: str, line: int) -> LazyImage:
     if not isinstance(cell, str):
         actual = "null" if cell is None else type(cell).__name__
         raise HeedfulError(
-            f"{actual} where an image is expected, in {location}; store the bytes of an image file, or its path"
+            f"the cell is {actual}, but an image is expected, in {location}; store the bytes of an image, or its path"
         )
     file = os.path.join("" if path == STDIN else os.path.dirname(path), cell)
     if not os.path.isfile(file):
-        raise HeedfulError(f"no image {file}, in {location}; write paths relative to the table's folder")
+        raise HeedfulError(f"there is no image {file}, in {location}; write paths relative to the table's folder")
     return LazyImage.of(file)

@@ -31,10 +31,12 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise HeedfulError(f"broken JSON ({error}), in {path}:{line}; write one complete object a line") from error
+            raise HeedfulError(
+                f"broken JSON ({error}), in {path}:{line}; write one complete object in each line"
+            ) from error
         if not isinstance(record, dict):
             raise HeedfulError(
-                f"{brief(text)} is not a JSON object, in {path}:{line}; write one object a line, such as "
+                f"{brief(text)} is not a JSON object, in {path}:{line}; write one object in each line, such as "
                 '{"source": "...", "target": "..."}'
             )
         yield line, record
@@ -53,7 +55,7 @@ def read_json_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         line, line_position = line + text.count("\n", line_position, position), position
         if text[position : position + 1] == "]":
             if rest := text[position + 1 :].strip():
-                raise error_at(line, f"{brief(rest)} after the array")
+                raise error_at(line, f"text after the end: {brief(rest)}")
             return
         try:
             record, position = decode(text, position)
@@ -66,7 +68,7 @@ def read_json_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _array_error(path: str, line: int, reason: str) -> HeedfulError:
     return HeedfulError(
-        f"broken JSON array ({reason}), in {path}:{line}; write [{{...}}, {{...}}], or an object a line"
+        f"broken JSON array ({reason}), in {path}:{line}; write [{{...}}, {{...}}], or one object in each line"
     )
 
 

@@ -53,7 +53,7 @@ def required_columns(columns: Mapping[str, Kind]) -> list[str]:
 def resolve_columns(
     columns: Mapping[str, Kind], names: Sequence[str] | None
 ) -> tuple[dict[str, Kind], Sequence[str] | None]:
-    """Returns the columns that are read and their names in the file.
+    """Returns the columns that are read, and their names in the file.
 
     Without ``column=name`` entries in ``names``, both arguments are returned unchanged. With them, plain names are
     those of the other required columns, in order; without plain names these columns keep their own.
@@ -72,12 +72,14 @@ def resolve_columns(
         return dict(columns), names
     file_columns, listed = dict(pairs), ", ".join(name for name, *_ in split)
     if len(file_columns) < len(pairs):
-        raise HeedfulError(f"a column is named twice ({listed}); name each once")
+        raise HeedfulError(f"a column is named twice ({listed}); name each column once")
     others = [column for column in required_columns(columns) if column not in file_columns]
     optional = [column for column in columns if column in file_columns and columns[column].endswith("?")]
     if "messages?" in columns.values() and optional:  # instead of documents
         if optional != ["prompt", "completion"]:
-            raise HeedfulError(f"{listed} names only {optional[0]!r}; name both, prompt=... and completion=...")
+            raise HeedfulError(
+                f"{listed} names only the column {optional[0]!r}; name both, prompt=... and completion=..."
+            )
         others = []
     plain = [name for name, column, *_ in split if column not in file_columns]
     if plain and len(plain) != len(others):
@@ -124,7 +126,7 @@ class Rows(list[Row]):
         self.notes: list[str] = []
 
     def inherit_from(self, other: Rows) -> None:
-        """Copies `mapping` and `notes` of `other`, which these rows are a part of."""
+        """Copies `mapping` and `notes` from `other`, of which these rows are a part."""
         self.mapping, self.notes = other.mapping, other.notes
 
     def skip(self, file: str, line: int | None = None) -> None:

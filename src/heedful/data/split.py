@@ -1,4 +1,4 @@
-"""Validation split of rows or of a text, without any row on both sides."""
+"""Validation split of rows or of a text, and the keys by which rows count as equal."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def split(
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""
         raise HeedfulError(
-            f"{where}{plural(len(rows), 'row')} with {plural(len(groups), 'different value')} of {by!r} are too few to "
-            "split; give more rows, or a validation file: --valid FILE"
+            f"{where}{plural(len(rows), 'row')} with {plural(len(groups), 'different value')} of {by!r} are too few "
+            "for a validation split; give more rows, or a validation file: --valid FILE"
         )
     drawn = sorted(groups, key=lambda key: blake2b(b"%d\0" % seed + smallest[key], digest_size=16).digest())
     validation: set[bytes] = set()
@@ -86,7 +86,7 @@ def split_text(text: str, fraction: float) -> tuple[str, str]:
     ends = [end + 1 for end in (before, after) if end >= 0]
     if not ends:
         raise HeedfulError(
-            f"a text of one line ({len(text):,} characters) cannot be split after a line; give more text, or "
+            f"a text of one line ({len(text):,} characters) cannot be split at a line end; give more text, or "
             "a validation file: --valid FILE"
         )
     boundary = min(ends, key=lambda end: abs(end - target))
@@ -94,9 +94,10 @@ def split_text(text: str, fraction: float) -> tuple[str, str]:
 
 
 def content_digest(value: Any) -> bytes:
-    """Returns a digest that equal values share. It defines the validation split, and the audit's duplicates and leaks.
+    """Returns a digest that is the same for equal values.
 
-    Texts, words and messages are equal up to case and blanks, images if their stored bytes are.
+    Texts, words and messages are equal if they differ only in case and white space; images are equal if their stored
+    bytes are. The digest defines the validation split, and the duplicates and leaks that the audit reports.
 
     >>> content_digest("Then Ann  came") == content_digest("then ann came ")
     True
@@ -120,7 +121,7 @@ def _normalized(value: Any) -> str:
 
 
 def collapse_blanks(text: str) -> str:
-    r"""Returns a text without outer blanks and with one space for each inner run of blanks.
+    r"""Returns a text with each run of white space as one space, and none at its start and end.
 
     >>> collapse_blanks("  one\ttwo\n\nthree ")
     'one two three'
@@ -135,7 +136,7 @@ def collapse_blanks(text: str) -> str:
 
 
 def exact_bytes(value: Any) -> bytes:
-    """Returns a value as in the file, an image as a digest. Earlier versions split validation rows by it."""
+    """Returns the bytes of a value as it is in the file; for an image, a digest. Earlier versions split by it."""
     if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):
@@ -156,14 +157,14 @@ def _validation_size(valid: float | int | None, rows: int) -> int:
 
 
 class Key(NamedTuple):
-    """Digests that equal rows share (:func:`content_digest`)."""
+    """Two digests of a row, which are the same for equal rows (:func:`content_digest`)."""
 
-    row: bytes  # of all columns
-    model_input: bytes  # of the columns that a model reads
+    row: bytes  # digest of all columns
+    model_input: bytes  # digest of the columns that a model reads
 
 
 def row_keys(rows: Sequence[Row], columns: Iterable[str], input_columns: Collection[str]) -> list[Key]:
-    """Returns the keys of the rows: of all their ``columns``, and of the model's input (``input_values``)."""
+    """Returns the key of each row: a digest of its ``columns``, and one of the model's input (``input_values``)."""
     columns = list(columns)
     keys = []
     for row in rows:
@@ -177,9 +178,9 @@ def row_keys(rows: Sequence[Row], columns: Iterable[str], input_columns: Collect
 
 
 def input_values(row: Row, input_columns: Collection[str]) -> dict[str, Any]:
-    """Returns a row's model input: its ``input_columns``.
+    """Returns the values that a model gets as its input for a row: those of the ``input_columns``.
 
-    An instruction's input is its prompt; a conversation's is the messages before the last reply.
+    The input of an instruction is its prompt; that of a conversation is the messages before the last reply.
 
     >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
     >>> [len(input_values(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]

@@ -20,7 +20,7 @@ NOWHERE = np.zeros(0, dtype=np.int64)
 class Stream(NamedTuple):
     """Tokens (N,) read through windows of ``context`` tokens and the next one.
 
-    ``starts`` are the positions of the first tokens of documents, if documents are kept apart.
+    ``starts`` are the positions of the first tokens of documents, if attention does not cross documents.
     """
 
     tokens: np.ndarray
@@ -114,7 +114,7 @@ def cached_tokens(
     kind: np.dtype[Any],
     starts: MutableSequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the concatenated ``parts`` and the ``starts``, from files (``numpy.memmap``).
+    """Returns the tokens of all ``parts``, concatenated, and ``starts``, both from cache files (``numpy.memmap``).
 
     Iterating over the parts fills ``starts``. The files are in ``cache_folder()``, named by a digest of ``identity``.
     Existing ones are reused; new ones are written atomically.
@@ -136,8 +136,8 @@ def cached_tokens(
                 sync(file)
         except OSError as error:
             raise HeedfulError(
-                f"cannot write tokens to {tokens.parent}: {error.strerror}; free some space, or name another folder in "
-                "HEEDFUL_CACHE"
+                f"cannot write tokens to {tokens.parent}: {error.strerror}; free disk space, or set HEEDFUL_CACHE "
+                "to another folder"
             ) from None
     return np.memmap(tokens, kind, "r"), np.load(start_file)
 

@@ -91,7 +91,9 @@ def check_sentinels(text: str, position: int = 0, of: int = 1) -> int:
     numbers = [int(number) for number in SENTINEL_PATTERN.findall(text)]
     if not numbers:
         other = next((name for name in COMMON_MASKS if name in text), None)
-        problem = f"has no {SENTINEL.format(0)}" + (f", but {other}" if other else "")
+        problem = f"has no {SENTINEL.format(0)}" + (
+            f" (it has {other}, which this model does not use)" if other else ""
+        )
         raise InputError(position, f"{problem}: {text[:60]!r}; write {SENTINEL.format(0)} where words are missing", of)
     wrong = next((expected for expected, number in enumerate(numbers) if number != expected), None)
     if wrong is not None:
