@@ -80,7 +80,7 @@ def test_no_family_is_in_two_parts(sets: dict[str, list[dict[str, str]]]) -> Non
 def test_each_once_and_the_same_every_time(sets: dict[str, list[dict[str, str]]]) -> None:
     every = [(row["summary"], row["text"].partition("\n\n")[2]) for rows in sets.values() for row in rows]
     assert len(set(every)) == len(every)
-    docstrings._parts.cache_clear()
+    docstrings._splits.cache_clear()
     assert builtin.load("builtin:docstrings:valid") == sets["valid"]
 
 
@@ -102,13 +102,19 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "good.py").write_text(f'def f(a, *b, c=1, **d):\n    """Do a thing.\n\n    {detail}    """\n')
     (tmp_path / "bad.py").write_text("def f(:\n")
     (tmp_path / "latin.py").write_bytes(b'"""caf\xe9"""\n')
-    made = [one for name in ("good", "bad", "latin") for one in docstrings._of(str(tmp_path / f"{name}.py"), name)]
+    made = [
+        one
+        for name in ("good", "bad", "latin")
+        for one in docstrings._docstrings_of_file(str(tmp_path / f"{name}.py"), name)
+    ]
     assert made == [docstrings.Docstring("good.f(a, c)", "Do a thing.", detail.strip())]
-    monkeypatch.setattr(docstrings, "_every", docstrings._every.__wrapped__)  # which keeps nothing
+    monkeypatch.setattr(docstrings, "_all_docstrings", docstrings._all_docstrings.__wrapped__)  # which keeps nothing
     monkeypatch.setattr(docstrings, "PACKAGES", ("no_such_package",))
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "nothing"))
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(HeedfulError, match=r"no source in .*nothing; install Python with its standard library"):
+    with pytest.raises(
+        HeedfulError, match=r"no Python source in .*nothing; install Python with the source of its library"
+    ):
         docstrings.rows(None, "train")
 
 

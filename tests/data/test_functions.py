@@ -48,7 +48,7 @@ class Box:
 def test_what_is_taken_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "boxes.py"
     file.write_text(SOURCE, encoding="utf-8")
-    found = {name: (text, source) for text, source, name in functions._of(str(file), "boxes")}
+    found = {name: (text, source) for text, source, name in functions._functions_of_file(str(file), "boxes")}
     assert list(found) == ["boxes.Box.open", "boxes.Box.shut", "boxes.Box.shut.inner"]
     text, source = found["boxes.Box.open"]
     assert text == "Open the box by its lid."
@@ -59,7 +59,7 @@ def test_what_is_taken_of_a_file(tmp_path: Path) -> None:
     )
     assert found["boxes.Box.shut"][1].startswith("async def shut(self):\n    def inner(a):\n")
     (tmp_path / "broken.py").write_text("def f(:\n", encoding="utf-8")
-    assert list(functions._of(str(tmp_path / "broken.py"), "broken")) == []
+    assert list(functions._functions_of_file(str(tmp_path / "broken.py"), "broken")) == []
 
 
 def test_packages_are_whole_and_the_parts_of_their_sizes() -> None:

@@ -97,7 +97,7 @@ def test_the_same_every_time_and_read_as_a_file(sets: dict[str, list[dict[str, A
     assert [row.values for row in rows] == sets["test"][:3]
     assert [row.line for row in rows] == [1, 2, 3]
     with pytest.raises(
-        HeedfulError, match=r"unknown argument 'x', in builtin:parameters/x; write builtin:parameters, or"
+        HeedfulError, match=r"unknown argument 'x', in builtin:parameters/x; write builtin:parameters or"
     ):
         read("builtin:parameters/x", COLUMNS)
 

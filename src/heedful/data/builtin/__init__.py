@@ -14,21 +14,24 @@ SPLITS = ("train", "valid", "test")
 # name -> (function that returns its rows for an argument and a split, description for listings)
 _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] = {
     "cldr-dates": (dates.rows, "dates and times written out in two languages, from CLDR; cldr-dates/en-fr by default"),
-    "cldr-languages": (languages.rows, "names and phrases from CLDR, and in which of 36 languages each is written"),
-    "code-roles": (code_roles.rows, "Python functions in tokens, and what each name in them is"),
+    "cldr-languages": (languages.rows, "names and phrases from CLDR in 36 languages, with their language"),
+    "code-roles": (code_roles.rows, "Python functions as tokens, and the role of each name in them"),
     "digits": (digits.rows, "1,797 handwritten digits of 8 × 8 pixels, from scikit-learn"),
-    "docstrings": (docstrings.rows, "what a Python function does in detail → the line that its docstring begins with"),
-    "functions": (functions.rows, "what a Python function is for, and its source: code to be found by words"),
+    "docstrings": (docstrings.rows, "details of a Python docstring → its first line"),
+    "functions": (
+        functions.rows,
+        "first line of a Python function's docstring, and the source of the function: code search",
+    ),
     "parameters": (
         parameters.rows,
-        "what a parameter of a function does, a piece of its docstring; parameters/unanswered: or none",
+        "questions on function parameters, answered by spans of docstrings; parameters/unanswered: some have no answer",
     ),
-    "stdlib": (stdlib.rows, "the source of Python's standard library, a module a document"),
+    "stdlib": (stdlib.rows, "the source of Python's standard library; each module is a document"),
 }
 
 
 def names() -> dict[str, str]:
-    """Returns the built-in sets with their descriptions."""
+    """Returns name → description of the built-in sets."""
     return {name: description for name, (_, description) in _SETS.items()}
 
 

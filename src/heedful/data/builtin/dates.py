@@ -1,7 +1,7 @@
 """`cldr-dates`: dates and times written out in two languages, from the Unicode CLDR patterns in Babel.
 
-What a translator has to do here is real, and has one right answer: reorder (March 5, 1997 = 5 mars 1997), inflect
-(Russian's genitive months), abbreviate, pad, and turn a clock of 12 hours into one of 24.
+A translator of them has to reorder (March 5, 1997 = 5 mars 1997), inflect (Russian's genitive months), abbreviate, pad,
+and convert a 12-hour clock to a 24-hour clock. Each text has one right translation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from heedful.errors import HeedfulError, nearest
 if TYPE_CHECKING:
     from babel import Locale
 
-# Rows drawn; in "valid" and "test" what comes twice counts once, which leaves about 1,000 and 2,000 (only some thirty
-# days can be held back as "March 5").
+# Number of drawn rows. In "valid" and "test" repeated texts are dropped, which leaves about 1,000 and 2,000 rows.
 DRAWN = {"train": 50_000, "valid": 1_150, "test": 2_800}
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
 HELD_OUT = {0: "test", 1: "valid"}  # of ten buckets
 
-# format -> what it shows. One word is a CLDR skeleton; otherwise what is written, then CLDR's length of it.
+# format -> the part of a date that it shows. A name without "-" is a CLDR skeleton; else it is what is written, "-" and
+# CLDR's length.
 FORMATS = {
     "date-full": "date",  # Wednesday, March 5, 1997
     "date-long": "date",  # March 5, 1997
@@ -45,41 +45,41 @@ FORMATS = {
 
 
 def rows(pair: str | None, split: str, seed: int = 0) -> list[dict[str, str]]:
-    """The rows of one split, each format taking an equal share: ``source``, ``target``, ``format`` and ``exact``.
+    """Returns the rows of a split: ``source``, ``target``, ``format`` and ``exact``. Each format has an equal number.
 
-    `pair` names the two languages as CLDR does, joined by a hyphen: "en-fr" (the default), "de-fr", "en_GB-zh_Hant".
+    `pair` is the codes of the two languages in CLDR, joined by a hyphen: "en-fr" (default), "de-fr", "en_GB-zh_Hant".
 
-    A date of 1900 to 2099 belongs to the test (or validation) split when the quarter of its year *and* its day of the
-    year (month and day) both do. What shows only a part goes where that part does, and times of day are split by the
-    minute. So no form of a test date stands in the training rows, not even "March 5" or "March 1997" of it; what is
-    tested is putting known parts together anew. The centuries are split alike, since "3/5/97" shows none.
+    A date from 1900 to 2099 is in the test (or validation) split if both its quarter (of a year) and its day (month and
+    day) are. A format that shows only a quarter or a day follows the split of that part; times of day are split by the
+    minute. So no form of a test date is in the training rows, not even its "March 5" or "March 1997": the test rows
+    combine known parts in new ways. Years that differ by 100 are in the same split, since "3/5/97" has no century.
 
-    ``exact`` is "no" where the source text has more than one right target: another century for a year of two digits, or
-    another format that reads the same ("May" is both the long and the short name). Evaluation leaves these out.
+    ``exact`` is "no" if the source text has more than one right target: another century for a year of two digits, or
+    another format with the same text ("May" is both the long and the short name). Evaluation leaves these rows out.
 
     The same `seed` gives the same rows; the split does not depend on it. Rows of the training split may repeat.
     """
     languages = _languages(pair or "en-fr")
     writers = {name: (_writer(name, languages[0]), _writer(name, languages[1])) for name in FORMATS}
-    doubts = _doubts(writers)
+    alternatives = _alternative_readings(writers)
     generator = random.Random(f"{split} {seed}")
-    made, seen = [], set()
+    drawn_rows, sources = [], set()
     for rank, (name, (read, write)) in enumerate(writers.items()):
         share = DRAWN[split] // len(writers) + (rank < DRAWN[split] % len(writers))
         for _ in range(share):
             moment = _moment(generator, FORMATS[name], split)
             source, target = read(moment), write(moment)
-            if split != "train" and source in seen:
+            if split != "train" and source in sources:
                 continue
-            seen.add(source)
+            sources.add(source)
             exact = all(
                 writers[other][1](moved) == target
-                for other, years in doubts[name]
+                for other, years in alternatives[name]
                 if (moved := _years_away(moment, years)) and writers[other][0](moved) == source
             )
-            made.append({"source": source, "target": target, "format": name, "exact": "yes" if exact else "no"})
-    generator.shuffle(made)
-    return made
+            drawn_rows.append({"source": source, "target": target, "format": name, "exact": "yes" if exact else "no"})
+    generator.shuffle(drawn_rows)
+    return drawn_rows
 
 
 Writer = Callable[[datetime], str]
@@ -98,7 +98,7 @@ def _languages(pair: str) -> tuple[Locale, Locale]:
         try:
             Locale.parse(code)
         except (UnknownLocaleError, ValueError) as error:
-            known = [one for one in locale_identifiers() if len(one) == 2 or "_" in code]
+            known = [name for name in locale_identifiers() if len(name) == 2 or "_" in code]
             hint = nearest(code, known)
             hint = (
                 hint
@@ -110,29 +110,30 @@ def _languages(pair: str) -> tuple[Locale, Locale]:
 
 
 def _writer(name: str, locale: Locale) -> Writer:
-    """The function that writes a moment in one format."""
-    what, _, length = name.partition("-")
+    """Returns the function that writes a moment in a format and language."""
+    shown, _, length = name.partition("-")
     if not length:
         skeleton = locale.datetime_skeletons[name]
         return lambda moment: skeleton.apply(moment, locale)
-    day = locale.date_formats[length if what != "time" else "medium"]
-    clock = locale.time_formats["short" if length == "full" else length if what != "date" else "medium"]
-    if what == "date":
+    day = locale.date_formats[length if shown != "time" else "medium"]
+    clock = locale.time_formats["short" if length == "full" else length if shown != "date" else "medium"]
+    if shown == "date":
         return lambda moment: day.apply(moment, locale)
-    if what == "time":
+    if shown == "time":
         return lambda moment: clock.apply(moment, locale)
     joined = str(locale.datetime_formats[length]).replace("'", "")
     return lambda moment: joined.format(clock.apply(moment, locale), day.apply(moment, locale))
 
 
-def _doubts(writers: dict[str, tuple[Writer, Writer]]) -> dict[str, list[tuple[str, int]]]:
-    """For each format the other readings that its source texts may have: (format, centuries away in years).
+def _alternative_readings(writers: dict[str, tuple[Writer, Writer]]) -> dict[str, list[tuple[str, int]]]:
+    """Returns, for each format, the other readings of its source texts: (format, difference in years).
 
-    Found by writing every day of a leap year in each century: two readings are confusable when some text is equal.
+    They are found by writing each day of a leap year, in this and another century: two readings are alternatives if
+    some text is equal.
     """
     probes = [datetime(2000, 1, 1, 15, 4, 5) + timedelta(days=count) for count in range(366)]
     here = {name: [read(probe) for probe in probes] for name, (read, _) in writers.items()}
-    # 1900 was no leap year, and its days fall on other weekdays; 1600 has both in common with 2000, and "00" besides.
+    # 1900 was no leap year and has other weekdays; 1600 has the same weekdays, leap day and "00" as 2000.
     away = {name: [read(probe.replace(year=1600)) for probe in probes] for name, (read, _) in writers.items()}
     return {
         name: [
@@ -147,7 +148,7 @@ def _doubts(writers: dict[str, tuple[Writer, Writer]]) -> dict[str, list[tuple[s
 
 
 def _years_away(moment: datetime, years: int) -> datetime | None:
-    """The same day some years away, or None outside the range or on a day that year lacks."""
+    """Returns the same day ``years`` later; None if it is outside the range or does not exist (February 29)."""
     try:
         moved = moment.replace(year=moment.year + years)
     except ValueError:  # February 29
@@ -156,7 +157,7 @@ def _years_away(moment: datetime, years: int) -> datetime | None:
 
 
 def _moment(generator: random.Random, shown: str, split: str) -> datetime:
-    """A random moment whose shown part belongs to the split."""
+    """Returns a random moment whose ``shown`` part is in the split."""
     day = generator.choice(_days(shown, split))
     minute = generator.choice(_minutes(split)) if shown == "time" else generator.randrange(24 * 60)
     return datetime.combine(day, time(minute // 60, minute % 60, generator.randrange(60)))
@@ -164,9 +165,9 @@ def _moment(generator: random.Random, shown: str, split: str) -> datetime:
 
 @cache
 def _days(shown: str, split: str) -> list[date]:
-    every = (FIRST + timedelta(days=count) for count in range((LAST - FIRST).days + 1))
-    belongs = {"date": split_of, "quarter": _quarter, "day": _day}.get(shown)
-    return [one for one in every if belongs is None or belongs(one) == split]
+    days = (FIRST + timedelta(days=count) for count in range((LAST - FIRST).days + 1))
+    split_of_part = {"date": split_of, "quarter": _quarter, "day": _day}.get(shown)
+    return [day for day in days if split_of_part is None or split_of_part(day) == split]
 
 
 @cache
@@ -175,7 +176,7 @@ def _minutes(split: str) -> list[int]:
 
 
 def split_of(day: date) -> str:
-    """The split of a calendar date: "test" or "valid" when its quarter and its day both are, else "train"."""
+    """Returns the split of a date: "test" or "valid" if its quarter and its day are both in it, else "train"."""
     quarter = _quarter(day)
     return quarter if quarter == _day(day) else "train"
 

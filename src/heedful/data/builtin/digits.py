@@ -14,8 +14,8 @@ SHARES = {"test": 20, "valid": 10, "train": 70}  # in percent
 def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     """Returns the rows of a split: ``image``, a `LazyImage` (8, 8, 1), and ``label``, "0" to "9".
 
-    Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The split is a function of a hash of the pixels, so equal
-    images are in one split: 1,260, 152 and 385 rows.
+    Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The split is a function of a hash of the pixels, so that
+    equal images are in one split. The train, valid and test splits have 1,260, 152 and 385 rows.
 
     Raises `HeedfulError` for an argument, and if scikit-learn is not installed.
     """
@@ -36,9 +36,9 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
 
 def part_of(pixels: bytes) -> str:
     """Returns the split of an image with these pixels."""
-    place = int.from_bytes(blake2b(pixels, digest_size=8).digest()) % 100
-    for part, share in SHARES.items():
-        if place < share:
-            return part
-        place -= share
+    percentile = int.from_bytes(blake2b(pixels, digest_size=8).digest()) % 100
+    for split, share in SHARES.items():
+        if percentile < share:
+            return split
+        percentile -= share
     raise AssertionError("the shares are 100 %")

@@ -26,7 +26,7 @@ Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Docstring(NamedTuple):
-    """One definition: its dotted name with its arguments, and the two parts of its docstring."""
+    """Docstring of a function or class: dotted name with arguments, summary (first line), detail (the rest)."""
 
     name: str
     summary: str
@@ -45,28 +45,27 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")
-    found = _every()
-    if not found:
+    docstrings = _all_docstrings()
+    if not docstrings:
         raise no_source()
-    chosen = _parts()
     return [
-        {"text": f"{one.name}\n\n{one.detail}", "summary": one.summary, "name": one.name}
-        for index, one in enumerate(found)
-        if chosen[index] == split
+        {"text": f"{docstring.name}\n\n{docstring.detail}", "summary": docstring.summary, "name": docstring.name}
+        for docstring, docstring_split in zip(docstrings, _splits(), strict=True)
+        if docstring_split == split
     ]
 
 
 @cache
-def _every() -> list[Docstring]:
-    """Returns all docstrings, each pair of summary and detail once, in the order of a hash."""
-    found: dict[tuple[str, str], Docstring] = {}
+def _all_docstrings() -> list[Docstring]:
+    """Returns the docstrings of all splits in the order of a hash; each pair of summary and detail occurs once."""
+    docstrings: dict[tuple[str, str], Docstring] = {}
     for path, module in modules(PACKAGES):
-        for one in _of(path, module):
-            found.setdefault((one.summary, one.detail), one)
-    return sorted(found.values(), key=lambda one: _hash("\0".join(one)))
+        for docstring in _docstrings_of_file(path, module):
+            docstrings.setdefault((docstring.summary, docstring.detail), docstring)
+    return sorted(docstrings.values(), key=lambda docstring: _hash("\0".join(docstring)))
 
 
-def _of(path: str, module: str) -> Iterator[Docstring]:
+def _docstrings_of_file(path: str, module: str) -> Iterator[Docstring]:
     """Yields the docstrings of a file that have a summary and a detail."""
     source = text_of(path)
     if not SHAPE.search(source):  # parsing takes most of the time
@@ -90,55 +89,54 @@ def _defined(tree: ast.Module | Defined, name: str) -> Iterator[tuple[str, Defin
             yield f"{name}.{node.name}", node
             yield from _defined(node, f"{name}.{node.name}")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = node.args
-            names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            yield f"{name}.{node.name}({', '.join(one for one in names if one not in ('self', 'cls'))})", node
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            names = [argument.arg for argument in arguments if argument.arg not in ("self", "cls")]
+            yield f"{name}.{node.name}({', '.join(names)})", node
 
 
 def _plain(detail: str) -> str:
-    """Returns a detail without its examples, the paragraphs with a prompt."""
-    paragraphs = [one.strip("\n") for one in re.split(r"\n\s*\n", detail)]
-    return "\n\n".join(one for one in paragraphs if one.strip() and ">>>" not in one).strip()
+    """Returns a detail without its examples, which are the paragraphs with a ``>>>`` prompt."""
+    paragraphs = [paragraph.strip("\n") for paragraph in re.split(r"\n\s*\n", detail)]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph.strip() and ">>>" not in paragraph).strip()
 
 
 @cache
-def _parts() -> list[str]:
-    """Returns the split of each docstring."""
-    found = _every()
-    family = _families([(one.summary, one.detail) for one in found])
+def _splits() -> list[str]:
+    """Returns the split of each of ``_all_docstrings()``."""
+    docstrings = _all_docstrings()
+    families = _families([(docstring.summary, docstring.detail) for docstring in docstrings])
     sizes: dict[int, int] = {}
-    for number in family:
-        sizes[number] = sizes.get(number, 0) + 1
-    small = [number for number in sizes if sizes[number] < 0.01 * len(found)]
-    of: dict[int, str] = {}
-    for part, share in SHARES.items():
+    for family in families:
+        sizes[family] = sizes.get(family, 0) + 1
+    small = [family for family in sizes if sizes[family] < 0.01 * len(docstrings)]
+    split_of_family: dict[int, str] = {}
+    for split, share in SHARES.items():
         count = 0
-        while small and count < share * len(found):
-            number = small.pop(0)  # the docstrings are in the order of a hash, and so are their families
-            of[number] = part
-            count += sizes[number]
-    return [of.get(number, "train") for number in family]
+        while small and count < share * len(docstrings):
+            family = small.pop(0)  # the docstrings are in the order of a hash, and so are their families
+            split_of_family[family] = split
+            count += sizes[family]
+    return [split_of_family.get(family, "train") for family in families]
 
 
 def _families(texts: list[tuple[str, str]]) -> list[int]:
-    """Returns for each (summary, detail) the index of the first one of its family (union-find)."""
-    parent = list(range(len(texts)))
+    """Returns, for each (summary, detail), the index of the first text of its family (by union-find)."""
+    parents = list(range(len(texts)))
 
-    def first(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = parent[parent[place]]
-            place = parent[place]
-        return place
+    def first_of_family(index: int) -> int:
+        while parents[index] != index:
+            parents[index] = parents[parents[index]]
+            index = parents[index]
+        return index
 
-    seen: dict[str | int, int] = {}
-    for place, (summary, detail) in enumerate(texts):
+    first_index: dict[str, int] = {}  # summary or run of words: the first text that has it
+    for index, (summary, detail) in enumerate(texts):
         words = WORD.findall(detail.lower())
         runs = (" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1)))
         for key in (f"= {' '.join(WORD.findall(summary.lower()))}", *runs):
-            other = first(seen.setdefault(key, place))
-            mine = first(place)
-            parent[max(mine, other)] = min(mine, other)
-    return [first(place) for place in range(len(texts))]
+            other, this = first_of_family(first_index.setdefault(key, index)), first_of_family(index)
+            parents[max(this, other)] = min(this, other)
+    return [first_of_family(index) for index in range(len(texts))]
 
 
 def _hash(text: str) -> bytes:

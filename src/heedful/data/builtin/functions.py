@@ -34,11 +34,11 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:functions/{argument}; write builtin:functions")
-    found = _every()
-    if not found:
+    functions = _all_functions()
+    if not functions:
         raise no_source()
-    chosen = sample_split(Counter(_package(row["name"]) for row in found), split, SHARES, LARGE, 8)
-    return [dict(row) for row in found if _package(row["name"]) in chosen]
+    packages = sample_split(Counter(_package(row["name"]) for row in functions), split, SHARES, LARGE, 8)
+    return [dict(row) for row in functions if _package(row["name"]) in packages]
 
 
 def _package(name: str) -> str:
@@ -46,20 +46,23 @@ def _package(name: str) -> str:
 
 
 @cache
-def _every() -> list[dict[str, str]]:
+def _all_functions() -> list[dict[str, str]]:
     """Returns the functions of all splits, sorted by name."""
-    every = (one for path, module in modules(PACKAGES) for one in _of(path, module))
-    found = [{"text": text, "text_pair": source, "name": name} for text, source, name in every]
-    found.sort(key=lambda row: row["name"])
-    met = {side: Counter(row[side].casefold() for row in found) for side in ("text", "text_pair")}
-    return [row for row in found if all(counts[row[side].casefold()] == 1 for side, counts in met.items())]
+    rows = [
+        {"text": first_line, "text_pair": source, "name": name}
+        for path, module in modules(PACKAGES)
+        for first_line, source, name in _functions_of_file(path, module)
+    ]
+    rows.sort(key=lambda row: row["name"])
+    counts = {column: Counter(row[column].casefold() for row in rows) for column in ("text", "text_pair")}
+    return [row for row in rows if all(count[row[column].casefold()] == 1 for column, count in counts.items())]
 
 
-def _of(path: str, module: str) -> Iterator[tuple[str, str, str]]:
+def _functions_of_file(path: str, module: str) -> Iterator[tuple[str, str, str]]:
     """Yields (first line, source, name) of each function of a file."""
     text = text_of(path)
     lines = text.split("\n")
-    for name, node in _below(parsed(text), module):
+    for name, node in _functions_below(parsed(text), module):
         first = (ast.get_docstring(node) or "").partition("\n")[0].strip()
         docstring, *body = node.body
         if len(first.split()) not in WORDS or not body:
@@ -70,10 +73,10 @@ def _of(path: str, module: str) -> Iterator[tuple[str, str, str]]:
             yield first, dedent(source), name
 
 
-def _below(node: ast.AST, name: str) -> Iterator[tuple[str, Function]]:
+def _functions_below(node: ast.AST, name: str) -> Iterator[tuple[str, Function]]:
     """Yields (dotted name, node) of the functions and methods below a node."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, Function):
             yield f"{name}.{inner.name}", inner
         if isinstance(inner, Function | ast.ClassDef):
-            yield from _below(inner, f"{name}.{inner.name}")
+            yield from _functions_below(inner, f"{name}.{inner.name}")

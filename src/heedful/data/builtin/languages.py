@@ -24,7 +24,7 @@ LANGUAGES = (
     *("ar", "bg", "ca", "cs", "cy", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu"),
     *("id", "is", "it", "ja", "ko", "lt", "nl", "no", "pl", "pt", "ro", "ru", "sv", "sw", "tr", "uk", "vi", "zh"),
 )
-MOST = 600  # texts of a language
+MOST = 600  # maximum number of texts of a language
 SHARES = {"test": 10, "valid": 10, "train": 80}  # in percent
 
 
@@ -41,16 +41,16 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
         raise HeedfulError(
             f"unknown argument {argument!r}, in builtin:cldr-languages/{argument}; write builtin:cldr-languages"
         )
-    return [{"text": text, "label": label} for key, text, label in _every() if part_of(key) == split]
+    return [{"text": text, "label": label} for key, text, label in _all_texts() if part_of(key) == split]
 
 
 def part_of(key: str) -> str:
-    """Returns the split of a text with these `letters`."""
-    place = _hash(key) % 100
-    for part, share in SHARES.items():
-        if place < share:
-            return part
-        place -= share
+    """Returns the split of the texts whose letters (`letters`) are ``key``."""
+    percentile = _hash(key) % 100
+    for split, share in SHARES.items():
+        if percentile < share:
+            return split
+        percentile -= share
     raise AssertionError("the shares are 100 %")
 
 
@@ -66,7 +66,7 @@ LETTERS = _Letters()
 
 
 def letters(text: str) -> str:
-    """Returns the key of texts that count as equal: their letters and the marks on them, in lower case."""
+    """Returns the letters of a text, with their marks, in lower case. Texts with the same letters count as equal."""
     return text.casefold().translate(LETTERS)
 
 
@@ -75,8 +75,8 @@ def _hash(key: str) -> int:
 
 
 @cache
-def _every() -> list[tuple[str, str, str]]:
-    """Returns (letters, text, label) of all splits, in the order of a hash."""
+def _all_texts() -> list[tuple[str, str, str]]:
+    """Returns (letters, text, label) for each text of all splits, in the order of a hash."""
     from babel import Locale
 
     english = Locale.parse("en").languages
@@ -85,29 +85,29 @@ def _every() -> list[tuple[str, str, str]]:
     for key in chain.from_iterable(texts.values()):
         owners[key] += 1
     drawn = []
-    for code, found in texts.items():
-        own = sorted((key for key in found if owners[key] == 1), key=_hash)
-        drawn += [(key, found[key], english[code]) for key in own[:MOST]]
+    for code, texts_by_letters in texts.items():
+        keys = sorted((key for key in texts_by_letters if owners[key] == 1), key=_hash)  # of this language only
+        drawn += [(key, texts_by_letters[key], english[code]) for key in keys[:MOST]]
     return sorted(drawn, key=lambda row: blake2b(row[0].encode(), digest_size=8, salt=b"order").digest())
 
 
 def _by_letters(locale: Locale) -> dict[str, str]:
-    """Returns letters → text."""
-    found: dict[str, str] = {}
+    """Returns letters → text for the texts of a language."""
+    texts_by_letters: dict[str, str] = {}
     for text in _texts(locale):
         key = letters(text)
         if len(key) >= 3:
-            found.setdefault(key, text.strip())
-    return found
+            texts_by_letters.setdefault(key, text.strip())
+    return texts_by_letters
 
 
 def _texts(locale: Locale) -> Iterator[str]:
-    """Yields one form of each name, without plurals and short forms, so that splits have few near-duplicates."""
+    """Yields the texts of a language: one form of each name, since others would be near-duplicates."""
     for table in (locale.languages, locale.territories, locale.scripts, locale.currencies):
         yield from (text for text in table.values() if text)
-    yield from _found(locale.time_zones, "city")
-    yield from _found(locale.meta_zones, "long", "standard")
-    yield from _found(locale.unit_display_names, "long")
+    yield from _nested_values(locale.time_zones, "city")
+    yield from _nested_values(locale.meta_zones, "long", "standard")
+    yield from _nested_values(locale.unit_display_names, "long")
     for words in (locale.months, locale.days, locale.quarters):
         yield from words["stand-alone"]["wide"].values()
     written = locale.date_formats["full"]
@@ -115,8 +115,8 @@ def _texts(locale: Locale) -> Iterator[str]:
         yield written.apply(date(1999, 1, 5) + timedelta(days=round(15.2 * count)), locale)
 
 
-def _found(table: Any, *path: str) -> Iterator[str]:
-    """Yields the values below `path` in a table."""
+def _nested_values(table: Any, *path: str) -> Iterator[str]:
+    """Yields the value at the keys `path` of each entry of a table that has one."""
     for value in table.values():
         for name in path:
             value = value.get(name) if value else None

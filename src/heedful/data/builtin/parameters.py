@@ -1,8 +1,8 @@
 """`parameters`: questions on function parameters, answered by spans of installed packages' docstrings.
 
-Docstrings are read from the installed sources and never run or imported. Those in the styles of NumPy, Google and
-Sphinx say in a fixed form what each parameter does: that piece is the answer. Who knows the form needs no model; one
-that learns has to find it by reading.
+Docstrings are read from the installed sources, which are never run or imported. Docstrings in the styles of NumPy,
+Google and Sphinx describe each parameter in a fixed form: the description is the answer. A parser finds it without a
+model; a model has to learn to find it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,25 @@ from heedful.data.text_files import files_below
 from heedful.errors import HeedfulError
 
 PACKAGES = ("babel", "cyclopts", "huggingface_hub", "numpy", "PIL", "rich", "sacrebleu", "torch")
-FOLDERS = {"tests", "test", "testing", "_vendor", "__pycache__"}  # below them: what is not theirs, or not for people
-TORCH = ("nn", "optim", "distributions", "utils/data", "amp")  # of torch's thousands of files these
-SHARES = {"test": 10, "valid": 10, "train": 80}  # of the functions' names, in percent
-MOST = 4  # questions about one function
-LONGEST = 1200  # characters of a context
+FOLDERS = {
+    "tests",
+    "test",
+    "testing",
+    "_vendor",
+    "__pycache__",
+}  # that are left out: tests, and copies of other packages
+TORCH = (
+    "nn",
+    "optim",
+    "distributions",
+    "utils/data",
+    "amp",
+)  # the folders of torch that are read; it has thousands of files
+SHARES = {"test": 10, "valid": 10, "train": 80}  # percentages of the names of functions
+MOST = 4  # maximum questions about a function
+LONGEST = 1200  # maximum characters of a context
 ANSWER = range(8, 201)  # characters of an answer
-OTHERS = 3  # in "parameters/unanswered" as many questions have an answer as this to one
+OTHERS = 3  # in "parameters/unanswered", every third function has no unanswered question
 FORMS = (
     "What does `{parameter}` of `{function}` do?",
     "What is the parameter `{parameter}` of `{function}` for?",
@@ -50,72 +62,74 @@ _END = re.compile(
 
 
 class Described(NamedTuple):
-    """A function or class, its docstring up to the end of its parameters, and where each of them is described."""
+    """A function or class: name, docstring up to the end of its parameters, and parameter → span of its description."""
 
     name: str
     text: str
     parameters: dict[str, Span]
 
 
-def rows(argument: str | None, part: str) -> list[dict[str, Any]]:
-    """The rows of one part, "train", "valid" or "test": ``question``, ``context``, ``answers`` (one `Span`), and the
-    ``function`` that is asked about.
+def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
+    """Returns the rows of a split: ``question``, ``context``, ``answers`` (one `Span`) and ``function`` (its name).
 
-    The context is the docstring up to the end of its parameters, of at most 1,200 characters; the answer is the first
-    sentence of the description of the parameter. Functions of one name, in whichever case, are in one part, which
-    follows from a hash of it, and what answers in the test part answers in no other (nor what does in the valid part in
-    training). Of each docstring at most four parameters are asked for, in six wordings. Other versions of the packages
-    have other docstrings, and so other rows.
+    The context is a docstring up to the end of its parameters, of at most 1,200 characters. The answer is the first
+    sentence of the description of a parameter. The split is a function of a hash of the function's name, in lower case.
+    Answers of the test split are in no other split, and those of the validation split are not in training. A docstring
+    has at most four questions, in six wordings. Other versions of the packages have other docstrings.
 
-    With the argument "unanswered" a quarter of the questions have no answer: they ask for a parameter that another
-    function has, and this docstring does not so much as name.
+    With the argument "unanswered", a quarter of the questions have no answer: they are about a parameter of another
+    function, which the docstring does not contain.
 
-    Raises `HeedfulError` for another argument.
+    Raises `HeedfulError` for any other argument.
     """
     if argument not in (None, "unanswered"):
         raise HeedfulError(
-            f"unknown argument {argument!r}, in builtin:parameters/{argument}; write builtin:parameters, or "
+            f"unknown argument {argument!r}, in builtin:parameters/{argument}; write builtin:parameters or "
             "builtin:parameters/unanswered"
         )
-    parts = list(SHARES)
-    known = {row["answers"][0].text for other in parts[: parts.index(part)] for row in _answered(other)}
-    found = [row for row in _answered(part) if row["answers"][0].text not in known]
+    splits = list(SHARES)
+    known = {row["answers"][0].text for other in splits[: splits.index(split)] for row in _answered(other)}
+    rows = [row for row in _answered(split) if row["answers"][0].text not in known]
     if argument:
-        own = [one for one in _every() if part_of(one.name) == part]
-        names = sorted({name for one in own for name in one.parameters})
-        found += [row for place, one in enumerate(own) if place % OTHERS and (row := _unanswered(one, names))]
-    return sorted(found, key=lambda row: _hash(row["question"], row["context"]))
+        functions = [function for function in _all_functions() if part_of(function.name) == split]
+        names = sorted({name for function in functions for name in function.parameters})
+        chosen = (function for index, function in enumerate(functions) if index % OTHERS)
+        rows += [row for function in chosen if (row := _unanswered(function, names))]
+    return sorted(rows, key=lambda row: _hash(row["question"], row["context"]))
 
 
 def part_of(name: str) -> str:
-    """The part that the functions of this name belong to."""
-    place = _hash(name.rpartition(".")[2].casefold()) % 100
-    for part, share in SHARES.items():
-        if place < share:
-            return part
-        place -= share
+    """Returns the split of the functions with this name."""
+    percentile = _hash(name.rpartition(".")[2].casefold()) % 100
+    for split, share in SHARES.items():
+        if percentile < share:
+            return split
+        percentile -= share
     raise AssertionError("the shares are 100 %")
 
 
-def _answered(part: str) -> Iterator[dict[str, Any]]:
-    for one in (one for one in _every() if part_of(one.name) == part):
-        for name in sorted(one.parameters, key=lambda name: _hash(one.name, name))[:MOST]:
-            yield _row(one, name, (one.parameters[name],))
+def _answered(split: str) -> Iterator[dict[str, Any]]:
+    for function in _all_functions():
+        if part_of(function.name) != split:
+            continue
+        hashes = {name: _hash(function.name, name) for name in function.parameters}
+        for name in sorted(hashes, key=hashes.__getitem__)[:MOST]:
+            yield _row(function, name, (function.parameters[name],))
 
 
-def _unanswered(one: Described, names: list[str]) -> dict[str, Any] | None:
-    """A question for a parameter that the text does not name; drawn a few times, else None."""
-    for turn in range(8):
-        name = names[_hash(one.name, one.text, str(turn)) % len(names)]
-        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", one.text):
-            return _row(one, name, ())
+def _unanswered(function: Described, names: list[str]) -> dict[str, Any] | None:
+    """Returns a question about one of ``names`` that the docstring does not contain; None if eight draws find none."""
+    for draw in range(8):
+        name = names[_hash(function.name, function.text, str(draw)) % len(names)]
+        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", function.text):
+            return _row(function, name, ())
     return None
 
 
-def _row(one: Described, name: str, answers: tuple[Span, ...]) -> dict[str, Any]:
-    form = FORMS[_hash(one.text, name) % len(FORMS)]
-    question = form.format(parameter=name, function=one.name)
-    return {"question": question, "context": one.text, "answers": answers, "function": one.name}
+def _row(function: Described, name: str, answers: tuple[Span, ...]) -> dict[str, Any]:
+    form = FORMS[_hash(function.text, name) % len(FORMS)]
+    question = form.format(parameter=name, function=function.name)
+    return {"question": question, "context": function.text, "answers": answers, "function": function.name}
 
 
 def _hash(*parts: str) -> int:
@@ -126,17 +140,17 @@ def _hash(*parts: str) -> int:
 
 
 @cache
-def _every() -> list[Described]:
-    """All functions whose docstring tells of two parameters or more, each text once."""
-    found: dict[str, Described] = {}
+def _all_functions() -> list[Described]:
+    """Returns the functions whose docstring describes at least two parameters; each docstring occurs once."""
+    functions: dict[str, Described] = {}  # by docstring
     for path in _files():
         source = text_of(path)
         if ":param" in source or "Args:" in source or "Parameters\n" in source:
             for name, text in _docstrings(parsed(source)):
-                one = described(name, text)
-                if one is not None:
-                    found.setdefault(one.text, one)
-    return list(found.values())
+                function = described(name, text)
+                if function is not None:
+                    functions.setdefault(function.text, function)
+    return list(functions.values())
 
 
 def _files() -> Iterator[str]:
@@ -148,24 +162,24 @@ def _files() -> Iterator[str]:
 
 
 def _docstrings(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str]]:
-    """(name, docstring) of each function and class but private ones; a constructor is called as its class."""
+    """Yields (name, docstring) of each function and class that is not private; ``__init__`` is named as its class."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            own = owner if node.name == "__init__" and owner else f"{owner}.{node.name}".strip(".")
+            name = owner if node.name == "__init__" and owner else f"{owner}.{node.name}".strip(".")
             text = ast.get_docstring(node)
-            if text and not own.rpartition(".")[2].startswith("_"):
-                yield own, text
+            if text and not name.rpartition(".")[2].startswith("_"):
+                yield name, text
             if isinstance(node, ast.ClassDef):
-                yield from _docstrings(node, own)
+                yield from _docstrings(node, name)
         elif isinstance(node, ast.If | ast.Try):
             yield from _docstrings(node, owner)
 
 
 def described(name: str, text: str) -> Described | None:
-    """Returns the descriptions of a function's parameters in its docstring; None for fewer than two, or too long ones.
+    """Returns the descriptions of a function's parameters; None for fewer than two, or a text that is too long.
 
-    >>> one = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
-    >>> one.parameters
+    >>> function = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
+    >>> function.parameters
     {'x': Span(text='the first number', start=19), 'y': Span(text='the second number', start=59)}
     """
     for style in (_numpy, _google, _sphinx):
@@ -174,13 +188,13 @@ def described(name: str, text: str) -> Described | None:
             break
     end = max((stop for _, _, stop in entries), default=0)
     text = text[:end].rstrip()
-    told = {name: span for names, start, stop in entries for name in names if (span := _sentence(text, start, stop))}
-    if len(told) < 2 or len(text) > LONGEST:
+    spans = {name: span for names, start, stop in entries for name in names if (span := _sentence(text, start, stop))}
+    if len(spans) < 2 or len(text) > LONGEST:
         return None
-    return Described(name, text, told)
+    return Described(name, text, spans)
 
 
-Entry = tuple[list[str], int, int]  # the names, and the description's place
+Entry = tuple[list[str], int, int]  # names of parameters, start and end of their description
 
 
 def _numpy(text: str) -> Iterator[Entry]:
@@ -208,15 +222,15 @@ def _sphinx(text: str) -> Iterator[Entry]:
 
 
 def _between(matches: Iterable[re.Match[str]], stop: int) -> Iterator[Entry]:
-    """Each description goes on to where the next begins."""
-    found = list(matches)
-    ends = [match.start() for match in found[1:]] + [stop]
-    for match, end in zip(found, ends, strict=False):
+    """Yields the entry of each match: its description ends where the next match begins, or at ``stop``."""
+    headings = list(matches)
+    ends = [match.start() for match in headings[1:]] + [stop]
+    for match, end in zip(headings, ends, strict=False):
         yield [name.strip(" *") for name in match[1].split(",")], match.end(), end
 
 
 def _sentence(text: str, start: int, stop: int) -> Span | None:
-    """The first sentence from `start` on, without its stop; None where it is no answer for people."""
+    """Returns the first sentence after ``start``, without its full stop; None if it is not suitable as an answer."""
     start += len(text[start:stop]) - len(text[start:stop].lstrip())
     end = _END.search(text, start, stop)
     piece = text[start : end.start() if end else stop].rstrip(" \n.")

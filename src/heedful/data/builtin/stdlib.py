@@ -43,13 +43,15 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
 def no_source() -> HeedfulError:
     """Returns the error for a Python without its source."""
     folder = sysconfig.get_path("stdlib")
-    return HeedfulError(f"no source in {folder}; install Python with its standard library, or give your own texts")
+    return HeedfulError(
+        f"no Python source in {folder}; install Python with the source of its library, or give your own data"
+    )
 
 
 def sample_split(
     sizes: Mapping[str, int], split: str, shares: Mapping[str, float], large: float, digest_size: int
 ) -> set[str]:
-    """Returns the items of a split.
+    """Returns the names of the items in a split.
 
     Each split of ``shares`` is filled up to its fraction of the total size, in the order of a hash of ``digest_size``
     bytes. Items with a fraction of ``large`` or more, and the rest, are in "train".
