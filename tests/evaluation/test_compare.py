@@ -286,7 +286,7 @@ def test_one_text_shows_the_figures_and_nothing_more(folders: Path, tmp_path: Pa
     assert figures["difference"] == figures["b"] - figures["a"]
     assert figures["interval"] is figures["p"] is figures["better"] is None
     assert result["verdict"].startswith(
-        "one example cannot tell which is better, and a text counts as one: bits_per_byte"
+        "one example (a text counts as one) cannot show which model is better: bits_per_byte"
     )
     assert result["differ"] == [] or len(result["differ"]) == 1
     assert result["verdict"] in compared(result)

@@ -129,7 +129,9 @@ def test_what_is_not_finite_in_every_draw_has_none() -> None:
 
 def test_few_examples_and_examples_that_are_all_alike_are_told_of() -> None:
     assert intervals(rate([1])) == {}
-    assert caveats(rate([1]), {}) == ["a single example has no interval, and a text counts as one"]
+    assert caveats(rate([1]), {}) == [
+        "a single example has no interval (a text counts as one example); give more examples"
+    ]
     (few,) = caveats(rate([1, 0] * 6), intervals(rate([1, 0] * 6)))
     assert few == "the interval of 12 examples is too narrow; give 30 or more"
     assert caveats(rate([1, 0] * 50), intervals(rate([1, 0] * 50))) == []
@@ -137,5 +139,5 @@ def test_few_examples_and_examples_that_are_all_alike_are_told_of() -> None:
     assert alike == {"accuracy": (100.0, 100.0)}
     (told,) = caveats(rate([1] * 60), alike)
     assert told.startswith(
-        "accuracy: the same in every draw, so the interval tells nothing; what happens to one example in 20"
+        "accuracy: the same in every draw, so the interval says nothing; a result of one example in 20"
     )

@@ -120,9 +120,9 @@ def test_it_says_when_words_cannot_be_counted(caplog: pytest.LogCaptureFixture) 
     assert not unspaced([])
     assert warnings_of(OUTPUTS, REFERENCES) == []
     (told,) = warnings_of(["猫"], ["犬"])
-    assert told.endswith("go by chrF")
+    assert told.endswith("use chrF")
     (told,) = warnings_of(["a cat ."] * 100, ["a cat ."] * 100)
-    assert told.startswith("100 answers end in a full stop with a space before it")
+    assert told.startswith("100 outputs end in a space and a full stop")
     with caplog.at_level(logging.WARNING):
         translation_metrics(["a cat ."] * 100, ["a cat ."] * 100)
     assert caplog.messages == []

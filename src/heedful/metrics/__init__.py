@@ -1,5 +1,5 @@
 """Metrics: numbers and texts in, numbers out, with confidence intervals and the verdict on a model.
 
-A file a kind of metric. ``example_scores`` is their common base: metrics of any choice of examples, which intervals
-(``intervals``) and paired comparisons (``paired``, ``verdict``) resample. No torch.
+Each kind of metric has a file. Their common base is ``example_scores``: metrics of any selection of the examples, which
+intervals (``intervals``) and paired comparisons (``paired``, ``verdict``) need. No torch.
 """

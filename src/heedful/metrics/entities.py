@@ -1,6 +1,7 @@
 """Entities in tag sequences, and their precision, recall and F1 as CoNLL's scorer counts them.
 
-An entity is right if its kind and both its ends are (Tjong Kim Sang and De Meulder 2003, section 2.3).
+A predicted entity is correct if its kind, start and end are those of a true entity (Tjong Kim Sang and De Meulder 2003,
+section 2.3).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Scheme = Literal["BIO", "IOB2", "BIOES", "IO", "plain"]
 
 
 class Entity(NamedTuple):
-    """Entity of a kind: the words from ``start`` to ``end``, exclusive."""
+    """Entity: its kind, and the indices of its words, from ``start`` to ``end`` (exclusive)."""
 
     kind: str
     start: int
@@ -40,7 +41,7 @@ class Entity(NamedTuple):
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """Returns (prefix, kind) of a tag: ("", "") outside, ("", tag) for a tag without a prefix.
+    """Returns the prefix and the kind of a tag: ("", "") for "O", ("", tag) for a tag without a prefix.
 
     >>> parted("B-creative-work"), parted("U-PER"), parted("I"), parted("O"), parted("NOUN")
     (('B', 'creative-work'), ('S', 'PER'), ('I', '_'), ('', ''), ('', 'NOUN'))
@@ -70,7 +71,7 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
     Raises ``HeedfulError`` for a tag that a strict scheme does not have.
     """
     if scheme == "plain":
-        return [Entity(tag, place, place + 1) for place, tag in enumerate(tags)]
+        return [Entity(tag, index, index + 1) for index, tag in enumerate(tags)]
     pairs = [("", "" if tag == OUTSIDE else tag) for tag in tags] if scheme == "IO" else [parted(tag) for tag in tags]
     if scheme in ALLOWED:
         for (part, kind), tag in zip(pairs, tags, strict=True):
@@ -83,33 +84,33 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
 def _lenient(pairs: Sequence[tuple[str, str]]) -> list[Entity]:
     spans: list[Entity] = []
     kind, start = "", 0  # of the entity that is open
-    for place, (part, own) in enumerate([*pairs, ("", "")]):
-        begins = own != kind or part in ("B", "S")
+    for index, (part, tag_kind) in enumerate([*pairs, ("", "")]):
+        begins = tag_kind != kind or part in ("B", "S")
         if kind and begins:
-            spans.append(Entity(kind, start, place))
+            spans.append(Entity(kind, start, index))
             kind = ""
-        if own and not kind:
-            kind, start = own, place
+        if tag_kind and not kind:
+            kind, start = tag_kind, index
         if kind and part in ("E", "S"):
-            spans.append(Entity(kind, start, place + 1))
+            spans.append(Entity(kind, start, index + 1))
             kind = ""
     return spans
 
 
 def _strict(pairs: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
-    """Returns the well-formed entities; if ``closed``, an entity of several words ends with E, a single word is S."""
+    """Returns the well-formed entities. If ``closed``, several words end with E and a single word has S."""
     spans: list[Entity] = []
     kind, start = "", 0
-    for place, (part, own) in enumerate([*pairs, ("", "")]):
-        inside = bool(kind) and own == kind and part in ("I", "E")
-        if kind and not inside:
+    for index, (part, tag_kind) in enumerate([*pairs, ("", "")]):
+        is_inside = bool(kind) and tag_kind == kind and part in ("I", "E")
+        if kind and not is_inside:
             if not closed:
-                spans.append(Entity(kind, start, place))
+                spans.append(Entity(kind, start, index))
             kind = ""
         if part == "B":
-            kind, start = own, place
-        elif part == "S" or (part == "E" and inside):
-            spans.append(Entity(own, start if inside else place, place + 1))
+            kind, start = tag_kind, index
+        elif part == "S" or (part == "E" and is_inside):
+            spans.append(Entity(tag_kind, start if is_inside else index, index + 1))
             kind = ""
     return spans
 
@@ -117,10 +118,10 @@ def _strict(pairs: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
 class EntityScores:
     """Precision, recall and F1 of the entities of sentences.
 
-    With TP right entities: precision P = TP / predicted, recall R = TP / true, F1 = 2TP / (predicted + true), in
+    With TP correct entities: precision P = TP / predicted, recall R = TP / true, F1 = 2TP / (predicted + true), in
     percent, 0 if the denominator is 0. ``precision``, ``recall`` and ``f1`` are over all entities (micro), ``macro_f1``
-    is the mean of F1 over the kinds that were true or predicted at least once. ``accuracy`` is the percentage of words
-    with the right tag. Plain tags have ``accuracy`` and ``macro_f1`` only. ``loss`` is the mean over the words of the
+    is the mean of F1 over the kinds with at least one true or predicted entity. ``accuracy`` is the percentage of words
+    with the correct tag. Plain tags have ``accuracy`` and ``macro_f1`` only. ``loss`` is the mean over the words of the
     losses, if they are given.
 
     >>> scores = EntityScores()
@@ -132,21 +133,22 @@ class EntityScores:
 
     def __init__(self, scheme: Scheme = "BIO") -> None:
         self.scheme = scheme
-        self._counts: list[dict[str, list[int]]] = []  # of each sentence: kind → [true, predicted, right]
-        self._words: list[tuple[float, ...]] = []  # of each sentence: words, right tags, loss
+        self._counts: list[dict[str, list[int]]] = []  # of each sentence: kind → [true, predicted, correct]
+        self._words: list[tuple[float, ...]] = []  # of each sentence: words, correct tags, loss
 
     def add(self, truth: Sequence[str], predicted: Sequence[str], loss: float | None = None) -> None:
-        """Adds a sentence: the true and the predicted tag of each word, and the summed ``loss`` (for all sentences or
-        none).
+        """Adds a sentence: the true and the predicted tag of each word, and the loss summed over its words.
+
+        Either all sentences or none have a loss.
         """
-        true, output = (set(entities(tags, self.scheme)) for tags in (truth, predicted))
-        own: dict[str, list[int]] = {}
-        for column, counted in enumerate((true, output, true & output)):
+        true_entities, predicted_entities = (set(entities(tags, self.scheme)) for tags in (truth, predicted))
+        counts: dict[str, list[int]] = {}
+        for column, counted in enumerate((true_entities, predicted_entities, true_entities & predicted_entities)):
             for kind, number in Counter(entity.kind for entity in counted).items():
-                own.setdefault(kind, [0, 0, 0])[column] = number
-        right = sum(tag == other for tag, other in zip(truth, predicted, strict=True))
-        self._counts.append(own)
-        self._words.append((len(truth), right) if loss is None else (len(truth), right, loss))
+                counts.setdefault(kind, [0, 0, 0])[column] = number
+        correct = sum(tag == other for tag, other in zip(truth, predicted, strict=True))
+        self._counts.append(counts)
+        self._words.append((len(truth), correct) if loss is None else (len(truth), correct, loss))
         self.__dict__.pop("_statistics", None)
 
     def __len__(self) -> int:
@@ -154,33 +156,33 @@ class EntityScores:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds counted so far, in alphabetical order."""
-        return sorted({kind for own in self._counts for kind in own})
+        """Kinds of the entities added so far, in alphabetical order."""
+        return sorted({kind for counts in self._counts for kind in counts})
 
     @cached_property
     def _statistics(self) -> NDArray[np.float64]:
-        """The summands (N, 3K + 2 or 3) of each sentence: true, predicted and right entities of each of K kinds,
-        words, right tags, and the loss.
+        """Counts (N, 3K + 2 or 3) of each sentence: true, predicted and correct entities of each of K kinds, words,
+        correct tags, and the loss.
         """
-        kinds = {kind: place for place, kind in enumerate(self.kinds)}
-        counts = np.zeros((len(self), 3, len(kinds)))
-        for row, own in enumerate(self._counts):
-            for kind, numbers in own.items():
-                counts[row, :, kinds[kind]] = numbers
+        kind_index = {kind: index for index, kind in enumerate(self.kinds)}
+        counts = np.zeros((len(self), 3, len(kind_index)))
+        for row, sentence_counts in enumerate(self._counts):
+            for kind, numbers in sentence_counts.items():
+                counts[row, :, kind_index[kind]] = numbers
         words = np.array(self._words or np.zeros((0, 2)), dtype=float)
-        return np.concatenate([counts.reshape(len(self), 3 * len(kinds)), words], axis=1)
+        return np.concatenate([counts.reshape(len(self), 3 * len(kind_index)), words], axis=1)
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the sentences at ``places``; a repeated place counts as often."""
+        """Returns the metrics of the sentences at the indices ``places``; a repeated index counts repeatedly."""
         sums = np.bincount(places, minlength=len(self)) @ self._statistics
         size = 3 * len(self.kinds)
         return self._metrics(sums[:size].reshape(3, -1), *sums[size:].tolist())
 
     def joined(self, other: Self) -> EntityScores:
-        """Returns these sentences followed by the ``other``'s."""
-        both = EntityScores(self.scheme)
-        both._counts, both._words = self._counts + other._counts, self._words + other._words
-        return both
+        """Returns the scores of these sentences followed by those of ``other``."""
+        joined = EntityScores(self.scheme)
+        joined._counts, joined._words = self._counts + other._counts, self._words + other._words
+        return joined
 
     def metrics(self) -> Metrics:
         """Returns the metrics of all sentences."""
@@ -191,17 +193,17 @@ class EntityScores:
         sums = self._statistics.sum(0)[: 3 * len(self.kinds)]
         return {"by_class": by_class(self.kinds, *sums.astype(np.int64).reshape(3, -1))}
 
-    def _metrics(self, kinds: NDArray[Any], words: float = 0, right: float = 0, loss: float | None = None) -> Metrics:
-        """Returns the metrics; ``kinds`` (3, K) counts true, predicted and right entities."""
+    def _metrics(self, kinds: NDArray[Any], words: float = 0, correct: float = 0, loss: float | None = None) -> Metrics:
+        """Returns the metrics; ``kinds`` (3, K) are the counts of true, predicted and correct entities."""
         f1s = [_scores(*counts)[2] for counts in kinds.T.tolist() if counts[0] + counts[1]]
         metrics = {} if loss is None else {"loss": loss / max(1.0, words)}
         if self.scheme != "plain":
             precision, recall, f1 = _scores(*kinds.sum(1).tolist())
             metrics |= {"f1": f1, "precision": precision, "recall": recall}
-        return metrics | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * right / max(1.0, words)}
+        return metrics | {"macro_f1": sum(f1s) / max(1, len(f1s)), "accuracy": 100 * correct / max(1.0, words)}
 
 
-def _scores(true: float, predicted: float, right: float) -> tuple[float, float, float]:
+def _scores(true: float, predicted: float, correct: float) -> tuple[float, float, float]:
     """Returns precision, recall and F1 in percent."""
-    precision, recall = 100 * right / max(1.0, predicted), 100 * right / max(1.0, true)
-    return precision, recall, 200 * right / max(1.0, true + predicted)
+    precision, recall = 100 * correct / max(1.0, predicted), 100 * correct / max(1.0, true)
+    return precision, recall, 200 * correct / max(1.0, true + predicted)

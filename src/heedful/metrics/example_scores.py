@@ -1,4 +1,4 @@
-"""Per-example scores: metrics of any choice of examples, for intervals and comparisons."""
+"""Per-example scores: metrics of any selection of the examples, for intervals and comparisons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scored(Protocol):
         """Returns the number of examples."""
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the examples at ``places``; a repeated place counts as often."""
+        """Returns the metrics of the examples at the indices ``places``; a repeated index counts repeatedly."""
 
 
 @runtime_checkable
@@ -27,7 +27,7 @@ class Joins(Protocol):
     """Protocol of scores that can be concatenated with another model's, for randomisation tests."""
 
     def joined(self, other: Any) -> Scored:
-        """Returns these examples followed by the ``other``'s."""
+        """Returns the scores of these examples followed by those of ``other``."""
 
 
 class Sums:
@@ -38,8 +38,8 @@ class Sums:
             for F1.
         formula: returns the metrics of the sums (K,).
 
-    >>> right = Sums([[1, 1], [0, 1], [1, 1]], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
-    >>> right.metrics_of(np.array([0, 2, 2]))
+    >>> scores = Sums([[1, 1], [0, 1], [1, 1]], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
+    >>> scores.metrics_of(np.array([0, 2, 2]))
     {'accuracy': 100.0}
     """
 
@@ -50,19 +50,19 @@ class Sums:
         return len(self.statistics)
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the examples at ``places``."""
+        """Returns the metrics of the examples at the indices ``places``."""
         counts = np.bincount(places, minlength=len(self))
         return self._metrics(counts @ self.statistics)
 
     def metrics_of_draws(self, places: Places) -> list[Metrics]:
-        """Returns the metrics of each row of ``places`` (R, n), by one matrix product."""
+        """Returns the metrics of each selection of examples, a row of ``places`` (R, n), by one matrix product."""
         times, size = len(places), len(self)
         flat = (places + size * np.arange(times)[:, None]).ravel()
         counts = np.bincount(flat, minlength=times * size).reshape(times, size)
         return [self._metrics(sums) for sums in counts.astype(float) @ self.statistics.astype(float)]
 
     def joined(self, other: Self) -> Sums:
-        """Returns these examples followed by the ``other``'s, whose statistics have the same columns."""
+        """Returns the scores of these examples followed by those of ``other``, which has the same columns."""
         return Sums(np.concatenate([self.statistics, other.statistics]), self.formula)
 
     def _metrics(self, sums: NDArray[Any]) -> Metrics:
@@ -75,7 +75,7 @@ def overall(scored: Scored) -> Metrics:
 
 
 def metrics_of_draws(scored: Scored, places: Places) -> list[Metrics]:
-    """Returns the metrics of the examples in each row of ``places`` (R, n)."""
+    """Returns the metrics of each selection of examples, a row of indices in ``places`` (R, n)."""
     if isinstance(scored, Sums):
         return scored.metrics_of_draws(places)
     return [scored.metrics_of(row) for row in places]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heedful.metrics.example_scores import Metrics, Places, Scored, metrics_of_draws
 
 TIMES, SEED, CONFIDENCE = 1000, 0, 0.95
-MAX_DRAWN = 1 << 21  # places drawn at a time
+MAX_DRAWN = 1 << 21  # indices drawn at a time
 FEW = 30  # number of examples below which a percentile interval is notably too narrow
 Interval = tuple[float, float]
 Values = dict[str, NDArray[np.float64]]
@@ -21,7 +21,7 @@ def intervals(
 ) -> dict[str, Interval]:
     """Returns the bootstrap confidence interval of each metric.
 
-    N examples are drawn from the N with replacement, ``times`` times, and the metric computed of each draw; the
+    N examples are drawn from the N with replacement, ``times`` times, and the metric is computed of each draw; the
     interval reaches from the (1 − confidence) / 2 quantile of these to the (1 + confidence) / 2 quantile (the
     percentile bootstrap: Efron & Tibshirani 1993, chapter 13). It covers other examples of the same kind, not other
     training runs.
@@ -68,14 +68,16 @@ def standard_error(scored: Scored, name: str, times: int = 200, seed: int = SEED
 
 
 def interval(drawn: NDArray[np.float64], confidence: float = CONFIDENCE) -> Interval:
-    """Returns the central interval that holds the share ``confidence`` of ``drawn``."""
+    """Returns (low, high), the central interval that contains the share ``confidence`` of the values ``drawn``."""
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
 def resampled(scored: Sequence[Scored], times: int = TIMES, seed: int = SEED) -> list[Values]:
-    """Returns the metrics (times,) of draws with replacement, the same draws for all of ``scored`` (scores of the same
-    examples). Leaves out metrics that are not finite in every draw.
+    """Returns, for each of ``scored``, name → values (times,) of the metrics over draws with replacement.
+
+    All of ``scored`` are scores of the same examples and get the same draws. A metric that is not finite in every draw
+    is left out.
     """
     metrics: list[list[Metrics]] = [[] for _ in scored]
     for places in draws(len(scored[0]), times, seed):
@@ -85,7 +87,7 @@ def resampled(scored: Sequence[Scored], times: int = TIMES, seed: int = SEED) ->
 
 
 def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
-    """Yields blocks of rows of ``examples`` places drawn with replacement, ``times`` rows in all."""
+    """Yields blocks of draws: rows of ``examples`` indices drawn with replacement, ``times`` rows in total."""
     generator = np.random.default_rng(seed)
     rows = max(1, MAX_DRAWN // examples)
     for done in range(0, times, rows):
@@ -93,22 +95,22 @@ def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
 
 
 def columns(metrics: Sequence[Metrics]) -> Values:
-    """Returns each metric's values over the draws, if all are finite."""
+    """Returns name → values over the draws, for each metric that is finite in all of ``metrics``, one dict a draw."""
     names = [name for name in metrics[0] if all(name in draw for draw in metrics)]
     values = {name: np.array([draw[name] for draw in metrics]) for name in names}
     return {name: column for name, column in values.items() if np.isfinite(column).all()}
 
 
 def caveats(scored: Scored, bounds: Mapping[str, Interval]) -> list[str]:
-    """Returns caveats of intervals: too few examples, or a metric equal in every draw."""
+    """Returns caveats of intervals, one line each: too few examples, or a metric that is the same in every draw."""
     number = len(scored)
     if number < 2:
-        return ["a single example has no interval, and a text counts as one"]
-    lines = [f"the interval of {number} examples is too narrow; give {FEW} or more"] if number < FEW else []
+        return ["a single example has no interval (a text counts as one example); give more examples"]
+    lines = [f"the interval of {number} examples is too narrow; give {FEW} examples or more"] if number < FEW else []
     constant = [name for name, (low, high) in bounds.items() if low == high]
     if constant:
         lines.append(
-            f"{', '.join(constant)}: the same in every draw, so the interval tells nothing; what happens to one "
-            f"example in {max(1, number // 3):,} may well be missing from {number:,} (the rule of three)"
+            f"{', '.join(constant)}: the same in every draw, so the interval says nothing; a result of one "
+            f"example in {max(1, number // 3):,} may be missing among {number:,} (the rule of three)"
         )
     return lines

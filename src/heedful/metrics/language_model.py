@@ -15,13 +15,14 @@ METRICS = (
     Metric("perplexity", "perplexity", lower_is_better=True),
     Metric("pseudo_perplexity", "pseudo perplexity", lower_is_better=True),
     Metric("bits_per_byte", "bits a byte", lower_is_better=True, headline=True),
-    Metric("bits_per_character", "bits a character", lower_is_better=True),  # of logs of former versions
+    Metric("bits_per_character", "bits a character", lower_is_better=True),  # for logs of earlier versions
 )
 
 
 def next_token_metrics(sums: NDArray[Any]) -> Metrics:
-    """Returns ``loss``, Σ −log p / tokens in nats, and ``perplexity``, e^loss, from Σ −log p and the number of
-    predicted tokens.
+    """Returns ``loss``, Σ −log p / tokens in nats, and ``perplexity``, e^loss.
+
+    ``sums`` are Σ −log p and the number of predicted tokens.
     """
     nats, tokens = sums.tolist()
     loss = nats / max(1, tokens)
@@ -29,8 +30,9 @@ def next_token_metrics(sums: NDArray[Any]) -> Metrics:
 
 
 def text_metrics(sums: NDArray[Any]) -> Metrics:
-    """Returns the ``next_token_metrics`` and ``bits_per_byte``, Σ −log₂ p / bytes, from Σ −log p, the number of
-    predicted tokens and that of bytes.
+    """Returns ``loss`` and ``perplexity`` (``next_token_metrics``), and ``bits_per_byte``, Σ −log₂ p / bytes.
+
+    ``sums`` are Σ −log p, the number of predicted tokens and the number of bytes.
 
     >>> import numpy as np
     >>> text_metrics(np.array([8 * math.log(2), 4, 8]))["bits_per_byte"]
@@ -40,25 +42,29 @@ def text_metrics(sums: NDArray[Any]) -> Metrics:
 
 
 def span_metrics(sums: NDArray[Any]) -> Metrics:
-    """Returns ``loss``, ``perplexity`` and ``accuracy`` in percent from Σ −log p, the number of right tokens and that
-    of hidden tokens; loss and accuracy are NaN where nothing was hidden.
+    """Returns ``loss``, ``perplexity`` and ``accuracy`` (in percent) of hidden tokens.
+
+    ``sums`` are Σ −log p, the number of correct tokens and the number of hidden tokens. Loss and accuracy are NaN if no
+    token was hidden.
     """
-    nats, right, hidden = map(float, sums)
+    nats, correct, hidden = map(float, sums)
     loss = nats / hidden if hidden else math.nan
     return {
         "loss": loss,
         "perplexity": math.exp(loss) if loss < 700 else math.inf,  # the exponential of more overflows
-        "accuracy": 100 * right / hidden if hidden else math.nan,
+        "accuracy": 100 * correct / hidden if hidden else math.nan,
     }
 
 
 def masked_metrics(sums: NDArray[Any]) -> Metrics:
-    """Returns ``loss``, ``accuracy`` in percent and ``pseudo_perplexity`` from Σ −log p, the number of right tokens and
-    that of hidden tokens, and Σ −log p and the number of tokens hidden one at a time; NaN where nothing was hidden.
+    """Returns ``loss``, ``accuracy`` (in percent) and ``pseudo_perplexity`` of masked tokens; NaN if there are none.
+
+    ``sums`` are Σ −log p, the number of correct tokens and the number of masked tokens; then Σ −log p and the number of
+    the tokens that were masked one at a time, for the pseudo perplexity.
     """
-    nats, right, hidden, single_nats, single_hidden = map(float, sums)
+    nats, correct, hidden, single_nats, single_hidden = map(float, sums)
     return {
         "loss": nats / hidden if hidden else math.nan,
-        "accuracy": 100 * right / hidden if hidden else math.nan,
+        "accuracy": 100 * correct / hidden if hidden else math.nan,
         "pseudo_perplexity": math.exp(single_nats / single_hidden) if single_hidden else math.nan,
     }

@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # tolerance of differences that are equal but for rounding
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of two models, A and B, on the same examples."""
+    """Values of one metric for two models, A and B, on the same examples, and their difference."""
 
     a: float
     b: float
@@ -31,10 +31,10 @@ def differences(
 ) -> dict[str, Difference]:
     """Returns the difference B − A of each metric, with its interval and p-value.
 
-    The interval is that of the paired bootstrap (Koehn 2004, section 4): examples are drawn anew, the same ones for
-    both models, and the difference computed for each draw. The p-value is that of approximate randomisation (Noreen
-    1989; Riezler & Maxwell 2005). If the models were equally good, the predictions for an example could be exchanged.
-    So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a difference at
+    The interval is that of the paired bootstrap (Koehn 2004, section 4): examples are drawn with replacement, the
+    same for both models, and the difference is computed for each draw. The p-value is that of approximate randomisation
+    (Noreen 1989; Riezler & Maxwell 2005). If the models were equally good, the predictions for an example could be
+    exchanged. So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a difference at
     least as large, either way) / (1 + throws). The p-value decides which model is better, since it also holds for few
     differing examples. The bootstrap finds differences too often there: if three predictions differ and B has all three
     right, p is 1/4, but 95 % of the bootstrap's draws favour B.
@@ -56,7 +56,7 @@ def differences(
     (25.0, 1.0, None)
     """
     if len(a) != len(b):
-        raise ValueError(f"{len(a)} and {len(b)} examples were scored; two models are compared on the same")
+        raise ValueError(f"the models were scored on {len(a)} and {len(b)} examples; score both on the same examples")
     first, second = overall(a), overall(b)
     drawn_a, drawn_b = resampled([a, b], times, seed)
     chance = randomised(a, b, times, seed)
@@ -73,19 +73,20 @@ def differences(
 
 
 def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> dict[str, NDArray[np.float64]]:
-    """Returns the differences B − A (times,) of each metric under the null hypothesis: a coin decides for each example
-    whether the two models' answers are exchanged.
+    """Returns name → differences B − A (times,) of each metric under the null hypothesis.
+
+    For each example a coin decides whether the two models' predictions are exchanged.
     """
     if not isinstance(a, Joins) or not isinstance(b, Joins):
         raise ValueError(f"{type(a).__name__} cannot be joined with another model's scores")
-    both, size = a.joined(b), len(a)
+    joined, size = a.joined(b), len(a)
     generator = np.random.default_rng(seed)
-    rows, own = max(1, MAX_DRAWN // (2 * size)), np.arange(size)
+    rows, indices = max(1, MAX_DRAWN // (2 * size)), np.arange(size)
     differences: list[Metrics] = []
     for done in range(0, times, rows):
         exchanged = generator.integers(2, size=(min(rows, times - done), size)) * size
-        firsts = metrics_of_draws(both, own + exchanged)
-        seconds = metrics_of_draws(both, own + size - exchanged)
+        firsts = metrics_of_draws(joined, indices + exchanged)
+        seconds = metrics_of_draws(joined, indices + size - exchanged)
         for first, second in zip(firsts, seconds, strict=True):
             differences.append({name: second[name] - first[name] for name in first.keys() & second.keys()})
     return columns(differences)
@@ -99,7 +100,7 @@ def comparison_line(name: str, difference: Difference, confidence: float = CONFI
     """
     numbers = f"{name} {difference.a:.4g} → {difference.b:.4g}, {difference.difference:+.3g}"
     if difference.interval is None or difference.p is None:
-        return f"one example cannot tell which is better, and a text counts as one: {numbers}"
+        return f"one example (a text counts as one) cannot show which model is better: {numbers}"
     low, high = difference.interval
     numbers += f" ({low:+.3g} to {high:+.3g}), p = {difference.p:.2g}"
     if difference.better is None:

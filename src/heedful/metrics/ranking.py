@@ -19,7 +19,7 @@ Floats = NDArray[np.floating]
 
 
 def unit(vectors: Floats) -> Floats:
-    """Returns the rows (N, D) scaled to length 1; zero rows stay zero."""
+    """Returns the vectors (N, D), each scaled to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Floats = vectors / np.maximum(lengths, np.finfo(vectors.dtype).tiny)
     return scaled
@@ -29,13 +29,13 @@ def unit(vectors: Floats) -> Floats:
 
 
 def average_ranks(values: ArrayLike) -> NDArray[np.float64]:
-    """Returns the rank of each of N numbers, 1 for the smallest; ties get the mean of their ranks.
+    """Returns the rank of each of N numbers, 1 for the smallest; equal numbers get the mean of their ranks.
 
     >>> average_ranks([10, 30, 20, 20]).tolist()
     [1.0, 4.0, 2.5, 2.5]
     """
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    _, group, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[group]
     return ranks
 
 
@@ -78,7 +78,7 @@ def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
 
 
 class Correlations:
-    """``spearman``, ``pearson`` (100 × r) and ``loss`` (see ``cosent``) of any choice of pairs of texts.
+    """Scores of pairs of texts: ``spearman`` and ``pearson`` (each × 100), and ``loss`` (see ``cosent``).
 
     Args:
         cosines: (N,) cosines of the pairs' vectors.
@@ -97,12 +97,12 @@ class Correlations:
         return len(self.scores)
 
     def joined(self, other: Self) -> Correlations:
-        """Returns these pairs followed by the ``other``'s."""
+        """Returns the scores of these pairs followed by those of ``other``."""
         cosines = np.concatenate([self.cosines, other.cosines])
         return Correlations(cosines, np.concatenate([self.scores, other.scores]), self.temperature)
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the pairs at ``places``."""
+        """Returns the metrics of the pairs at the indices ``places``."""
         cosines, true = self.cosines[places], self.scores[places]
         return {
             "spearman": 100 * spearman(cosines, true),
@@ -117,9 +117,9 @@ class Correlations:
 class Retrieval(NamedTuple):
     """Results of a retrieval with N queries."""
 
-    ranks: NDArray[np.int64]  # (N,), 1 if the query's own candidate is nearer than every wrong one
-    losses: NDArray[np.float64]  # (N,), −log softmax of the own candidate among itself and the wrong ones, in nats
-    nearest: NDArray[np.int64]  # (N,), the own candidate, or the wrong one that is nearest, whichever is nearer
+    ranks: NDArray[np.int64]  # (N,), 1 if the query's own candidate is more similar than every wrong one
+    losses: NDArray[np.float64]  # (N,), −log softmax of the own candidate, among it and the wrong ones, in nats
+    nearest: NDArray[np.int64]  # (N,), index of the most similar candidate: the query's own or a wrong one
 
 
 def rank_candidates(
@@ -129,16 +129,16 @@ def rank_candidates(
     right: Sequence[NDArray[np.int64]],
     temperature: float,
 ) -> Retrieval:
-    """Ranks each query's own candidate among all by similarity.
+    """Returns the rank of each query's own candidate among all candidates, by similarity.
 
-    Other right candidates of a query are left out of its rank and loss (the filtered setting of Bordes et al. 2013,
+    Other correct candidates of a query are left out of its rank and loss (the filtered setting of Bordes et al. 2013,
     section 4.2). A wrong candidate as near as the own one ranks before it: constant vectors retrieve nothing.
 
     Args:
         similarities: returns the similarities (n, C) of some queries to all candidates, which are distinct texts.
         candidates: C, the number of candidates.
         own: (N,), index of each query's own candidate.
-        right: indices of all right candidates of each query, its own among them.
+        right: indices of all correct candidates of each query, its own among them.
         temperature: divisor of the similarities in the loss.
     """
     own = np.asarray(own, dtype=np.int64)
@@ -160,8 +160,10 @@ def rank_candidates(
 
 
 def retrieval(ranks: NDArray[np.int64], losses: NDArray[np.float64]) -> Sums:
-    """Returns scores of ``recall_at_1``, ``recall_at_5`` and ``recall_at_10``, the percentage of queries whose own
-    candidate is among the k nearest; ``mrr``, 100 × the mean of 1 / rank (Voorhees 1999); and the mean ``loss``.
+    """Returns the scores of N queries: recall, mean reciprocal rank and mean ``loss``.
+
+    ``recall_at_1``, ``recall_at_5`` and ``recall_at_10`` are the percentage of queries whose own candidate is among the
+    k most similar. ``mrr`` is 100 × the mean of 1 / rank (Voorhees 1999).
 
     >>> retrieval(np.array([1, 4]), np.zeros(2)).metrics_of(np.arange(2))
     {'recall_at_1': 50.0, 'recall_at_5': 100.0, 'recall_at_10': 100.0, 'mrr': 62.5, 'loss': 0.0}

@@ -19,10 +19,10 @@ METRICS = (
 
 
 class Regression:
-    """``r2``, ``pearson`` and ``spearman`` (each × 100), ``mae`` in the numbers' own unit, and ``loss``.
+    """Scores of predicted numbers: ``r2``, ``pearson``, ``spearman`` (each × 100), ``mae`` in their unit, and ``loss``.
 
-    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 for predicting the mean ȳ of these examples always, negative for worse
-    predictions. R² and the correlations are 0 where the true numbers do not vary. ``mae`` is the mean of |y − ŷ|,
+    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 if all predictions are the mean ȳ of these examples, negative for worse
+    predictions. R² and the correlations are 0 if all true numbers are equal. ``mae`` is the mean of |y − ŷ|,
     ``loss`` that of ((y − ŷ) / factor)².
 
     Args:
@@ -43,12 +43,12 @@ class Regression:
         return len(self.true)
 
     def joined(self, other: Self) -> Regression:
-        """Returns these examples followed by the ``other``'s."""
+        """Returns the scores of these examples followed by those of ``other``."""
         predicted = np.concatenate([self.predicted, other.predicted])
         return Regression(predicted, np.concatenate([self.true, other.true]), self.factor)
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the examples at ``places``."""
+        """Returns the metrics of the examples at the indices ``places``."""
         predicted, true = self.predicted[places], self.true[places]
         errors = true - predicted
         spread = float(((true - true.mean()) ** 2).sum())

@@ -1,8 +1,8 @@
 """ROUGE (Lin 2004): overlap of a text with its reference summary in words, bigrams and word order.
 
-For ASCII text, words are those of Google's ``rouge_score``, and all scores equal its scores without a stemmer. It drops
-all other letters: ``café`` becomes ``caf``, and a Greek or Chinese text has no words, so that it scores 0 against
-itself. Here letters of every script count (see ``words``).
+For ASCII text, words are those of Google's ``rouge_score``, and all scores equal its scores without a stemmer. It
+ignores all other letters: ``café`` becomes ``caf``, and a Greek or Chinese text has no words, so that it scores 0
+against itself. Here letters of every script count (see ``words``).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RougeScore(NamedTuple):
 
 
 def rouge(output: str, reference: str) -> dict[str, RougeScore]:
-    """Returns the four scores of a text against a reference.
+    """Returns name → score of a text against a reference, for the four kinds of ROUGE.
 
     With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 if a denominator is 0.
 
@@ -86,14 +86,15 @@ def rouge(output: str, reference: str) -> dict[str, RougeScore]:
     >>> rouge("testing two", "testing one two")["rougeL"]
     RougeScore(precision=1.0, recall=0.6666666666666666, f1=0.8)
     """
-    own, expected = words(output), words(reference)
-    pairs = [list(pairwise(side)) for side in (own, expected)]
+    output_words, reference_words = words(output), words(reference)
+    pairs = [list(pairwise(text_words)) for text_words in (output_words, reference_words)]
+    lengths = len(output_words), len(reference_words)
     sentences = [[words(line) for line in text.split("\n") if line] for text in (output, reference)]
     return {
-        "rouge1": _score((Counter(own) & Counter(expected)).total(), len(own), len(expected)),
+        "rouge1": _score((Counter(output_words) & Counter(reference_words)).total(), *lengths),
         "rouge2": _score((Counter(pairs[0]) & Counter(pairs[1])).total(), len(pairs[0]), len(pairs[1])),
-        "rougeL": _score(common(own, expected), len(own), len(expected)),
-        "rougeLsum": _score(_hits(*sentences), len(own), len(expected)),
+        "rougeL": _score(common(output_words, reference_words), *lengths),
+        "rougeLsum": _score(_hits(*sentences), *lengths),
     }
 
 
@@ -103,18 +104,18 @@ def _score(hits: int, output: int, reference: int) -> RougeScore:
 
 
 def common(first: Sequence[str], second: Sequence[str]) -> int:
-    """Returns the length of the longest common subsequence, by bit parallelism (Hyyrö 2004).
+    """Returns the length of the longest common subsequence of two sequences of words (bit-parallel, Hyyrö 2004).
 
     >>> common("a b c d e".split(), "b e c d".split())
     3
     """
-    places: dict[str, int] = {}
-    for place, word in enumerate(first):
-        places[word] = places.get(word, 0) | 1 << place
+    positions: dict[str, int] = {}  # word: a bit for each of its positions in ``first``
+    for position, word in enumerate(first):
+        positions[word] = positions.get(word, 0) | 1 << position
     ones = (1 << len(first)) - 1
     row = ones  # one bit for each position of ``first``; 0 where the length grows by one
     for word in second:
-        matches = row & places.get(word, 0)
+        matches = row & positions.get(word, 0)
         row = (row + matches | row - matches) & ones
     return len(first) - row.bit_count()
 
@@ -127,37 +128,38 @@ def _hits(output: Sequence[Words], reference: Sequence[Words]) -> int:
     left &= Counter(word for sentence in reference for word in sentence)
     hits = 0
     for sentence in reference:
-        for place in sorted(set[int]().union(*(_subsequence(sentence, other) for other in output))):
-            if left[sentence[place]]:
-                left[sentence[place]] -= 1
+        for position in sorted(set[int]().union(*(_subsequence(sentence, other) for other in output))):
+            if left[sentence[position]]:
+                left[sentence[position]] -= 1
                 hits += 1
     return hits
 
 
 def _subsequence(first: Words, second: Words) -> set[int]:
-    """Returns the positions in ``first`` of a longest common subsequence. It is read from the ends; of equal choices,
-    a word of ``first`` is skipped.
+    """Returns the positions in ``first`` of a longest common subsequence of two texts.
+
+    The table of lengths is read from the end; of equal choices, a word of ``first`` is skipped.
     """
     lengths = [[0] * (len(second) + 1)]
     for word in first:
         above, row = lengths[-1], [0]
-        for place, other in enumerate(second):
-            row.append(above[place] + 1 if word == other else max(above[place + 1], row[place]))
+        for position, other in enumerate(second):
+            row.append(above[position] + 1 if word == other else max(above[position + 1], row[position]))
         lengths.append(row)
-    places, i, j = set(), len(first), len(second)
+    positions, i, j = set(), len(first), len(second)
     while i and j:
         if first[i - 1] == second[j - 1]:
-            places.add(i - 1)
+            positions.add(i - 1)
             i, j = i - 1, j - 1
         elif lengths[i][j - 1] > lengths[i - 1][j]:
             j -= 1
         else:
             i -= 1
-    return places
+    return positions
 
 
 class Rouge:
-    """Scores of many pairs: the mean of each kind over the examples, in percent.
+    """ROUGE of many pairs of texts: the mean of each kind over the examples, in percent.
 
     >>> scores = Rouge(["testing two", "x"], ["testing one two", "y"])
     >>> scores.metrics()["rougeL"], scores.details()["rouge1"]["recall"]
@@ -187,12 +189,12 @@ class Rouge:
         return Sums(np.hstack([self.scores[:, :, 2], ones]), _means)
 
     def of(self, place: int, kind: str) -> RougeScore:
-        """Returns the score of a kind for one example."""
+        """Returns the score of a kind for the example at index ``place``."""
         return RougeScore(*self.scores[place, KINDS.index(kind)].tolist())
 
     def worst(self, most: int) -> list[int]:
-        """Returns the places of the examples with the lowest ``rougeL``, the worst first."""
-        return [int(place) for place in np.argsort(self.scores[:, KINDS.index("rougeL"), 2], kind="stable")[:most]]
+        """Returns the indices of the ``most`` examples with the lowest ``rougeL``, the lowest first."""
+        return [int(index) for index in np.argsort(self.scores[:, KINDS.index("rougeL"), 2], kind="stable")[:most]]
 
 
 def _means(sums: Any) -> Metrics:

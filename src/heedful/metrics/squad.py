@@ -20,7 +20,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """Normalises an answer as SQuAD does: lower case, no ASCII punctuation, no English articles, single spaces.
+    """Returns an answer normalised as in SQuAD's script: lower case, no ASCII punctuation, no articles, single spaces.
 
     >>> normalised("The  U.S. -- an   example")
     'us example'
@@ -29,14 +29,15 @@ def normalised(text: str) -> str:
 
 
 def exact(output: str, answer: str) -> float:
-    """Returns 1 if both are equal once `normalised`, else 0."""
+    """Returns 1 if the output and the answer are equal after normalisation (`normalised`), else 0."""
     return float(normalised(output) == normalised(answer))
 
 
 def overlap(output: str, answer: str) -> float:
-    """Returns the F1 of the words of both once `normalised`: 2 · common / (words of a + words of b), 0 to 1.
+    """Returns the F1 of the words of output and answer, from 0 to 1: 2 · common words / (words of both).
 
-    A word counts as common as often as both have it. Where one side has no words it is 1 if the other has none either.
+    Both are normalised (`normalised`). A repeated word is common as often as both texts have it. If one text has no
+    words, F1 is 1 if the other has none either, else 0.
 
     >>> round(overlap("in the old town", "the old town hall"), 3)
     0.667
@@ -58,7 +59,7 @@ class AnswerScore(NamedTuple):
 def score(output: str, answers: Sequence[str]) -> AnswerScore:
     """Returns the best exact match and the best F1 over all `answers`.
 
-    Answers that are empty once normalised are ignored, as in SQuAD 2.0's script. Without answers, "" is right.
+    Answers that are empty after normalisation are ignored, as in SQuAD 2.0's script. Without answers, "" is correct.
 
     >>> score("Denver Broncos", ["Broncos", "the Denver Broncos"])
     AnswerScore(exact=1.0, f1=1.0)
@@ -70,7 +71,7 @@ def score(output: str, answers: Sequence[str]) -> AnswerScore:
 
 
 class Threshold(NamedTuple):
-    """Best threshold for answering nothing, and the score that it gives."""
+    """Best threshold above which no answer is given, and the score with it."""
 
     score: float  # percent
     value: float
@@ -79,7 +80,7 @@ class Threshold(NamedTuple):
 def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
     """Returns the best threshold on these questions, as SQuAD 2.0's script finds it.
 
-    A question whose `null` is above the threshold gets no answer, which is right if it has none. Candidates are the
+    A question whose `null` is above the threshold gets no answer, which is correct if it has none. Candidates are the
     values of `null`, lowest first; 0 means no answer to any question.
 
     Args:
@@ -92,9 +93,9 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
     Threshold(score=66.66666666666667, value=-2.0)
     """
     scores, answerable, null = np.asarray(scores, np.float64), np.asarray(answerable, bool), np.asarray(null)
-    given = np.array([output != "" for output in outputs], bool)
+    is_answered = np.array([output != "" for output in outputs], bool)
     order = np.argsort(null, kind="stable")
-    gain = np.where(answerable, scores, np.where(given, -1.0, 0.0))[order]
+    gain = np.where(answerable, scores, np.where(is_answered, -1.0, 0.0))[order]
     reached = np.concatenate([[float((~answerable).sum())], gain]).cumsum()
     best = int(reached.argmax())
     value = 0.0 if best == 0 else float(null[order[best - 1]])
@@ -102,9 +103,10 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
 
 
 def squad_sums(scores: Sequence[AnswerScore], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
-    """Returns the scores of N questions: ``loss``, ``exact_match`` and ``f1``. If some questions have an answer and
-    others none, also those of each kind, by the names of SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``,
-    ``NoAns_exact``, ``NoAns_f1``.
+    """Returns the scores of N questions: ``loss``, ``exact_match`` and ``f1``.
+
+    If only some questions have an answer, also those of the questions with and without one, named as in SQuAD 2.0's
+    script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
 
     Args:
         scores: score of each question.
@@ -146,21 +148,24 @@ def best_thresholds(
     >>> best_thresholds(["a", "b"], [["a"], []], [-1.0, 1.0])["best_f1_thresh"]
     -1.0
     """
-    scores = [score(output, own) for output, own in zip(outputs, answers, strict=True)]
-    has = [bool(own) for own in answers]
+    scores = [score(output, accepted) for output, accepted in zip(outputs, answers, strict=True)]
+    is_answerable = [bool(accepted) for accepted in answers]
     metrics: dict[str, float] = {}
     for name, values in (("exact", [pair.exact for pair in scores]), ("f1", [pair.f1 for pair in scores])):
-        best = best_threshold(values, outputs, has, null)
+        best = best_threshold(values, outputs, is_answerable, null)
         metrics |= {f"best_{name}": best.score, f"best_{name}_thresh": best.value}
     return metrics
 
 
 def by_kind(scores: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
     """Returns ``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and without one."""
-    has, metrics = np.asarray(answerable, bool), {}
-    for kind, places in (("answerable", has.nonzero()[0]), ("without answer", (~has).nonzero()[0])):
-        own = scores.metrics_of(places)
-        metrics[kind] = {"exact_match": own["exact_match"], "f1": own["f1"], "examples": len(places)}
+    is_answerable, metrics = np.asarray(answerable, bool), {}
+    for kind, indices in (
+        ("answerable", is_answerable.nonzero()[0]),
+        ("without answer", (~is_answerable).nonzero()[0]),
+    ):
+        values = scores.metrics_of(indices)
+        metrics[kind] = {"exact_match": values["exact_match"], "f1": values["f1"], "examples": len(indices)}
     return metrics
 
 
@@ -169,7 +174,9 @@ _WORDS = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of a text, split after ``.``, ``!``, ``?`` and a blank, after 。！？, and at blank lines.
+    """Yields the sentences of a text.
+
+    It is split after ``.``, ``!`` or ``?`` with white space, after 。, ！ or ？, and at blank lines.
 
     >>> list(sentences("It rained. We stayed (and slept!)  Then?"))
     ['It rained.', 'We stayed (and slept!)', 'Then?']

@@ -35,7 +35,7 @@ def translation_metrics(outputs: Sequence[str], references: Sequence[str]) -> di
 
     Returns:
         ``bleu``, ``chrf`` and ``ter`` (0–100; ``ter`` may exceed 100, less is better), ``exact_match`` (percent of
-        outputs equal to their reference but for outer spaces), and ``bleu_signature``,
+        outputs that equal their reference, ignoring white space around them), and ``bleu_signature``,
         ``chrf_signature``, ``ter_signature``.
     """
     return {**overall(translation_scores(outputs, references)), **signatures()}
@@ -49,17 +49,17 @@ def translation_scores(
     ter: bool = True,
     lowercase: bool = False,
 ) -> Sums:
-    """Returns the per-example scores behind ``translation_metrics``; any choice of examples has sacreBLEU's metrics.
+    """Returns per-example scores, which give sacreBLEU's metrics for any selection of the examples.
 
     BLEU and TER are sacreBLEU's own counts and formulae (Papineni et al. 2002; Snover et al. 2006). chrF (Popović 2015)
-    has counts c_n in the output, r_n in the reference and m_n in both of the n characters in a row, n = 1 … 6, spaces
-    aside; P and R are the means of m_n / c_n and m_n / r_n over the n that both sides have, and chrF is
+    counts the character n-grams without spaces, n = 1 … 6: c_n in the output, r_n in the reference, m_n common ones;
+    P and R are the means of m_n / c_n and m_n / r_n over the n that both sides have, and chrF is
     5 P R / (4 P + R).
 
     Args:
         outputs: predictions.
         references: one reference each.
-        counted: which examples count; the others add nothing. All by default.
+        counted: True for the examples that count; the others add nothing. Default: all.
         ter: compute TER too, which takes some milliseconds a sentence.
         lowercase: compare both sides in lower case, for a model that writes no capitals.
     """
@@ -86,16 +86,16 @@ def signatures(*, ter: bool = True, lowercase: bool = False) -> dict[str, str]:
 
 
 def _row(words: Any, edits: Any, output: str, reference: str) -> list[float]:
-    """Returns BLEU's counts, totals and lengths (10), chrF's c, r and m by order (18), TER's edits and length, right,
-    1.
+    """Returns the statistics of one example: BLEU's counts, totals and lengths (10), chrF's c, r and m by order (18),
+    TER's edits and length, 1 if the output equals the reference, and 1.
     """
     from sacrebleu.metrics.helpers import extract_all_char_ngrams
 
     bleu = words.corpus_score([output], [[reference]])
     ter = None if edits is None else edits.corpus_score([output], [[reference]])
-    own, expected = (extract_all_char_ngrams(text, ORDERS) for text in (output, reference))
+    ngrams = [extract_all_char_ngrams(text, ORDERS) for text in (output, reference)]
     # orders that the reference is too short for are not counted in the output
-    chars = [(a.total() if b else 0, b.total(), (a & b).total()) for a, b in zip(own, expected, strict=True)]
+    chars = [(a.total() if b else 0, b.total(), (a & b).total()) for a, b in zip(*ngrams, strict=True)]
     return [
         *(*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len),
         *chain.from_iterable(chars),
@@ -129,7 +129,7 @@ def _chrf(orders: NDArray[Any]) -> float:
 
 
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """Returns the percentage of outputs equal to their reference but for outer spaces; 0 for none."""
+    """Returns the percentage of outputs that equal their reference, ignoring outer white space; 0 for no outputs."""
     right = [output.strip() == reference.strip() for output, reference in zip(outputs, references, strict=True)]
     return 100.0 * sum(right) / max(1, len(right))
 
@@ -138,26 +138,27 @@ def warnings_of(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
     """Returns caveats of BLEU and TER: unspaced scripts and tokenised output.
 
     >>> warnings_of(["猫が好き"], ["猫が好きです"])[0].rpartition("; ")[2]
-    'go by chrF'
+    'use chrF'
     """
     warnings = []
     if unspaced(references):
         warnings.append(
-            "the references put no spaces between words, but BLEU (tok:13a) and TER count what stands between spaces; "
-            "go by chrF"
+            "the references have no spaces between words, but BLEU (tok:13a) and TER count words between spaces; "
+            "use chrF"
         )
     cut = sum(output.endswith(" .") for output in outputs)
     if cut >= 100:
         warnings.append(
-            f"{cut:,} answers end in a full stop with a space before it, as tokenised text does; BLEU compares with "
-            "published figures only on text as people write it"
+            f"{cut:,} outputs end in a space and a full stop, like tokenised text; detokenise them before "
+            "you compare BLEU with published scores"
         )
     return warnings
 
 
 def unspaced(texts: Sequence[str]) -> bool:
-    """Returns True if most letters are of scripts without spaces between words (Chinese, Japanese, Thai, ...), unless
-    the texts were segmented into words.
+    """Returns True if most letters are of scripts without spaces between words, such as Chinese, Japanese and Thai.
+
+    Returns False if such texts were segmented into words.
 
     >>> unspaced(["我喜欢猫 和狗也很好"]), unspaced(["我 喜欢 猫 和 狗"]), unspaced(["I like cats"])
     (True, False, False)

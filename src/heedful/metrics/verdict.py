@@ -106,7 +106,11 @@ def verdict(
     rival, difference = (baseline, over_baseline) if over_baseline is not None else (guess, over_guess)
     if rival is None or difference is None:
         few = scored is None or len(scored) < 2
-        reason = "one validation example, and a text counts as one" if few else "nothing simple to compare it with"
+        reason = (
+            "there is only one validation example (a text counts as one)"
+            if few
+            else "there is no simple method to compare it with"
+        )
         return _with_text(start, f"cannot tell: {reason}")
     gain = _gain(difference, metric)
     kind: Kind = "better" if min(gain) > 0 else "below"
@@ -142,7 +146,7 @@ def improving(losses: Sequence[tuple[int, float]]) -> bool:
 
 
 def select_examples(scored: Scored, places: Places) -> Scored:
-    """Returns the scores of some of the examples."""
+    """Returns the scores of the examples at the indices ``places``."""
     if isinstance(scored, Sums):
         return Sums(scored.statistics[places], scored.formula)
     return _SelectedScores(scored, places)
@@ -161,21 +165,21 @@ class _SelectedScores:
     def joined(self, other: Any) -> Scored:
         if not isinstance(self.scored, Joins):
             raise ValueError(f"{type(self.scored).__name__} cannot be joined with another model's scores")
-        both = other if isinstance(other, _SelectedScores) else _SelectedScores(other, np.arange(len(other)))
-        together = np.concatenate([self.places, both.places + len(self.scored)])
-        return _SelectedScores(self.scored.joined(both.scored), together)
+        selected = other if isinstance(other, _SelectedScores) else _SelectedScores(other, np.arange(len(other)))
+        places = np.concatenate([self.places, selected.places + len(self.scored)])
+        return _SelectedScores(self.scored.joined(selected.scored), places)
 
 
 # ---------------------------------------------------------------------------------------------- constant predictions
 
 
 def constant_predictions(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> tuple[Kind, str] | None:
-    """Returns the kind and the sentence for predictions that are all the same where they should differ; else None.
+    """Returns the kind and the text of a verdict if all predictions are the same but the references differ; else None.
 
     >>> constant_predictions(["ham", "ham"], ["ham", "spam"], classes=True)
-    ('one class', "one class only: it says 'ham' of all 2 examples")
+    ('one class', "one class only: it predicts 'ham' for all 2 examples")
     >>> constant_predictions(["", ""], ["un", "deux"], classes=False)
-    ('writes nothing', 'writes nothing: its answer to all 2 examples is empty')
+    ('writes nothing', 'writes nothing: its output for all 2 examples is empty')
     """
     if len(outputs) < 2 or isinstance(outputs[0], float):
         return None
@@ -186,15 +190,15 @@ def constant_predictions(outputs: Sequence[Any], expected: Sequence[Any], classe
         if not any(part.strip() for part in references):
             return None
         if classes:
-            return "writes nothing", f"finds nothing: it gives no label to any of {len(outputs):,} examples"
-        return "writes nothing", f"writes nothing: its answer to {number} is empty"
+            return "writes nothing", f"predicts nothing: it gives no label to any of {len(outputs):,} examples"
+        return "writes nothing", f"writes nothing: its output for {number} is empty"
     if len(predicted) > 1 or len(references) < 2:
         return None
     (output,) = predicted
     short = output if len(output) <= 40 else output[:39] + "…"
     if classes:
-        return "one class", f"one class only: it says {short!r} of {number}"
-    return "writes nothing", f"the same answer to {number}: {short!r}"
+        return "one class", f"one class only: it predicts {short!r} for {number}"
+    return "writes nothing", f"the same output for {number}: {short!r}"
 
 
 def _parts(value: Any, classes: bool) -> list[str]:
@@ -213,7 +217,7 @@ def _parts(value: Any, classes: bool) -> list[str]:
 
 
 def _compared(scored: Scored | None, rival: Rival | None, metric: str) -> Difference | None:
-    """Returns the difference to the rival; None without a common metric or the same examples."""
+    """Returns the difference between rival and model; None if they have no common metric or different examples."""
     if scored is None or rival is None or len(scored) != len(rival.scored) or len(scored) < 2:
         return None
     if len(scored) > MOST:
@@ -255,7 +259,7 @@ def _with_text(verdict: Verdict, text: str) -> Verdict:
         rival = f" of {verdict.rival}" if verdict.kind == "chance" else ""
         values = f"{verdict.metric.replace('_', ' ')} {verdict.value:.4g} against {verdict.rival_value:.4g}{rival}"
         text += f": {values}, a difference of {low:+.3g} to {high:+.3g} at 95 % ({verdict.examples:,} examples"
-        text += f"{', give more' if verdict.kind == 'cannot tell' else ''})"
+        text += f"{'; give more' if verdict.kind == 'cannot tell' else ''})"
     if verdict.improving:
         text += "; it was still improving when the run ended"
     return replace(verdict, text=text)

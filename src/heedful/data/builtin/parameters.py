@@ -178,8 +178,8 @@ def _docstrings(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str]]:
 def described(name: str, text: str) -> Described | None:
     """Returns the descriptions of a function's parameters; None for fewer than two, or a text that is too long.
 
-    >>> function = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
-    >>> function.parameters
+    >>> add = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
+    >>> add.parameters
     {'x': Span(text='the first number', start=19), 'y': Span(text='the second number', start=59)}
     """
     for style in (_numpy, _google, _sphinx):
