@@ -34,10 +34,10 @@ def differences(
     The interval is that of the paired bootstrap (Koehn 2004, section 4): examples are drawn with replacement, the
     same for both models, and the difference is computed for each draw. The p-value is that of approximate randomisation
     (Noreen 1989; Riezler & Maxwell 2005). If the models were equally good, the predictions for an example could be
-    exchanged. So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a difference at
-    least as large, either way) / (1 + throws). The p-value decides which model is better, since it also holds for few
-    differing examples. The bootstrap finds differences too often there: if three predictions differ and B has all three
-    right, p is 1/4, but 95 % of the bootstrap's draws favour B.
+    exchanged. So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a
+    difference at least as large, either way) / (1 + throws). The p-value decides which model is better, since it also
+    holds for few differing examples. The bootstrap finds differences too often there: if three predictions differ and B
+    has all three right, p is 1/4, but 95 % of the bootstrap's draws favour B.
 
     Args:
         a, b: scores of the same examples.
