@@ -193,7 +193,7 @@ def test_what_is_cut_and_what_is_unknown(tmp_path: Path) -> None:
     names = found(result)
     assert names["read"][:2] == ("warning", 1)
     lengths = next(one for one in result.findings if one.name == "lengths")
-    assert "16 at most" in lengths.text
+    assert "maximum 16" in lengths.text
     odd = [(f"{'ab' * 60}{i} the", "good" if i % 2 else "bad") for i in range(60)]
     names = found(audited("text-classification", table(tmp_path, odd, "odd.tsv")))
     assert names["unknown"][0] == "warning"
@@ -518,7 +518,7 @@ def test_lengths_say_of_what_they_are(tmp_path: Path) -> None:
     rows = [(f"{a} {b}", f"{b} {b} {b} {a}", "5" if a < "d" else "1.5") for a in "abcdefg" for b in "vwxyz"]
     pairs = audited("feature-extraction", table(tmp_path, rows, header="text\ttext_pair\tscore"))
     (lengths,) = (one.text for one in pairs.findings if one.name == "lengths")
-    assert re.fullmatch(r"text 4 tokens in .* at most; text_pair 6 tokens in .* at most", lengths)
+    assert re.fullmatch(r"text median 4 tokens, .*; text_pair median 6 tokens, .*", lengths)
     assert any(re.fullmatch(r"  score +(5|1\.5)", line) for line in pairs.sample)
     sources = audited("translation", table(tmp_path, [row[:2] for row in rows], header="source\ttarget"))
     (lengths,) = (one.text for one in sources.findings if one.name == "lengths")

@@ -129,8 +129,8 @@ def test_reading_them_as_a_file() -> None:
         ("builtin:cldr-dates/en", r"'en' is not a pair of two different languages; write for example en-fr"),
         ("builtin:cldr-dates/en-en", r"'en-en' is not a pair of two different languages"),
         ("builtin:cldr-dates/en-qq", r"builtin:cldr-dates/en-qq: unknown language 'qq'; "),
-        ("builtin:cldr-dates/en-pt_BT", r"unknown language 'pt_BT', .*; did you mean 'pt_[A-Z]+'\?"),
-        ("builtin:cldr-dates/en-French", r"unknown language 'French', .*; give a code of CLDR"),
+        ("builtin:cldr-dates/en-pt_BT", r"unknown language 'pt_BT'; did you mean 'pt_[A-Z]+'\?"),
+        ("builtin:cldr-dates/en-French", r"unknown language 'French'; write a language code of CLDR"),
         ("builtin:cldr-dates/en-../x", r"unknown language '../x'"),
     ],
 )

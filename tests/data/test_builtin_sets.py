@@ -99,9 +99,13 @@ def test_an_argument_is_refused(name: str) -> None:
 def test_a_set_of_another_kind_is_refused() -> None:
     with pytest.raises(HeedfulError, match=r"no column 'text' in builtin:digits; it has image, label"):
         read("builtin:digits", COLUMNS["cldr-languages"])
-    with pytest.raises(HeedfulError, match=r"'image' of builtin:digits holds images and cannot be 'text'; give other"):
+    with pytest.raises(
+        HeedfulError, match=r"'image' of builtin:digits has images and cannot be used as 'text'; give other"
+    ):
         read("builtin:digits", COLUMNS["cldr-languages"], names=("image", "label"))
-    with pytest.raises(HeedfulError, match=r"'text' of builtin:stdlib holds text and cannot be 'image'; give other"):
+    with pytest.raises(
+        HeedfulError, match=r"'text' of builtin:stdlib has text and cannot be used as 'image'; give other"
+    ):
         read("builtin:stdlib", COLUMNS["digits"], names=("text", "module"))
     with pytest.raises(HeedfulError, match=r"'builtin:digits' has all columns and cannot be combined"):
         read(["builtin:digits", "a.txt"], {"text": "text", "label": "label"})

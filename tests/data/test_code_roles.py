@@ -140,7 +140,7 @@ def test_it_is_read_as_words_and_tags() -> None:
     assert [row.values for row in again] == [row.values for row in rows]
     with pytest.raises(HeedfulError, match="unknown argument 'x', in builtin:code-roles/x; write builtin:code-roles"):
         builtin.load("builtin:code-roles/x")
-    with pytest.raises(HeedfulError, match="'words' of builtin:code-roles holds words and cannot be 'text'"):
+    with pytest.raises(HeedfulError, match="'words' of builtin:code-roles has words and cannot be used as 'text'"):
         read("builtin:code-roles", ["text"], names=["words"])
 
 

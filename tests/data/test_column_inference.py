@@ -212,7 +212,7 @@ def test_a_folder_says_how_its_files_are_used(write: Write, tmp_path: Path) -> N
     (tmp_path / "docs" / "test").mkdir(parents=True)
     (tmp_path / "docs" / "test" / "a.txt").write_text("a text")
     with pytest.raises(
-        HeedfulError, match=r"no split 'train' in .*docs; it has test alone: .*evaluate MODEL --data .*docs --split t"
+        HeedfulError, match=r"no split 'train' in .*docs; it has test only: .*evaluate MODEL --data .*docs --split t"
     ):
         read(str(tmp_path / "docs"), {"text": "document"}, split="train")
 

@@ -171,8 +171,8 @@ def test_folders_without_a_training_part_are_whole(tmp_path: Path, names: list[s
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "only blank or unreadable texts (1), in {path}; give text files, a folder of them, or a table"),
     "blank": (" \n\n", "only blank or unreadable texts (1), in {path};"),
-    "binary": (b"text\n\0", "a NUL byte, so this is not text, in {path}:2;"),
-    "utf-16": (BOOK.encode("utf-16"), "UTF-16 text, in {path}:1;"),
+    "binary": (b"text\n\0", "the file has a NUL byte and is not text, in {path}:2;"),
+    "utf-16": (BOOK.encode("utf-16"), "the file is UTF-16, in {path}:1;"),
     "latin-1": ("one\ntwo é\n".encode("latin-1"), "invalid UTF-8 (byte 0xe9 at byte 5 of the line), in {path}:2;"),
 }
 

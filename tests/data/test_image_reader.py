@@ -440,4 +440,7 @@ def test_tables_of_paths(tmp_path: Path, name: str) -> None:
     assert rows[1].values["image"].name == f"{tmp_path}/b.png"
     (tmp_path / "b.png").unlink()
     line = rows[1].line
-    assert said(path) == f"no image {tmp_path}/b.png, in {path}:{line}; write paths relative to the table's folder"
+    assert (
+        said(path)
+        == f"there is no image {tmp_path}/b.png, in {path}:{line}; write paths relative to the table's folder"
+    )

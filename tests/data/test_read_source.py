@@ -33,7 +33,7 @@ def test_a_line_longer_than_any_example(name: str, write: Write, monkeypatch: py
     monkeypatch.setattr(raw_lines, "__defaults__", (1000,))
     path = write(name, "text\n" * (not name.endswith("jsonl")) + json.dumps({"text": "a" * 990}) + "\n")
     message = said(path, ["text"])
-    assert "a line of more than 1,000 bytes" in message
+    assert "the line has more than 1,000 bytes" in message
     assert name in message
     assert "split" in message
 
@@ -191,7 +191,7 @@ def test_a_name_that_two_columns_have(write: Write) -> None:
 
 def test_columns_too_many_without_a_header(write: Write) -> None:
     path = write("a.tsv", "one\tun\tuno\ntwo\tdeux\tdos\n")
-    told = f"3 columns without a header, but 2 are expected (source, target), in {path}:1; "
+    told = f"3 columns without a header, but 2 are needed (source, target), in {path}:1; "
     assert said(path).startswith(told)
     assert "--data.columns 1,2" in said(path)
     assert values(read(path, PAIR, names=("2", "3"))) == [("un", "uno"), ("deux", "dos")]
@@ -229,7 +229,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "empty parquet table": ("a.parquet", parquet({"source": [], "target": []}), "no rows in {path};"),
     "blank lines": ("a.tsv", "\n \n", "only blank rows (2) in {path};"),
     "header alone": ("a.csv", "source,target\n", "no rows in {path};"),
-    "binary": ("a.tsv", b"one\tun\n\x00\x01\tx\n", "a NUL byte, so this is not text, in {path}:2;"),
+    "binary": ("a.tsv", b"one\tun\n\x00\x01\tx\n", "the file has a NUL byte and is not text, in {path}:2;"),
     "an image": (
         "a.tsv",
         b"\x89PNG\r\n\x1a\n\0\0",
@@ -238,12 +238,12 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "a workbook": (
         "a.csv",
         b"PK\x03\x04\x14\0\n",
-        "{path} is a ZIP archive, as Word and Excel write them, and text is",
+        "{path} is a ZIP archive, as Word and Excel write them, but text is",
     ),
     "utf-16": (
         "a.tsv",
         tsv().encode("utf-16"),
-        "UTF-16 text, in {path}:1; convert it: iconv -f UTF-16 -t UTF-8 {path}",
+        "the file is UTF-16, in {path}:1; convert it: iconv -f UTF-16 -t UTF-8 {path}",
     ),
     "latin-1": (
         "a.tsv",
@@ -397,7 +397,9 @@ def test_prompts_are_named(write: Write) -> None:
         "prompt": "Why?",
         "completion": "So.",
     }
-    assert "names only 'prompt'; name both, prompt=... and completion=..." in said(path, columns, names=["prompt=a"])
+    assert "names only the column 'prompt'; name both, prompt=... and completion=..." in said(
+        path, columns, names=["prompt=a"]
+    )
     text = write("a.txt", "Why?\n")
     told = said(text, columns, names=["prompt=a", "completion=b"])
     assert told == f"{text} is not a table with prompt and completion; leave --data.columns out"

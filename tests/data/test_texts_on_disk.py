@@ -144,7 +144,7 @@ def test_tokens_are_made_once_for_a_table_as_it_is(tmp_path: Path, monkeypatch: 
         assert token_stream(tokenizer, rows, [7], [5])[0].tolist() == expected.tolist()
         assert token_stream(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() == expected.tolist()
     make(path, [text.replace("has", "had") for text in WORDS])
-    with pytest.raises(HeedfulError, match=rf"a.{kind} changed during the run .*; start again"):
+    with pytest.raises(HeedfulError, match=rf"a.{kind} changed during the run .*; start the run again"):
         token_stream(tokenizer, rows, [8], [5])
     assert token_stream(tokenizer, read_both(monkeypatch, path)[1], [7], [5])[0].tolist() != expected.tolist()
 

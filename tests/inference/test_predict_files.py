@@ -171,7 +171,7 @@ def test_images_by_folder_and_by_table(
     assert first["input"] == "images/a/1.png"
     Path("images/list.csv").write_text("image\na/1.png\nnone.png\n")
     _, err = run(capsys, model, "--in", "images/list.csv", status=2)
-    assert err.startswith("heedful: no image images/none.png, in images/list.csv:3; write paths")
+    assert err.startswith("heedful: there is no image images/none.png, in images/list.csv:3; write paths")
     Path("images/a/2.png").write_bytes(b"broken")
     _, err = run(capsys, model, "--in", "images", status=2)
     problem = "the file is not an image of a known format, in images/a/2.png"

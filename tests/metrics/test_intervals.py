@@ -133,7 +133,7 @@ def test_few_examples_and_examples_that_are_all_alike_are_told_of() -> None:
         "a single example has no interval (a text counts as one example); give more examples"
     ]
     (few,) = caveats(rate([1, 0] * 6), intervals(rate([1, 0] * 6)))
-    assert few == "the interval of 12 examples is too narrow; give 30 or more"
+    assert few == "the interval of 12 examples is too narrow; give 30 examples or more"
     assert caveats(rate([1, 0] * 50), intervals(rate([1, 0] * 50))) == []
     alike = intervals(rate([1] * 60))
     assert alike == {"accuracy": (100.0, 100.0)}

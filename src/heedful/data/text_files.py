@@ -142,7 +142,7 @@ def subfolders(folder: str) -> list[str]:
 
 def _unreadable(error: OSError) -> None:
     raise HeedfulError(
-        f"{error.filename} cannot be read ({error.strerror or error}); correct that, or give another folder"
+        f"{error.filename} cannot be read ({error.strerror or error}); correct that or give another folder"
     ) from error
 
 
