@@ -522,7 +522,7 @@ def test_lengths_say_of_what_they_are(tmp_path: Path) -> None:
     assert any(re.fullmatch(r"  score +(5|1\.5)", line) for line in pairs.sample)
     sources = audited("translation", table(tmp_path, [row[:2] for row in rows], header="source\ttarget"))
     (lengths,) = (one.text for one in sources.findings if one.name == "lengths")
-    assert re.match(r"source \d+ tokens .*; target \d+ tokens", lengths)
+    assert re.match(r"source median \d+ tokens, .*; target median \d+ tokens", lengths)
 
 
 def test_places_are_seen_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
