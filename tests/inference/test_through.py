@@ -380,7 +380,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
             b'{"source": "a"}\n{"source": 3}\n',
             r"'source' is 3, but text is expected, in x.jsonl:2; .*--columns",
         ),
-        ("x.jsonl", b'{"source": "a"}\n{"source": null}\n', r"'source' is null .*x.jsonl:2"),
+        ("x.jsonl", b'{"source": "a"}\n{"source": null}\n', r"'source' is null, .*x.jsonl:2"),
         (
             "x.jsonl",
             b'{"soruce": 7}\n',
@@ -395,7 +395,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
         ("x.jsonl", b'{"id": "\\ud800", "source": "a"}\n', r"'id' has half of a UTF-16 surrogate pair, in x.jsonl:1"),
         ("x.tsv", b"source\tb\na\n", r"1 column, but line 1 has 2, in x.tsv:2"),
         ("x.csv", b"id\n7\n", r"no column 'source' .*x.csv:1; .*--columns SOURCE"),
-        ("x.txt.gz", gzip.compress(b"a\nb\n", mtime=0)[:-6], r"x.txt.gz is cut off"),
+        ("x.txt.gz", gzip.compress(b"a\nb\n", mtime=0)[:-6], r"x.txt.gz is incomplete"),
         ("x.conll", b"a B\n", r"x.conll has one word in each line; give text"),  # to which no words are wanted
         ("x.json", b'{"data": []}', r"x.json is one JSON document; write one object in each line, and name it .jsonl"),
     ],
@@ -417,7 +417,7 @@ def test_files_that_are_none(echo: Echo) -> None:
     Path("x.txt").write_text("a\n")
     with pytest.raises(HeedfulError, match=r"x.txt is plain text and has no columns; leave --columns out"):
         quietly("x.txt", columns=["a"])
-    with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for the columns source; --columns"):
+    with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for the columns source; give --columns"):
         quietly("x.txt", columns=["a", "b"])
     with pytest.raises(HeedfulError, match=r"y.csv: predictions are not written as .csv; name it .jsonl"):
         quietly("x.txt", "y.csv")

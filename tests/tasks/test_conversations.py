@@ -129,12 +129,12 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"prompt": "a", "answer": "b"}',
-            r"'prompt' and no 'completion', in .*a\.jsonl:1; rename the other",
+            r"'prompt' but no 'completion', in .*a\.jsonl:1; rename the other",
         ),
         (
             "a.csv",
             "\ncompletion,n\na,1\n",
-            r"'completion' and no 'prompt', in .*a\.csv:3; .*--data\.columns completion$",
+            r"'completion' but no 'prompt', in .*a\.csv:3; .*--data\.columns completion$",
         ),
         ("a.tsv", "prompt\tcompletion\nà\tb\n".encode("latin-1"), r"a\.tsv:2"),
     ],
