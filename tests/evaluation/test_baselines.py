@@ -172,7 +172,9 @@ def test_what_was_held_back_stays_out(labels: Path, tmp_path: Path) -> None:
 def test_training_files_that_are_gone(labels: Path, tmp_path: Path) -> None:
     folder = folder_of("text-classification", [labels], tmp_path / "run")
     moved = labels.rename(tmp_path / "moved.tsv")
-    with pytest.raises(HeedfulError, match=r"was trained on .*labels.tsv, which is not here .*: --baseline-train FILE"):
+    with pytest.raises(
+        HeedfulError, match=r"was trained on .*labels.tsv, which cannot be found; .*: --baseline-train FILE"
+    ):
         evaluate(str(folder), [str(moved)], baseline=True, say=lambda line: None)
     result = evaluate(str(folder), [str(moved)], baseline_train=[str(moved)], say=lambda line: None)
     assert result["baseline"]["metrics"]["accuracy"] == 100.0

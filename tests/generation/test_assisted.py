@@ -197,9 +197,12 @@ def test_what_does_not_fit_is_one_line(pairs, prompts):
     small = heedful.create(presets.gpt2(16, 1, 2, 40, 12), seed=0).double()
     wrong = heedful.create("gpt-micro", seed=0)
     cases = [
-        ({"assistant_model": wrong}, "the assistant has 65 tokens, the model 40; give one with the same"),
+        (
+            {"assistant_model": wrong},
+            "the assistant's vocabulary has 65 tokens, the model's 40; give an assistant with the same",
+        ),
         ({"assistant_model": marian}, "the assistant is of kind 'encoder-decoder', the model of kind 'decoder'"),
-        ({"assistant_model": small}, "the assistant has 12 learned positions, and 36 may be needed"),
+        ({"assistant_model": small}, "the assistant has 12 learned positions, but 36 may be needed"),
         ({"assistant_model": "gpt2"}, "assistant_model is 'gpt2'; give a model that generates"),
         ({"assistant_model": small, "num_beams": 2}, "assistant_model=<Decoder> has no effect on beam decoding"),
         ({"assistant_model": small, "prompt_lookup_num_tokens": 2}, "both propose tokens; give one"),
@@ -218,7 +221,7 @@ def test_it_cannot_be_recorded(pairs, prompts):
     other = assistant(pairs, "gpt2", "near")
     for watched, options in ((model, {"assistant_model": other}), (other, {"assistant_model": other}),
                              (model, {"prompt_lookup_num_tokens": 2})):  # fmt: skip
-        with heedful.record(watched), pytest.raises(HeedfulError, match="read at once cannot be recorded"):
+        with heedful.record(watched), pytest.raises(HeedfulError, match="several tokens are computed in one forward"):
             decode(model, ids, mask, max_new_tokens=3, **options)
     with heedful.record(model) as seen:
         decode(model, ids, mask, max_new_tokens=3)

@@ -171,7 +171,7 @@ def test_words_that_cannot_be(pairs, prompts):
             {"force_words_ids": [[7, 8, 9]], "max_new_tokens": 2},
             "prompt 0: no text of 2 tokens with all force_words_ids",
         ),
-        ({"force_words_ids": [[70]]}, "force_words_ids has 70, but the model has 40 tokens"),
+        ({"force_words_ids": [[70]]}, "force_words_ids has id 70, but the model has 40 tokens"),
         ({"force_words_ids": [[7, 5]]}, "force_words_ids has the end token 5"),
         ({"force_words_ids": [[7]], "suppress_tokens": [7], "max_new_tokens": 4}, "with all force_words_ids was found"),
     ):

@@ -117,7 +117,7 @@ def test_a_token_is_there_before_the_next_is_made(prompts):
 
 def test_a_search_cannot_be_streamed():
     model = heedful.create("gpt-micro", seed=0)
-    with pytest.raises(HeedfulError, match="num_beams=3: a search knows no token before its end"):
+    with pytest.raises(HeedfulError, match="num_beams=3: a beam search cannot stream"):
         stream(model, torch.tensor([[1]]), num_beams=3)
     with pytest.raises(HeedfulError, match="num_beams=4"):
         stream(model, torch.tensor([[1]]), defaults={"num_beams": 4})

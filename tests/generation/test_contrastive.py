@@ -130,5 +130,5 @@ def test_what_makes_no_sense_is_one_line(call, words):
 
 
 def test_no_part_of_a_text_is_forgotten(pairs, prompts):
-    with pytest.raises(HeedfulError, match=r"context=8 is for a decoder .* not for contrastive search"):
+    with pytest.raises(HeedfulError, match=r"context=8 works only for a decoder.* not for contrastive search"):
         decode(pairs["gpt2"](0).ours, *prompts([5]), penalty_alpha=0.6, top_k=4, context=8)

@@ -64,7 +64,7 @@ def test_the_call_goes_over_the_folder():
         ({"seed": 1}, "seed=1 has no effect on greedy decoding"),
         ({"seed": 3, "num_beams": 2}, "seed=3 has no effect on beam decoding"),
         ({"num_return_sequences": 2}, "num_return_sequences=2 has no effect on greedy decoding"),
-        ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3, but num_beams=2"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3 is more than num_beams=2"),
         ({"max_length": 5, "max_new_tokens": 4}, "max_length and max_new_tokens"),
         ({"temperature": 0}, "temperature is 0; give above 0"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
@@ -144,7 +144,7 @@ def test_every_default_of_transformers_is_understood():
     ],
 )
 def test_what_a_folder_asks_for_and_we_do_not_speak_is_refused_by_name(key, value):
-    with pytest.raises(HeedfulError, match=f"generation config says {key}=.*; it is not supported") as caught:
+    with pytest.raises(HeedfulError, match=f"generation config sets {key}=.*; it is not supported") as caught:
         resolve({}, {key: value})
     assert "\n" not in str(caught.value)
 
@@ -174,7 +174,7 @@ def test_of_two_lengths_the_call_s_counts_then_the_new_tokens():
     assert resolve({"min_new_tokens": 2}, {"min_length": 5}).min_length == 0
     with pytest.raises(HeedfulError, match="min_length and min_new_tokens both"):
         resolve({"min_length": 5, "min_new_tokens": 2})
-    with pytest.raises(HeedfulError, match="min_length=5, but max_length=4; raise it"):
+    with pytest.raises(HeedfulError, match="min_length=5 is more than max_length=4; raise max_length"):
         resolve({"min_length": 5, "max_length": 4})
     assert resolve({"max_length": 4}, {"min_length": 5}).min_length == 5  # a folder's; no end token at all, then
 
@@ -217,6 +217,6 @@ def test_a_vocabulary_of_which_nothing_is_left(name):
     model = heedful.create("gpt-micro", seed=0)
     size = model.config.embedding.vocab_size
     every = [[number] for number in range(size)] if name == "bad_words_ids" else list(range(size))
-    with pytest.raises(HeedfulError, match=f"{name} leaves none of the {size} tokens"):
+    with pytest.raises(HeedfulError, match=f"{name} forbids all {size} tokens"):
         generate(model, torch.tensor([[1, 2]]), max_new_tokens=2, **{name: every})
     assert generate(model, torch.tensor([[1, 2]]), max_new_tokens=2, **{name: every[1:]})[0, 2] == 0

@@ -72,7 +72,7 @@ def test_a_context_longer_than_learned_positions_is_refused(prompts):
     model = heedful.create("gpt-micro", seed=0)
     with pytest.raises(HeedfulError, match=r"prompt 1 has 65 tokens .* 64 learned positions"):
         generate(model, *prompts([3, 65]))
-    with pytest.raises(HeedfulError, match="prompt 0 has 60 tokens and is to get 6"):
+    with pytest.raises(HeedfulError, match="prompt 0 has 60 tokens and needs 6"):
         generate(model, *prompts([60, 3]), max_new_tokens=6)
     assert generate(model, *prompts([60, 3]), max_new_tokens=5).shape == (2, 65)
 

@@ -217,7 +217,7 @@ def test_each_prompt_may_have_its_own_seed(pairs, prompts, plain, family):
     turned = made(ids[order], mask[order], [seeds[i] for i in order])
     assert turned == [together[2 * i + copy] for i in order for copy in range(2)]
     assert made(ids, mask, [5] * 5) == made(ids, mask, 5)  # and of one prompt given twice the second draws anew
-    with pytest.raises(HeedfulError, match="seed has 2 numbers, but there are 5 prompts; give one for each"):
+    with pytest.raises(HeedfulError, match="seed has 2 numbers, but there are 5 prompts; give one seed for each"):
         made(ids, mask, [1, 2])
 
 

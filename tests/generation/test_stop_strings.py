@@ -286,12 +286,12 @@ def test_as_transformers_on_published_weights(strings, options):
 
 def test_without_a_tokenizer_it_is_one_line():
     model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2, 3]])
-    with pytest.raises(HeedfulError, match=r"stop_strings=\['x'\] need the text .*tokenizer=") as caught:
+    with pytest.raises(HeedfulError, match=r"stop_strings=\['x'\] need a tokenizer.*tokenizer=") as caught:
         generate(model, ids, stop_strings="x")
     assert "\n" not in str(caught.value)
-    with pytest.raises(HeedfulError, match=r"stop_strings=\['\\n'\] need the text"):
+    with pytest.raises(HeedfulError, match=r"stop_strings=\['\\n'\] need a tokenizer"):
         generate(model, ids, defaults={"stop_strings": ["\n"]})
-    with pytest.raises(HeedfulError, match="need the text"):
+    with pytest.raises(HeedfulError, match="need a tokenizer"):
         list(stream(model, ids, stop_strings=["x"]))
     free = generate(model, ids, max_new_tokens=4)
     assert torch.equal(generate(model, ids, defaults={"stop_strings": ["\n"]}, stop_strings=[], max_new_tokens=4), free)

@@ -48,7 +48,9 @@ def test_blocks_draw_as_one_call_would(task: str, seed: Any, monkeypatch: pytest
 @pytest.mark.parametrize("count", [49, 51])
 def test_a_seed_too_few_or_too_many(small: None, count: int) -> None:
     pipe = Pipeline(*made("translation"))
-    with pytest.raises(HeedfulError, match=rf"seed has {count} numbers, but there are .* prompts; give one for each"):
+    with pytest.raises(
+        HeedfulError, match=rf"seed has {count} numbers, but there are .* prompts; give one seed for each"
+    ):
         list(pipe(iter(TEXTS), seed=[1] * count, **DRAWN))
     with pytest.raises(HeedfulError, match=rf"seed has {count} numbers"):
         pipe(TEXTS, seed=[1] * count, **DRAWN)

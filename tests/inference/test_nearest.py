@@ -117,16 +117,18 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     (made / "texts.jsonl").write_text(texts.partition("\n")[2])
     refused(rf"holds {len(TEXTS) - 1} texts and vectors of shape \({len(TEXTS)}, 32\), not {len(TEXTS)} of both; make")
     (made / "texts.jsonl").write_text(texts.replace('{"text"', '{"text', 1))
-    refused(r"broken JSON in .*texts\.jsonl:1: .*; make the index anew")
+    refused(r"broken JSON in .*texts\.jsonl:1: .*; create the index again")
     (made / "texts.jsonl").write_text(texts)
     (made / "vectors.npy").write_bytes(vectors[:200])
-    refused(r"cannot read .*vectors\.npy \(.*\); make the index anew")
+    refused(r"cannot read .*vectors\.npy \(.*\); create the index again")
     np.save(made / "vectors.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    refused(r"cannot read .*vectors\.npy \(.*\); make the index anew")  # which is never unpickled
+    refused(r"cannot read .*vectors\.npy \(.*\); create the index again")  # which is never unpickled
     np.save(made / "vectors.npy", -index.vectors)
-    refused("was made by another model than the one in .*, or that model was trained since; make the index anew")
+    refused(
+        "was created with another model than the one in .*, or that model was trained since; create the index again"
+    )
     np.save(made / "vectors.npy", index.vectors[:, :8])
-    refused("was made by another model")
+    refused("was created with another model")
     (made / "index.json").write_text(json.dumps({"format": 9}))
     refused("has a format that this version does not know")
 
@@ -135,9 +137,9 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     ("asked", "said"),
     [
         (lambda index: index.nearest("a", 0), "k is 0; give 1 or more"),
-        (lambda index: index.nearest(["a", " "]), "query 2 of 2 is blank or no text; leave it out"),
-        (lambda index: index.nearest([3]), "query 1 of 1 is blank or no text"),
-        (lambda index: index.add(["a", "", "b"]), "text 2 of 3 is blank or no text; leave it out"),
+        (lambda index: index.nearest(["a", " "]), "query 2 of 2 is blank or not a string; leave it out"),
+        (lambda index: index.nearest([3]), "query 1 of 1 is blank or not a string"),
+        (lambda index: index.add(["a", "", "b"]), "text 2 of 3 is blank or not a string; leave it out"),
     ],
 )
 def test_wrong_questions_are_one_line(pipe: Pipeline, asked: Any, said: str) -> None:
@@ -163,7 +165,9 @@ def test_the_engine(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HeedfulError, match="unknown engine 'fais'; did you mean 'faiss'"):
         Index(pipe, "fais")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(HeedfulError, match=r"'faiss' is not installed; pip install 'heedful\[faiss\]', or take numpy"):
+    with pytest.raises(
+        HeedfulError, match=r"'faiss' is not installed; pip install 'heedful\[faiss\]', or use engine='numpy'"
+    ):
         Index(pipe, "faiss")
 
 
@@ -182,6 +186,6 @@ def test_another_task_has_no_vectors() -> None:
     class Other:
         task = type("Translation", (), {"name": "translation"})()
 
-    with pytest.raises(HeedfulError, match="an index needs vectors of texts, and this model is for translation; use"):
+    with pytest.raises(HeedfulError, match="an index needs text vectors, but this model is for translation; use"):
         Index(Other())  # type: ignore[arg-type]
     assert Near("a", 0.5, "", 1).text == "a"

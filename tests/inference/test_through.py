@@ -371,7 +371,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"", "there is no input in the file"),
+        ("x.txt", b"", "the file contains no inputs"),
         ("x.txt", b"one\ntw\xe7\n", r"invalid UTF-8 .*x.txt:2; convert"),
         ("x.txt", b"one\n\0\n", r"NUL byte.*x.txt:2"),
         ("x.jsonl", b'{"source": "a"}\n{"source"\n', r"broken JSON .*x.jsonl:2; write"),
@@ -419,7 +419,7 @@ def test_files_that_are_none(echo: Echo) -> None:
         quietly("x.txt", columns=["a"])
     with pytest.raises(HeedfulError, match=r"2 names \(a,b\) for the columns source; give --columns"):
         quietly("x.txt", columns=["a", "b"])
-    with pytest.raises(HeedfulError, match=r"y.csv: predictions are not written as .csv; name it .jsonl"):
+    with pytest.raises(HeedfulError, match=r"y.csv: predictions cannot be written as .csv; name the file .jsonl"):
         quietly("x.txt", "y.csv")
     with pytest.raises(HeedfulError, match=r"option nothing has no effect for translation"):
         quietly("x.txt", options={"nothing": 1})

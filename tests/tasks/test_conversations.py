@@ -170,7 +170,7 @@ def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
         assert batch["ids"][i, : len(ids) - 1].tolist() == ids[:-1]
         assert batch["labels"][i].tolist() == labels + [-100] * (batch["labels"].size(1) - len(labels))
     assert task.count(batch) == sum(len(ids) for ids in task.tokenizer.encode(["moo moo", "Moo."])) + 2
-    assert encoded.note == f"{task.count(batch)} tokens of answers learned, prompts are read"
+    assert encoded.note == f"{task.count(batch)} tokens of answers are learned, those of prompts are not"
     assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
 
 
@@ -229,7 +229,7 @@ def test_what_is_too_long_is_left_out_and_never_split() -> None:
     with pytest.raises(HeedfulError, match=r"every example is longer than 64 tokens, in .+; raise --data\.max-length"):
         task.encode(pairs(long), 64)
     odd = Rows([*pairs(("a", "b")), Row({"text": "a document"}, "b.txt", 1)])
-    with pytest.raises(HeedfulError, match=r"documents and instructions in one set, in b\.txt:1"):
+    with pytest.raises(HeedfulError, match=r"b\.txt:1: documents and instructions are mixed"):
         task.encode(odd, 64)
 
 

@@ -104,7 +104,7 @@ def test_windows_show_every_token_once_with_what_stands_around(kind: str) -> Non
     assert all((row[0], row[-1]) == (task.tokenizer.start, task.tokenizer.end) for row in shown)
     assert [len(row) for row in shown[:-1]] == [LENGTH] * (len(shown) - 1)
     assert [token for row in shown for token in row[1:-1]] == stream[:-1]
-    assert encoded.note == f"{len(stream):,} tokens in windows of 14, 2 special ones around each"
+    assert encoded.note == f"{len(stream):,} tokens in windows of 14, 2 special tokens around each"
     assert task.lengths(encoded.examples).tolist() == [[LENGTH]] * len(shown)
     assert encoded.rows == rows(*texts)
 
@@ -149,14 +149,14 @@ def test_training_hides_other_tokens_each_time_as_the_settings_say() -> None:
 def test_a_shorter_text_and_one_of_nothing() -> None:
     task, model = made("wordpiece")
     encoded = task.encode(rows("The cow"), LENGTH)
-    assert encoded.note == "3 tokens in windows of 2, 2 special ones around each"
+    assert encoded.note == "3 tokens in windows of 2, 2 special tokens around each"
     assert task.collate(encoded.examples, np.random.default_rng(0))["ids"].shape == (1, 4)
     assert task.measure(model, encoded.examples, encoded.rows).details["tokens"] == 2
-    with pytest.raises(HeedfulError, match=r"no token that can be masked, in 0\.txt:1: nothing to learn from"):
+    with pytest.raises(HeedfulError, match=r"no token can be masked, in 0\.txt:1, so there is nothing to learn from"):
         task.encode(rows("日"), LENGTH)
-    with pytest.raises(HeedfulError, match=r"the model reads 16 tokens, not 17; lower --data\.max-length"):
+    with pytest.raises(HeedfulError, match=r"--data\.max-length 17 is more than the 16 tokens"):
         task.encode(rows(BOOK), 17)
-    with pytest.raises(HeedfulError, match=r"2 tokens cannot hold a text and the 2 special ones around it"):
+    with pytest.raises(HeedfulError, match=r"max-length 2 has no room for text beside 2 special tokens"):
         task.encode(rows(BOOK), 2)
     assert task.encode(rows("The 日 cow 日"), LENGTH).note.endswith(
         "; 2 of them unknown to the vocabulary, never masked"
@@ -256,7 +256,7 @@ def test_of_a_long_text_a_fixed_sample_is_hidden_in_turn() -> None:
     assert few.metrics["loss"] == whole.metrics["loss"]
     assert few.metrics["pseudo_perplexity"] == pytest.approx(whole.metrics["pseudo_perplexity"], rel=0.5)
     with pytest.raises(
-        HeedfulError, match="top_k has no effect: tokens are scored, nothing is filled in; leave it out"
+        HeedfulError, match="top_k has no effect: evaluation scores tokens and fills in no text; leave it out"
     ):
         task.measure(model, encoded.examples, encoded.rows, top_k=3)
 
@@ -356,7 +356,7 @@ def test_around_each_mask_of_a_long_text_is_read(caplog: pytest.LogCaptureFixtur
     assert answer.score == pytest.approx(math.prod(scores), rel=1e-3)
     assert line.replace("<mask>", "and") * 3 in answer.output
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "1 of 2 inputs longer than the 16 tokens that the model takes; the tokens around each mask were read"
+        "1 of 2 inputs longer than the 16 tokens that the model takes; only the tokens around each mask were read"
     ]
 
 
@@ -555,7 +555,7 @@ def test_a_decoder_is_refused_before_a_head_is_drawn(tmp_path: Path, caplog: pyt
     model = heedful.create("gpt-micro", seed=0)
     save(model, tmp_path)
     tokenizer.save(tmp_path)
-    with pytest.raises(HeedfulError, match=r"fill-mask needs an encoder; the model in .* is of kind 'decoder'$"):
+    with pytest.raises(HeedfulError, match=r"fill-mask needs an encoder; the model in .* is of kind 'decoder'; choose"):
         FillMask.for_fine_tuning(tmp_path, rows(BOOK), settings())
     assert caplog.messages == []
 

@@ -155,7 +155,7 @@ def test_one_label_alone_and_several_at_once() -> None:
     with pytest.raises(HeedfulError, match=r"images.npz: only the label 'bag' in 12 rows"):
         ImageClassification.prepare(rows(labels=["bag"]), settings())
     several = Rows([Row({"image": None, "label": ("a", "b")}, "f.jsonl", 3)])
-    with pytest.raises(HeedfulError, match=r"2 labels of one image in f.jsonl:3"):
+    with pytest.raises(HeedfulError, match=r"f.jsonl:3: the image has 2 labels"):
         ImageClassification.prepare(several, settings())
 
 

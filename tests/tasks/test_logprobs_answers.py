@@ -75,7 +75,7 @@ def test_beams_that_draw_are_refused_and_streams_tell_none() -> None:
     pipe = Pipeline(*made("text-generation"))
     with pytest.raises(HeedfulError, match=r"num_beams=2 searches, but do_sample samples"):
         pipe("the", logprobs=True, num_beams=2, do_sample=True)
-    with pytest.raises(HeedfulError, match=r"logprobs come with a whole output only; call the pipeline"):
+    with pytest.raises(HeedfulError, match=r"stream cannot return logprobs; call the pipeline"):
         pipe.stream("the", logprobs=True)
 
 

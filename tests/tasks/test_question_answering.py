@@ -156,7 +156,7 @@ def test_what_is_cut_or_lost_is_said() -> None:
     found = question_windows(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
     assert found.note == (
         "1 question on texts read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
-        "1 answer in no window as a whole, so learned as no answer"
+        "1 answer complete in no window, so learned as no answer"
     )
     assert found.unread == [0, 1]  # the one cut, the other without its answer
     assert all(len(window.question) + window.last - window.first + 3 <= 23 for window in found.windows)
@@ -164,9 +164,9 @@ def test_what_is_cut_or_lost_is_said() -> None:
     data = Rows([*SETS["all"][:2], row("Where is Eve now ? " * 9, "Eve is in Lima now .", "Lima")])
     told = task.encode(data, 40)
     assert (told.lost, told.unread) == (1, [data[2]])
-    with pytest.raises(HeedfulError, match=r"max-length 6 has no room for a question and a text; give 7$"):
+    with pytest.raises(HeedfulError, match=r"max-length 6 has no room for a question and a text; give 7 or more$"):
         question_windows(tokenizer, [], [], 6)
-    with pytest.raises(HeedfulError, match=r"windows of 23 tokens cannot share 12 \(stride\); give 11 or less$"):
+    with pytest.raises(HeedfulError, match=r"stride 12 is too large for windows of 23 tokens; give 11 or less$"):
         question_windows(tokenizer, [], [], 23, 12)
 
 
@@ -537,9 +537,9 @@ def test_a_long_context_is_read_to_its_end() -> None:
     other = task.measure(model, examples, data, stride=24)
     assert other.metrics["loss"] != approx(task.measure(model, examples, data).metrics["loss"], dtype=torch.float64)
     assert other.outputs[0] == task.predict(model, [("Where is Eve now ?", LONG)], stride=24)[0].output
-    with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
+    with pytest.raises(HeedfulError, match=r"stride 25 is too large for windows of \d+ tokens; give 24 or less$"):
         task.predict(model, [], stride=25)  # before any input is read
-    with pytest.raises(HeedfulError, match=r"cannot share 25 \(stride\); give 24 or less$"):
+    with pytest.raises(HeedfulError, match=r"stride 25 is too large for windows of \d+ tokens; give 24 or less$"):
         task.predict(model, [("Where ?", LONG)], stride=25)
 
 
@@ -590,7 +590,7 @@ def test_a_question_that_is_too_long_is_cut_and_a_warning_says_so(caplog: pytest
     with caplog.at_level(logging.WARNING):
         (answer,) = task.predict(model, [(LONG + " ?", "Ann is in Rome .")])
     assert answer.output["answer"]
-    assert caplog.messages == ["1 of 1 question cut to half of the 64 tokens of a window"]
+    assert caplog.messages == ["1 of 1 question cut to 30 tokens (half of a window of 64, without its special tokens)"]
 
 
 def test_no_answer_is_blank_nor_begins_so() -> None:
@@ -686,7 +686,7 @@ def test_a_model_that_is_no_encoder_is_refused_before_it_is_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(heedful.create("transformer-tiny"), tmp_path)
-    with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'$"):
+    with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'; choose"):
         QuestionAnswering.for_fine_tuning(tmp_path, SETS["all"], settings())
     assert not caplog.messages  # nothing of a new head
 
@@ -708,7 +708,7 @@ def test_models_that_cannot_point(tmp_path: Path) -> None:
     task, _ = made(SETS["all"])
     for other, message in [
         (heedful.create("gpt-micro"), "needs an encoder; this model is of kind 'decoder'"),
-        (heedful.create(task.config(settings()), head="none"), "head is of kind 'no-head'; teach an encoder"),
+        (heedful.create(task.config(settings()), head="none"), "head is of kind 'no-head'; train one"),
         (heedful.create("vit-micro"), "this model is of kind 'vision'"),
     ]:
         with pytest.raises(HeedfulError, match=message):

@@ -147,15 +147,15 @@ def test_few_tokens_and_too_many() -> None:
         encoded = task.encode(rows(text), LENGTH)
         assert len(task.collate(encoded.examples, np.random.default_rng(0))["labels"]) == 1
         assert math.isnan(task.measure(model, encoded.examples, encoded.rows).metrics["loss"]) == (text == "o")
-    with pytest.raises(HeedfulError, match="1 token cannot hold a text and the 1 special one around it; raise"):
+    with pytest.raises(HeedfulError, match="max-length 1 has no room for text beside 1 special token; raise"):
         task.encode(rows(BOOK), 1)
     task.before_training(model, settings(masking=MaskingSettings(probability=0.5, span_length=1)))
     with pytest.raises(
-        HeedfulError, match=r"200 of 401 tokens in 200 spans, but the tokenizer has 100 sentinels.*lower"
+        HeedfulError, match=r"masking makes 200 spans in 401 tokens, but the tokenizer has 100 sentinels.*lower"
     ):
         task.encode(rows(BOOK), 401)
     bart = SpanCorruption(task.source, task.source, positions=20)
-    with pytest.raises(HeedfulError, match=r"the model reads 20 tokens, not 21; lower --data\.max-length"):
+    with pytest.raises(HeedfulError, match=r"--data\.max-length 21 is more than the 20 tokens"):
         bart.encode(rows(BOOK), 21)
     bart.before_training(model, settings(masking=MaskingSettings(probability=0.9, span_length=3)))
     with pytest.raises(
@@ -234,7 +234,7 @@ def test_the_figures_by_hand() -> None:
         )
     again = task.measure(model, encoded.examples, encoded.rows, batch_tokens=20)
     assert again.metrics == approx(measured.metrics, "gradient")
-    with pytest.raises(HeedfulError, match="num_beams has no effect: tokens are scored, nothing is filled in"):
+    with pytest.raises(HeedfulError, match="num_beams has no effect: evaluation scores tokens and fills in no text"):
         task.measure(model, encoded.examples, encoded.rows, num_beams=2)
 
 
@@ -320,7 +320,7 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
     assert answer.fills == [task.source.decode([near[2 : near.index(task.sentinels[1])]])[0].strip()]
     assert answer.output.startswith(f"{line * 3}The")
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "1 of 1 input longer than the 15 tokens that the model takes; the tokens around the spans were read"
+        "1 of 1 input longer than the 15 tokens that the model takes; only those around the spans were read"
     ]
     with pytest.raises(
         HeedfulError, match=r"^the input has spans \d+ tokens apart, but the model takes 15; fill fewer"
@@ -335,7 +335,9 @@ def test_what_cannot_be_asked() -> None:
     with pytest.raises(HeedfulError, match="a text or a list of texts; got int"):
         task.predict(model, [3])
     many = " ".join(f"<extra_id_{i}>" for i in range(100))
-    with pytest.raises(HeedfulError, match="100 spans in a text, but the tokenizer has sentinels for 99; give fewer"):
+    with pytest.raises(
+        HeedfulError, match="a text has 100 spans to fill, but the tokenizer has sentinels for 99; give fewer"
+    ):
         task.predict(model, [many])
     assert task.trial_inputs(["The cow says moo"]) == ["The cow says <extra_id_0>"]
 

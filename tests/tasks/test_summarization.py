@@ -100,7 +100,7 @@ def test_a_summary_that_is_too_long_is_left_out_and_said() -> None:
 def test_no_room_beside_the_prefix_is_said() -> None:
     task, _ = made(prefix="summarize: ")
     with pytest.raises(
-        HeedfulError, match=r"^3 tokens have no room for text \(--data\.max-length\); give \d+ or more$"
+        HeedfulError, match=r"^3 tokens leave no room for text \(--data\.max-length\); give \d+ or more$"
     ):
         task.encode(ROWS, 3)
 

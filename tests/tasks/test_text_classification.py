@@ -189,7 +189,7 @@ def test_labels_that_cannot_be(data: Rows, message: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (rows(("a", "x"), ("b", "x")), r"^set\.tsv: only the label 'x' in 2 rows; there must be two or more$"),
+        (rows(("a", "x"), ("b", "x")), r"^set\.tsv: only the label 'x' in 2 rows; training needs two or more labels$"),
         (rows(("a", ()), ("b", ())), r"^set\.tsv: no label in 2 rows"),
     ],
 )
@@ -225,7 +225,7 @@ def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: s
     (tmp_path / "a.txt").write_text("".join(f"text {i}\n" for i in range(20)))
     (tmp_path / "a.labels").write_text("".join(label.format(i) + "\n" for i in range(20)))
     plain = read([tmp_path / "a.txt", tmp_path / "a.labels"], TextClassification.columns)
-    with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to split some off; give valid"):
+    with pytest.raises(HeedfulError, match=r"a\.txt: every label has too few examples to hold any out for validation"):
         TextClassification.split_rows(plain, 0.2, 0)
 
 

@@ -176,7 +176,7 @@ def test_a_model_without_a_classifier_is_refused(shared_data: Any, tmp_path: Pat
     published("GPT2", tmp_path / "gpt2", "LMHeadModel")
     for folder, kind in ((shared_data("weights/minilm-l6"), "no-head"), (tmp_path / "gpt2", "language-model")):
         with pytest.raises(
-            HeedfulError, match=rf"has none \(its head is of kind '{kind}'\); teach it one: heedful train t"
+            HeedfulError, match=rf"has none \(its head is of kind '{kind}'\); train one: heedful train t"
         ) as e:
             heedful.pipeline("text-classification", folder)
         assert "\n" not in str(e.value)

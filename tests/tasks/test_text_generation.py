@@ -132,7 +132,7 @@ def test_a_text_shorter_than_the_context_and_one_too_short() -> None:
         task.encode(rows(), CONTEXT)
     with pytest.raises(HeedfulError, match="no text to train a tokenizer on"):
         TextGeneration.prepare(rows("\n \n"), settings())
-    with pytest.raises(HeedfulError, match=r"the model reads 16 tokens, not 17; lower --data\.max-length"):
+    with pytest.raises(HeedfulError, match=r"--data\.max-length 17 is more than the 16 tokens"):
         task.encode(rows(BOOK), 17)
 
 

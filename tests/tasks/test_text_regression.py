@@ -112,7 +112,7 @@ def test_asked_for_numbers_must_be_numbers(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "a.csv").write_text("text,label\na b,1\nb c,good\nc d,3\n")
     asked = ["train", "text-classification", "--train", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out")]
     assert main([*asked, "--data.label-kind", "number"]) == 2
-    assert "a.csv:3: the label 'good' is no number; " in capsys.readouterr().err
+    assert "a.csv:3: the label 'good' is not a number; " in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("text,label\na b,1.5\nb c,2.5\nc d,3.5\n")
     assert main([*asked, "--training.label-smoothing", "0.1"]) == 2
     assert "--training.label-smoothing has no effect on labels that are numbers" in capsys.readouterr().err

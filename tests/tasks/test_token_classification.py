@@ -176,7 +176,7 @@ def test_no_label_is_lost_with_a_long_sentence(stride: int | None) -> None:
     assert sum(one["support"] for one in other.details["by_class"]) == gold
     assert other.metrics["loss"] != measured.metrics["loss"]
     assert task.encode(long, 12).note.endswith("windows of 12 tokens (--data.max-length), each word counted once")
-    with pytest.raises(HeedfulError, match=r"windows of 14 tokens cannot share 14 \(stride\); give 13 or less"):
+    with pytest.raises(HeedfulError, match=r"stride 14 is too large for windows of 14 tokens; give 13 or less"):
         task.predict(model, [], stride=14)  # before any input is read
     with pytest.raises(HeedfulError, match=r"max-length 2 has no room for a word; give 3 or more"):
         task.encode(long, 2)
@@ -223,10 +223,10 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([("a b", "O O")], r"^set\.conll: only the tag 'O' in 1 sentence; there must be two"),
+        ([("a b", "O O")], r"^set\.conll: only the tag 'O' in 1 sentence; training needs two"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
-            r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I- as others have; did you mean '[BI]-PER'\?$",
+            r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I- as other tags have; did you mean '[BI]-PER'\?$",
         ),
         (
             [("Wort a b", "Etikett O B-PER"), ("c d", "I-PER O")],
@@ -404,7 +404,7 @@ def test_models_that_cannot_tell_words_apart() -> None:
         (heedful.create("gpt-micro"), "needs an encoder; this model is of kind 'decoder'"),
         (
             heedful.create(task.config(settings()), head="none"),
-            r"its head is of kind 'no-head'\); teach it one: heedful",
+            r"its head is of kind 'no-head'\); train one: heedful",
         ),
         (heedful.create(task.config(settings()), num_labels=7), "has 7 classes, but its folder names 5 labels"),
     ]:
@@ -432,7 +432,7 @@ def test_a_model_that_is_no_encoder_is_refused_before_it_is_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(heedful.create("transformer-tiny"), tmp_path)
-    with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'$"):
+    with pytest.raises(HeedfulError, match=r"needs an encoder; the model in .* is of kind 'encoder-decoder'; choose"):
         TokenClassification.for_fine_tuning(tmp_path, rows(("a b", "O B-PER")), settings())
     assert not caplog.messages  # nothing of a new head
 
@@ -468,4 +468,4 @@ def test_a_run_from_files_to_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
     answer = json.loads(capsys.readouterr().out)
     assert {"label", "text", "start", "end", "score"} == set(answer["output"][0])
     assert main(["predict", str(out), "x", "--stride", "99"]) == 2
-    assert "cannot share 99 (--stride)" in capsys.readouterr().err
+    assert "--stride 99 is too large" in capsys.readouterr().err

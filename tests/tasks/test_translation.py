@@ -101,7 +101,7 @@ def test_what_is_too_long_is_left_out_and_said(task: Translation) -> None:
 def test_a_model_whose_decoder_begins_with_nothing_is_refused(task: Translation) -> None:
     config = task.config(settings(dim=16, heads=2, depth=1))
     model = heedful.create(replace(config, special=replace(config.special, start=None)), seed=0)
-    with pytest.raises(HeedfulError, match="does not say what its decoder begins with; give config"):
+    with pytest.raises(HeedfulError, match="has no start token for its decoder; set decoder_start_token_id"):
         task.check_model(model)
 
 

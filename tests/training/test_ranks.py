@@ -516,13 +516,13 @@ def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> 
     process = launched(2, script, "evaluate", alone, "--data", "-")
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert "heedful: standard input reaches one process" in err
+    assert "heedful: torchrun passes standard input to one process" in err
 
 
 @pytest.mark.full
 def test_what_several_cannot_share_is_said_once(alone: Path) -> None:
     for options, wrong in (
-        (["evaluate", alone, "--data", "-"], "standard input reaches one process"),
+        (["evaluate", alone, "--data", "-"], "torchrun passes standard input to one process"),
         (["predict", alone, "a text"], "name it with --in"),
     ):
         process = launched(2, "-m", "heedful", *options)

@@ -76,7 +76,9 @@ def compare(
     metrics = _differences(measured, say)
     decides = next((name for name in (ANY_TOKENS, task.main_metric, *metrics) if name in metrics), None)
     if decides is None:
-        raise HeedfulError(f"no score of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}")
+        raise HeedfulError(
+            f"no metric of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}; give other data"
+        )
     overlaps = [Overlap.of(model, pipe.task, encoded[0].rows) for model, pipe in zip(models, pipes, strict=True)]
     return {
         "task": task.name,
@@ -174,7 +176,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
     if len(both) == len(encoded[0].rows) == len(encoded[1].rows):
         return encoded
     if not both:
-        raise HeedfulError("no example fits both models; give shorter ones")
+        raise HeedfulError("no example fits both models; give shorter examples")
     say(f"{plural(len(rows) - len(both))} left out for both: not accepted by one of the models")
     return [pipe.task.encode(both) for pipe in pipes]
 

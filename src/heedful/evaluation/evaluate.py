@@ -65,7 +65,7 @@ def evaluate(
     check_split(split)
     with join_ranks() as ranks, among(ranks):
         if ranks.size > 1 and STDIN in data:
-            raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
+            raise HeedfulError("torchrun passes standard input to one process only; name a file, or leave torchrun out")
         if not ranks.is_first:
             say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
@@ -143,7 +143,7 @@ def _say_drawn(task: str, measured: Measured, drawn: bool, say: Callable[[str], 
     """Prints how many of the mistakes were drawn, or that the task has nothing to draw."""
     wrong = measured.details.get("mistakes_total")
     if not drawn:
-        say(f"nothing was drawn: {task} has no figure of its scores, so --out was not made")
+        say(f"nothing was drawn: {task} has no figure of its scores, so --out was not written")
     elif wrong:
         say(f"the {len(measured.details['mistakes']):,} most confident of {plural(wrong, 'mistake')} are shown")
 
@@ -192,10 +192,10 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
             list(files), pipe.task.columns, names=names, split="train", separator=separator, remembered=remembered
         )
         return with_stripped_words(rows, stripped_prefix(pipe.card))
-    remedy = "name files to learn from: --baseline-train FILE"
+    remedy = "name the files that the baseline learns from: --baseline-train FILE"
     if settings is None:
         raise HeedfulError(f"the model's folder does not say what it was trained on; {remedy}")
     for file in settings.train:
         if not file.startswith((PREFIX, hub_datasets.PREFIX)) and not Path(file).exists():
-            raise HeedfulError(f"the model was trained on {file}, which is not here (any more); {remedy}")
+            raise HeedfulError(f"the model was trained on {file}, which cannot be found; {remedy}")
     return train_and_validation_rows(type(pipe.task), settings, settled=True, same=equality_rule(pipe.card))[0]

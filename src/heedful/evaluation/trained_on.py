@@ -69,7 +69,7 @@ class TrainedOn(NamedTuple):
         data = path.read_bytes()
         numbers = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8").astype(np.uint64)
         if not len(numbers) or len(data) % 8 or numbers[0] > 63 or (numbers[1:-1] >= numbers[2:]).any():
-            raise HeedfulError(f"{path} is damaged, so the rows that were trained on are unknown; remove it")
+            raise HeedfulError(f"{path} is damaged, so the training rows are unknown; remove the file")
         return cls(int(numbers[0]), numbers[1:])
 
     def write(self, folder: Path) -> None:

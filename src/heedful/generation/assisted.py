@@ -223,8 +223,11 @@ def assisted(inputs: MethodInput) -> Steps:
     """Decodes greedily or by sampling, with proposed tokens: see the head of this file."""
     assistant, options = inputs.options.assistant_model, inputs.options
     if any(model.observers for model in (inputs.state.model, assistant) if model is not None):
-        what = "an assistant" if assistant is not None else "prompt_lookup_num_tokens"
-        raise HeedfulError(f"tokens that are read at once cannot be recorded; generate without {what}")
+        proposer = "an assistant" if assistant is not None else "prompt_lookup_num_tokens"
+        raise HeedfulError(
+            f"record() does not work with {proposer}, because several tokens are computed in one forward; generate "
+            "without it"
+        )
     if assistant is None:
         state = LookaheadState(inputs, PromptLookup(inputs), options.prompt_lookup_num_tokens + 1)
         return (yield from decode_stepwise(inputs, state.choose_tokens, PromptLookup.numbers_per_token, state))
@@ -248,7 +251,8 @@ def assistant_state(inputs: MethodInput) -> DecoderState:
     state = create_state(model, main.given_ids.clamp(min=0), main.given_ids != NONE)
     if state.vocab_size != main.vocab_size:
         raise HeedfulError(
-            f"the assistant has {state.vocab_size} tokens, the model {main.vocab_size}; give one with the same"
+            f"the assistant's vocabulary has {state.vocab_size} tokens, the model's {main.vocab_size}; give an "
+            "assistant with the same vocabulary"
         )
     state.prompt, state.prompt_lengths = main.prompt, main.prompt_lengths
     state.keeps_all, state.prefill_chunk_size = True, main.prefill_chunk_size
@@ -256,14 +260,14 @@ def assistant_state(inputs: MethodInput) -> DecoderState:
     longest = min(inputs.context or 10**18, int((main.prompt_lengths + inputs.limits).max()) - 1)
     if positions is not None and positions < longest:
         raise HeedfulError(
-            f"the assistant has {positions} learned positions, and {longest} may be needed; lower max_new_tokens"
+            f"the assistant has {positions} learned positions, but {longest} may be needed; lower max_new_tokens"
         )
     return state
 
 
 def _check(options: Options) -> None:
     if options.assistant_model is not None and options.prompt_lookup_num_tokens:
-        raise HeedfulError("assistant_model and prompt_lookup_num_tokens both propose tokens; give one")
+        raise HeedfulError("assistant_model and prompt_lookup_num_tokens both propose tokens; give only one")
 
 
 ASSISTED = Method(

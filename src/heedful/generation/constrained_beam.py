@@ -44,9 +44,9 @@ class ForcedWords:
         self.words = [word if isinstance(word[0], list | tuple) else [word] for word in words]
         for token in (token for alternatives in self.words for tokens in alternatives for token in tokens):
             if token >= size:
-                raise HeedfulError(f"force_words_ids has {token}, but the model has {size} tokens; take it out")
+                raise HeedfulError(f"force_words_ids has id {token}, but the model has {size} tokens; remove the id")
             if token in end:
-                raise HeedfulError(f"force_words_ids has the end token {token}, which ends every text; take it out")
+                raise HeedfulError(f"force_words_ids has the end token {token}, which ends every text; remove it")
 
     def progress(self, new_tokens: Tensor) -> WordProgress:
         """Returns the progress of rows of ``new_tokens`` (R, n)."""

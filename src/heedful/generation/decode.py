@@ -118,13 +118,13 @@ def _resolved(decoding: Options | None, options: Mapping[str, Any], defaults: Ma
     if decoding is None:
         return resolve(options, defaults)
     if options:
-        raise HeedfulError(f"decoding sets all options, but {', '.join(options)} is given beside it; leave one out")
+        raise HeedfulError(f"decoding already sets all options; leave out either decoding or {', '.join(options)}")
     return decoding
 
 
 def _prefix(ids: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
     if ids is None and mask is not None:
-        raise HeedfulError("decoder_attention_mask says which decoder_input_ids are real; give these, too")
+        raise HeedfulError("decoder_attention_mask has no effect without decoder_input_ids; give both")
     return None if ids is None else (ids, mask)
 
 
@@ -245,7 +245,8 @@ def stream(
     decoding, prefix = _resolved(decoding, options, defaults), _prefix(decoder_input_ids, decoder_attention_mask)
     if not decoding.variant.streams:
         raise HeedfulError(
-            f"num_beams={decoding.num_beams}: a search knows no token before its end; leave it out to stream"
+            f"num_beams={decoding.num_beams}: a beam search cannot stream, because no token is final before its end; "
+            "leave it out"
         )
     parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
     return (tokens.clone() for tokens in _steps(model, ids, mask, decoding, **parts, with_scores=False))
@@ -274,8 +275,8 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
         if bool((required > room).any()):
             row = int((required - room).argmax())
             raise HeedfulError(
-                f"prompt {row} has {int(state.prompt_lengths[row])} tokens and is to get {int(required[row])}, but the "
-                f"model has {positions} learned positions; shorten the prompt, or set max_new_tokens"
+                f"prompt {row} has {int(state.prompt_lengths[row])} tokens and needs {int(required[row])} new ones, "
+                f"but the model has {positions} learned positions; shorten the prompt, or set max_new_tokens"
             )
         limits = limits.minimum(room)
     if options.min_new_tokens > int(limits.min()):
@@ -292,7 +293,7 @@ def check_context(state: DecoderState, options: Options, context: int | None) ->
     unsupported = "an encoder-decoder" if isinstance(state, EncoderDecoderState) else options.base.needs_whole_text
     if unsupported:
         raise HeedfulError(
-            f"context={context} is for a decoder that samples or is greedy, not for {unsupported}; leave it out"
+            f"context={context} works only for a decoder, greedy or sampling, not for {unsupported}; leave it out"
         )
     limit = learned_positions(state.stack) or context
     if not 1 <= context <= limit:

@@ -222,12 +222,10 @@ def create_state(
     if prefix is None:
         return (EncoderDecoderState if hasattr(model, "encode") else DecoderState)(model, ids, real)
     if not hasattr(model, "encode"):
-        raise HeedfulError(
-            "decoder_input_ids begin the target of an encoder-decoder; put a decoder's before its prompt"
-        )
+        raise HeedfulError("decoder_input_ids are only for an encoder-decoder; for a decoder, put them in the prompt")
     target = checked_ids("decoder_input_ids", *prefix, model)
     if len(target[0]) != len(ids):
-        raise HeedfulError(f"decoder_input_ids have {len(target[0])} rows, the ids {len(ids)}; give one for each")
+        raise HeedfulError(f"decoder_input_ids have {len(target[0])} rows, the ids {len(ids)}; give one row for each")
     return EncoderDecoderState(model, ids, real, target)
 
 

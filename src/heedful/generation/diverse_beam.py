@@ -88,11 +88,13 @@ def diverse(inputs: MethodInput) -> Decoded:
 def _check(options: Options) -> None:
     beams, groups = options.num_beams, options.num_beam_groups
     if beams % groups:
-        raise HeedfulError(f"num_beams={beams} cannot be divided into num_beam_groups={groups}; give a multiple of it")
+        raise HeedfulError(f"num_beams={beams} is not a multiple of num_beam_groups={groups}; change one of them")
     if not options.diversity_penalty:
-        raise HeedfulError(f"num_beam_groups={groups} would all choose the same tokens; give diversity_penalty above 0")
+        raise HeedfulError(
+            f"the groups of num_beam_groups={groups} would all choose the same tokens; give diversity_penalty above 0"
+        )
     if options.force_words_ids:
-        raise HeedfulError(f"force_words_ids cannot be searched for in num_beam_groups={groups}; leave one out")
+        raise HeedfulError(f"force_words_ids and num_beam_groups={groups} cannot be used together; remove one of them")
 
 
 DIVERSE_BEAM = Method(

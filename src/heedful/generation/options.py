@@ -220,7 +220,9 @@ class Options:
         if self.seed is None or isinstance(self.seed, int):
             return self
         if len(self.seed) != count:
-            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are {count} prompts; give one for each")
+            raise HeedfulError(
+                f"seed has {len(self.seed)} numbers, but there are {count} prompts; give one seed for each"
+            )
         return replace(self, seed=[self.seed[row] for row in rows])
 
 
@@ -275,14 +277,14 @@ def check_option(name: str, value: Any, where: str = "") -> None:
         raise HeedfulError(f"{where}{name} is {_shown(value)}; give {words}")
 
 
-def _set_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Returns the options that are set, checked."""
+def _options_not_none(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Checks the options and returns those that are not None."""
     for name, value in options.items():
         check_option(name, value, where)
-    set_options = {name: value for name, value in options.items() if value is not None}
-    if "stop_strings" in set_options:
-        set_options["stop_strings"] = tuple(as_list(set_options["stop_strings"]))
-    return set_options
+    not_none = {name: value for name, value in options.items() if value is not None}
+    if "stop_strings" in not_none:
+        not_none["stop_strings"] = tuple(as_list(not_none["stop_strings"]))
+    return not_none
 
 
 def _folder_options(folder: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,9 +296,9 @@ def _folder_options(folder: Mapping[str, Any]) -> dict[str, Any]:
         elif value is None or name.startswith(OTHERS) or (name in NEUTRAL and value == NEUTRAL[name]):
             continue
         else:
-            remedy = "it is not supported, take it out there" if name in NEUTRAL else nearest(name, NAMES)
-            raise HeedfulError(f"the folder's generation config says {name}={value!r}; {remedy}")
-    return _set_options(options, "generation_config.json: ")
+            remedy = "it is not supported, remove it there" if name in NEUTRAL else nearest(name, NAMES)
+            raise HeedfulError(f"the folder's generation config sets {name}={value!r}; {remedy}")
+    return _options_not_none(options, "generation_config.json: ")
 
 
 def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
@@ -308,17 +310,19 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     >>> resolve({"top_p": 0.9}).method, resolve({"num_beams": 4}).method
     ('sampling', 'beam')
     """
-    call, folder = _set_options(call), _folder_options(defaults or {})
+    call, folder = _options_not_none(call), _folder_options(defaults or {})
     switched = [m for m in METHODS if not m.extends and m is not SAMPLING and _is_on(m, call)]
     drawn = [n for n in SAMPLING.implied_by if n in call and not any(n in m.options for m in switched)]
     sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not switched))
     if drawn and call.get("do_sample") is False:
         raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only acts on sampling; leave one out")
     if sample and BEAM in switched:
-        raise HeedfulError(f"num_beams={call['num_beams']} searches, but {[*drawn, 'do_sample'][0]} samples; give one")
+        raise HeedfulError(
+            f"num_beams={call['num_beams']} searches, but {[*drawn, 'do_sample'][0]} samples; give only one"
+        )
     for total, new in LENGTHS:
         if total in call and new in call:
-            raise HeedfulError(f"{total} and {new} both set the length; give one")
+            raise HeedfulError(f"{total} and {new} both set the length; give only one")
 
     base = _base({**({} if sample or switched else folder), **call, "do_sample": sample})
     for name, value in call.items():
@@ -342,15 +346,20 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
         needed = option.metadata["needs"]
         if name in values and needed and values.get(needed, FIELDS[needed].default) == FIELDS[needed].default:
             if name in call:
-                raise HeedfulError(f"{name}={call[name]!r} has no effect without {needed}; give it, or leave this out")
+                raise HeedfulError(
+                    f"{name}={call[name]!r} has no effect without {needed}; give {needed}, or leave {name} out"
+                )
             del values[name]
     options = Options(**{**values, "do_sample": sample, "given": frozenset(call)})
     if options.num_return_sequences > options.num_beams and base is not SAMPLING:
         raise HeedfulError(
-            f"num_return_sequences={options.num_return_sequences}, but num_beams={options.num_beams}; raise it"
+            f"num_return_sequences={options.num_return_sequences} is more than num_beams={options.num_beams}; raise "
+            "num_beams"
         )
     for method in (base, options.variant):
         method.check(options)
     if "min_length" in call and options.max_length is not None and options.min_length > options.max_length:
-        raise HeedfulError(f"min_length={options.min_length}, but max_length={options.max_length}; raise it")
+        raise HeedfulError(
+            f"min_length={options.min_length} is more than max_length={options.max_length}; raise max_length"
+        )
     return options

@@ -35,8 +35,8 @@ class StopStrings:
     def __init__(self, strings: Sequence[str], tokenizer: Detokenizer | None, width: int) -> None:
         if tokenizer is None:
             raise HeedfulError(
-                f"stop_strings={list(strings)!r} need the text of the tokens, but no tokenizer is given; give the "
-                "model's (tokenizer=...), or stop_strings=[]"
+                f"stop_strings={list(strings)!r} need a tokenizer, but none is given; give the model's "
+                "(tokenizer=...), or stop_strings=[]"
             )
         self.strings, self.tokenizer, self.width = strings, tokenizer, width
         self.longest = max(map(len, strings))

@@ -77,7 +77,9 @@ def uniform_numbers(given_ids: Tensor, copies: int, steps: int, seed: int | Sequ
     resolved = int(torch.randint(2**63 - 1, ())) if seed is None else seed
     seeds = [resolved] * len(given_ids) if isinstance(resolved, int) else resolved
     if len(seeds) != len(given_ids):
-        raise HeedfulError(f"seed has {len(seeds)} numbers, but there are {len(given_ids)} prompts; give one for each")
+        raise HeedfulError(
+            f"seed has {len(seeds)} numbers, but there are {len(given_ids)} prompts; give one seed for each"
+        )
     repeats: Counter[tuple[bytes, int]] = Counter()
     rows = []
     for tokens, row_seed in zip(given_ids.cpu().unbind(0), seeds, strict=True):

@@ -90,7 +90,7 @@ class BlockOptions:
             return dict(self.options)
         seeds = list(self.seed[first : self.number] if self._is_list() else [self.seed] * len(inputs))
         if len(seeds) < len(inputs):
-            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more prompts; give one for each")
+            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more prompts; give one seed for each")
         own = [seed_of_repeat(seed, self._earlier(seed, item)) for seed, item in zip(seeds, inputs, strict=True)]
         return {**self.options, "decoding": replace(self.options["decoding"], seed=own)}
 
@@ -98,7 +98,7 @@ class BlockOptions:
         """Raises ``HeedfulError`` for seeds that are left over when there are no more inputs."""
         if self._is_list() and len(self.seed) > self.number:
             raise HeedfulError(
-                f"seed has {len(self.seed)} numbers, but there are {self.number} prompts; give one for each"
+                f"seed has {len(self.seed)} numbers, but there are {self.number} prompts; give one seed for each"
             )
 
     def _is_list(self) -> bool:

@@ -60,7 +60,7 @@ class Index:
             raise HeedfulError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
         if not isinstance(pipe.task, Embeds):
             raise HeedfulError(
-                f"an index needs vectors of texts, and this model is for {pipe.task.name}; use one for {EMBEDDING_TASK}"
+                f"an index needs text vectors, but this model is for {pipe.task.name}; use a model for {EMBEDDING_TASK}"
             )
         self.pipe, self.task, self.engine = pipe, pipe.task, engine
         self.texts: list[str] = []
@@ -90,7 +90,7 @@ class Index:
         new_texts = [row.values["text"] for row in rows]
         blank = next((i for i, text in enumerate(new_texts, 1) if not isinstance(text, str) or not text.strip()), None)
         if blank is not None:
-            raise HeedfulError(f"text {blank} of {len(new_texts):,} is blank or no text; leave it out")
+            raise HeedfulError(f"text {blank} of {len(new_texts):,} is blank or not a string; leave it out")
         if new_texts:
             self._vectors.append(self._read(new_texts, tick))
             self.texts += new_texts
@@ -114,7 +114,7 @@ class Index:
         queries = [query] if isinstance(query, str) else list(query)
         blank = next((i for i, text in enumerate(queries, 1) if not isinstance(text, str) or not text.strip()), None)
         if blank is not None:
-            raise HeedfulError(f"query {blank} of {len(queries):,} is blank or no text; leave it out")
+            raise HeedfulError(f"query {blank} of {len(queries):,} is blank or not a string; leave it out")
         results: list[list[Near]] = [[] for _ in queries]
         if queries and len(self):
             scores, indices = self._search(self._read(queries), min(k, len(self)))
@@ -168,17 +168,17 @@ class Index:
         folder = Path(folder).expanduser()
         facts = read_json(folder / INDEX)
         if facts.get("format") != FORMAT:
-            raise HeedfulError(f"{folder / INDEX} has a format that this version does not know; make the index anew")
+            raise HeedfulError(f"{folder / INDEX} has a format that this version does not know; create the index again")
         index = cls(pipe or pipeline(EMBEDDING_TASK, str(facts.get("model"))), engine)
         stored = list(_lines(folder / TEXTS))
         try:
             vectors = np.load(folder / VECTORS, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise HeedfulError(f"cannot read {folder / VECTORS} ({reason(error)}); make the index anew") from None
+            raise HeedfulError(f"cannot read {folder / VECTORS} ({reason(error)}); create the index again") from None
         if vectors.shape != (facts.get("texts"), vectors.shape[-1]) or len(stored) != len(vectors):
             raise HeedfulError(
                 f"{folder} holds {len(stored):,} texts and vectors of shape {vectors.shape}, not {facts.get('texts')} "
-                "of both; make the index anew"
+                "of both; create the index again"
             )
         index.texts = [item["text"] for item in stored]
         index.origins = [(str(item.get("file", "")), int(item.get("line", 0))) for item in stored]
@@ -187,8 +187,8 @@ class Index:
             first = index._read(index.texts[:1])
             if first.shape != vectors[:1].shape or float((first * vectors[:1]).sum()) < MIN_COSINE:
                 raise HeedfulError(
-                    f"{folder} was made by another model than the one in {index.pipe.model.source}, or that model was "
-                    "trained since; make the index anew"
+                    f"{folder} was created with another model than the one in {index.pipe.model.source}, or that "
+                    "model was trained since; create the index again"
                 )
         return index
 
@@ -244,7 +244,7 @@ def _paragraphs(row: Row) -> Iterator[Row]:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line:
-            yield parse_json(line, f"{path}:{number}", "make the index anew")
+            yield parse_json(line, f"{path}:{number}", "create the index again")
 
 
 def _faiss() -> Any:
@@ -252,5 +252,5 @@ def _faiss() -> Any:
         return import_module("faiss")
     except ImportError as error:
         raise HeedfulError(
-            "the engine 'faiss' is not installed; pip install 'heedful[faiss]', or take numpy"
+            "the engine 'faiss' is not installed; pip install 'heedful[faiss]', or use engine='numpy'"
         ) from error

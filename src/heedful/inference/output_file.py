@@ -29,7 +29,9 @@ def is_json(out: str | None, as_json: bool = False) -> bool:
         return as_json
     suffix = Path(out).suffix.lower()
     if suffix in UNSUPPORTED:
-        raise HeedfulError(f"{out}: predictions are not written as {suffix}; name it .jsonl (objects) or .txt (text)")
+        raise HeedfulError(
+            f"{out}: predictions cannot be written as {suffix}; name the file .jsonl (objects) or .txt (text)"
+        )
     return suffix in JSON_LINES
 
 
@@ -37,7 +39,7 @@ def check_output(source: str, out: str | None, overwrite: bool) -> None:
     """Raises ``HeedfulError`` if predictions for ``source`` cannot be written to ``out``, as far as is known."""
     if out is None:
         if overwrite:
-            raise HeedfulError("--overwrite replaces a file of predictions; name it with --out, or leave this out")
+            raise HeedfulError("--overwrite has no effect without --out; add --out FILE, or leave --overwrite out")
         return
     is_json(out)
     path, folder = Path(out), Path(out).absolute().parent

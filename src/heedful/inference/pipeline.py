@@ -96,7 +96,7 @@ class Pipeline:
             values = [value for value in (prediction.score, *vector) if isinstance(value, float)]
             if any(math.isnan(value) or value == math.inf for value in values):  # −∞: fewer beams exist than requested
                 raise HeedfulError(
-                    f"the answer to input {number} is not a number (NaN or infinite): the model's numbers overflow; "
+                    f"the prediction for input {number} is NaN or infinite: the model's numbers overflow; "
                     "load it with dtype float32, or use other weights"
                 )
         return predictions
@@ -107,7 +107,7 @@ class Pipeline:
         Raises ``HeedfulError`` for a task that does not generate.
         """
         if not isinstance(self.task, Streams):
-            raise HeedfulError(f"{self.task.name} answers as a whole; call the pipeline instead of stream")
+            raise HeedfulError(f"{self.task.name} cannot stream its output; call the pipeline instead of stream")
         return self.task.stream(self.model, text, **self.resolve(options))
 
     def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:

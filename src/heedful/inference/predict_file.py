@@ -82,7 +82,7 @@ def predict(
     """
     with join_ranks() as ranks, among(ranks), ExitStack() as stack:
         if ranks.size > 1 and source == STDIN:
-            raise HeedfulError("standard input reaches one process; name a file, or leave torchrun out")
+            raise HeedfulError("torchrun passes standard input to one process only; name a file, or leave torchrun out")
         if not ranks.is_first:
             quiet, show = True, _discard
         start = time.monotonic()
@@ -172,7 +172,7 @@ def _survey(
         count += 1
         digest.update(input_identity(item).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
-        raise HeedfulError("there is no input in the file; give one with an input a line")
+        raise HeedfulError("the file contains no inputs; write one input a line")
     return count, digest.hexdigest()
 
 

@@ -53,7 +53,7 @@ def linear_text(
         known = words.fit_transform(texts)
     except ValueError as error:  # an empty vocabulary
         raise HeedfulError(
-            "no training text has a word, so there is nothing for --baseline to learn; leave it out"
+            "no training text contains a word, so --baseline has nothing to learn; leave --baseline out"
         ) from error
     new = words.transform(new_texts)
     if not several:
@@ -73,7 +73,7 @@ def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequen
         known = words.fit_transform(texts)
     except ValueError as error:  # an empty vocabulary
         raise HeedfulError(
-            "no training text has a word, so there is nothing for --baseline to learn; leave it out"
+            "no training text contains a word, so --baseline has nothing to learn; leave --baseline out"
         ) from error
     true = np.asarray(numbers, dtype=np.float64)
     mean, deviation = true.mean(), true.std() or 1.0
@@ -91,7 +91,7 @@ def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
         words.fit(texts)
     except ValueError as error:  # an empty vocabulary
         raise HeedfulError(
-            "no training text has a word, so there is nothing for --baseline to learn; leave it out"
+            "no training text contains a word, so --baseline has nothing to learn; leave --baseline out"
         ) from error
     return [words.transform(part) for part in new_texts]
 

@@ -34,7 +34,7 @@ def are_instructions(rows: Sequence[Row]) -> bool:
     if any(flags) and not all(flags):
         other = rows[flags.index(not flags[0])]
         raise HeedfulError(
-            f"documents and instructions in one set, in {other.file}:{other.line}; give one kind of data"
+            f"{other.file}:{other.line}: documents and instructions are mixed in one data set; give only one of them"
         )
     return any(flags)
 
@@ -95,10 +95,10 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
     if not examples:
         raise HeedfulError(
             f"every example is longer than {plural(most, 'token')}, in {rows[0].file}; raise --data.max-length, or "
-            "give "
-            "shorter ones"
+            "give shorter examples"
         )
-    note = f"{plural(sum(sum(example.learned) for example in examples), 'token')} of answers learned, prompts are read"
+    learned_count = sum(sum(example.learned) for example in examples)
+    note = f"{plural(learned_count, 'token')} of answers are learned, those of prompts are not"
     note += f"; {plural(len(left_out))} longer than {most} tokens left out" if left_out else ""
     return Encoded(examples, fitting, note, len(left_out), left_out)
 
@@ -128,7 +128,8 @@ def _conversation(tokenizer: Tokenizer, row: Row) -> InstructionExample:
     learned = [any(first < until and last > begin for begin, until in spans) for first, last in offsets]
     if not any(learned[1:]):
         raise HeedfulError(
-            f"{row.file}:{row.line}: no token of the assistant is left to learn; check the chat template"
+            f"{row.file}:{row.line}: the chat template writes no token of the assistant, so nothing can be learned; "
+            "check the template"
         )
     answer_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text, is_answer in parts if is_answer)
     return InstructionExample(ids, learned, answer_bytes)

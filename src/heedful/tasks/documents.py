@@ -39,9 +39,7 @@ def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = con
             held.append(Row({"text": last}, row.file, row.line + first.count("\n")))
     if not held:
         where = f", in {rows[0].file}" if rows else ""
-        raise HeedfulError(
-            f"no text has two lines{where}, so none can be split for validation; give a validation file: --valid FILE"
-        )
+        raise HeedfulError(f"no text has two lines{where}, so none can be held out for validation; give --valid FILE")
     return train, held
 
 
@@ -59,9 +57,7 @@ def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
     count = _few(rows) if valid is None else max(1, round(valid * len(rows)))
     if not 0 < count < len(rows):
         what = "pieces" if any(map(continues_previous, rows)) else "documents"
-        raise HeedfulError(
-            f"{count} of {len(rows)} {what} cannot be split off for validation; give a validation file: --valid FILE"
-        )
+        raise HeedfulError(f"{count} of {len(rows)} {what} cannot be held out for validation; give --valid FILE")
     return Rows(rows[:-count], rows.skipped, rows.columns), Rows(rows[-count:], 0, rows.columns)
 
 

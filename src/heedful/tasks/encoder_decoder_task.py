@@ -102,7 +102,7 @@ class EncoderDecoderTask(Task):
         if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
             raise HeedfulError(
                 f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
-                f"{config.kind!r}, its head of kind {config.head.kind!r}"
+                f"{config.kind!r}, its head of kind {config.head.kind!r}; choose another model"
             )
         sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
         for side, tokenizer, embedding in sides:

@@ -85,7 +85,9 @@ class EncoderTask(Task):
         resolved = find(folder)
         config = config_of(resolved)
         if not isinstance(config, cls.families):
-            raise HeedfulError(f"{cls.name} needs {cls.needs}; the model in {folder} is of kind {config.kind!r}")
+            raise HeedfulError(
+                f"{cls.name} needs {cls.needs}; the model in {folder} is of kind {config.kind!r}; choose another model"
+            )
         return resolved
 
     def save(self, folder: str | Path) -> None:
@@ -120,7 +122,9 @@ class EncoderTask(Task):
         """
         config = model.config
         if isinstance(config, VisionConfig) or not isinstance(config, self.families):
-            raise HeedfulError(f"{self.name} needs {self.needs}; this model is of kind {config.kind!r}")
+            raise HeedfulError(
+                f"{self.name} needs {self.needs}; this model is of kind {config.kind!r}; choose another model"
+            )
         self.check_head(model)
         source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
         check_vocabulary(self.tokenizer, source)
@@ -142,11 +146,15 @@ class EncoderTask(Task):
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the text. Labels of the whole text are no target of a token."""
+        """Returns one side, the input text. It has no targets, because the label is for the whole text, not for a
+        token.
+        """
         return [input_side("text", batch["ids"][row], batch["mask"][row], self.tokenizer)]
 
     def hide_tokens(self, ids: Tensor, mask: Tensor, random: np.random.Generator | None) -> None:
-        """Replaces, in training, the ``hidden_share`` of the tokens by the unknown token, but no special tokens."""
+        """In training, replaces each token by the unknown token with probability ``hidden_share``; special tokens are
+        never replaced.
+        """
         if random is None or not self.hidden_share or self.tokenizer.unknown is None:
             return
         hidden = torch.from_numpy(random.random(ids.shape) < self.hidden_share) & mask
@@ -187,6 +195,6 @@ def overlapping_windows(length: int, size: int, stride: int) -> list[range]:
     """
     step = size - stride
     if step < 1:
-        raise ValueError(f"windows of {size} cannot share {stride}")
+        raise ValueError(f"stride {stride} is too large for windows of {size}; lower it")
     starts = range(0, max(1, length - stride), step)
     return [range(start, min(start + size, length)) for start in starts]

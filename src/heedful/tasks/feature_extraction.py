@@ -126,10 +126,12 @@ class FeatureExtraction(EncoderTask):
         except HeedfulError:
             if len({row.values["group"] for row in groups}) > 1:
                 raise
-            reason = "every row shares a text with another" if len(rows) > 1 else "there is a single row"
+            if len(rows) > 1:
+                reason, remedy = "shared texts connect all rows", "add rows with other texts"
+            else:
+                reason, remedy = "there is a single row", "add rows"
             raise HeedfulError(
-                f"{rows[0].file}:{rows[0].line}: {reason}, so none can be split off for validation; give more, or "
-                "validation data: --valid FILE"
+                f"{rows[0].file}: {reason}, so none can be held out for validation; {remedy}, or give --valid FILE"
             ) from None
         train, held = ([rows[group.line] for group in part] for part in parts)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)

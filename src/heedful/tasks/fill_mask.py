@@ -137,8 +137,8 @@ class FillMask(EncoderTask):
             raise HeedfulError("--masking.span-length has no effect without --masking.unit span; leave it out")
         if given.masking.span_length is not None and given.masking.span_length >= SPANS.mean():
             raise HeedfulError(
-                f"--masking.span-length {given.masking.span_length:g}: an encoder's spans have at most {SPANS[-1]} "
-                f"words, and so less than {SPANS.mean():g} on average; lower it"
+                f"--masking.span-length {given.masking.span_length:g} is too long: spans of an encoder have at most "
+                f"{SPANS[-1]} words, less than {SPANS.mean():g} on average; lower it"
             )
         characters = sum(len(row.values["text"]) for row in rows)
         if given.start_from:
@@ -190,7 +190,7 @@ class FillMask(EncoderTask):
         head = model.config.head
         if not isinstance(head, MaskedHead):
             raise HeedfulError(
-                f"{self.name} needs a masked-language-model head; this model's head is of kind {head.kind!r}; take "
+                f"{self.name} needs a masked-language-model head; this model's head is of kind {head.kind!r}; choose "
                 "another model"
             )
 
@@ -200,7 +200,9 @@ class FillMask(EncoderTask):
         """Joins all rows to one stream, in windows of ``max_length`` tokens, special ones included."""
         most = max_length or min(self.window or defaults.MAX_LENGTH, self.longest)
         if most > self.longest:
-            raise HeedfulError(f"the model reads {self.longest} tokens, not {most}; lower --data.max-length")
+            raise HeedfulError(
+                f"--data.max-length {most} is more than the {self.longest} tokens that the model reads; lower it"
+            )
         added = self.input_template.added
         examples, note = window_stream(self.tokenizer, rows, most - added, added, self.masking.ordinary)
         return Encoded(examples, rows, note)
@@ -277,7 +279,7 @@ class FillMask(EncoderTask):
         error.
         """
         for name in options:
-            raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
+            raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
         row_sums, stream = np.zeros((len(rows), 5)), examples[0].stream
         window_sums = np.zeros((stream.windows, 5))
 
@@ -440,7 +442,7 @@ def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[
             CountWarning(
                 cut,
                 len(texts),
-                f"longer than the {longest:,} tokens that the model takes; the tokens around each mask were read",
+                f"longer than the {longest:,} tokens that the model takes; only the tokens around each mask were read",
             )
         )
     return blanks

@@ -157,7 +157,7 @@ class ImageClassification(Task):
         folder = checked_folder(cls.name, find(folder), images=True)
         preprocessing, names, image = read_preprocessing(folder), _label_names(rows), settings.image
         if image.channels not in (None, preprocessing.channels):
-            channels = f"the model in {folder} takes {preprocessing.channels}"
+            channels = f"the model in {folder} takes images with {preprocessing.channels}"
             raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave it out")
         side = preprocessing.shape[1]
         if image.size in (None, side):
@@ -166,7 +166,7 @@ class ImageClassification(Task):
             preprocessing, model = preprocessing.sized(image.size), load(folder, dtype="float32", image_size=image.size)
         config, head = model.config, model.config.head
         if not isinstance(config, VisionConfig):
-            raise HeedfulError(f"{cls.name} needs a vision model; {folder} is a {config.kind}")
+            raise HeedfulError(f"{cls.name} needs a vision model; the model in {folder} is of kind {config.kind!r}")
         own = stored_label_names(read_configs(folder)[0]) if isinstance(head, ImageHead) else []
         known = set(names) <= set(own)
         if not known:
@@ -221,13 +221,15 @@ class ImageClassification(Task):
         """
         config = model.config
         if not isinstance(config, VisionConfig):
-            raise HeedfulError(f"{self.name} needs a vision model; this one is of kind {config.kind!r}")
+            raise HeedfulError(
+                f"{self.name} needs a vision model; this model is of kind {config.kind!r}; choose another model"
+            )
         check_classifier(self.name, model, self.labels, ImageHead)
         shape = (config.patches.channels, *config.patches.image_size)
         if shape != self.preprocessing.shape:
             raise HeedfulError(
-                f"the model takes images of {_shape_text(shape)}, its preprocessor_config.json makes "
-                f"{_shape_text(self.preprocessing.shape)}"
+                f"the model takes images of {_shape_text(shape)}, but its preprocessor_config.json makes "
+                f"{_shape_text(self.preprocessing.shape)}; correct that file"
             )
         self.tokens = config.patches.tokens
 
@@ -398,7 +400,7 @@ def _label_names(rows: Sequence[Row]) -> list[str]:
 def _check_single_label(row: Row) -> None:
     labels = row.values["label"]
     if not isinstance(labels, str):
-        raise HeedfulError(f"{len(labels)} labels of one image in {row.file}:{row.line}; images have one label here")
+        raise HeedfulError(f"{row.file}:{row.line}: the image has {len(labels)} labels; give it one")
 
 
 def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:

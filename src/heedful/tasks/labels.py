@@ -37,7 +37,7 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
     names = sorted({label for row in rows for label in row_labels(row)})
     if not names or (len(names) == 1 and not are_multi_label(rows)):
         which = f"only the label {names[0]!r}" if names else "no label"
-        raise HeedfulError(f"{rows[0].file}: {which} in {plural(len(rows), 'row')}; there must be two or more")
+        raise HeedfulError(f"{rows[0].file}: {which} in {plural(len(rows), 'row')}; training needs two or more labels")
     return names
 
 
@@ -62,8 +62,8 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
     if len(labels) <= MAX_DISTINCT_NAMES or implausible_classes(labels) != "text":
         return None
     return (
-        f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like text; if they are, say which "
-        "column of the training data holds the labels: --data.columns"
+        f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like texts; if they are, train again "
+        "and name the column of labels: --data.columns"
     )
 
 
@@ -106,14 +106,16 @@ def with_learnable_labels(train: Rows, held: Rows, by: str, same: Same = content
 
 
 def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Returns the reason why no row can be split off, with a remedy: in a table the columns may be exchanged."""
+    """Returns the error text for labels with too few examples to hold any out for validation. If the two columns of a
+    table look swapped, it says so.
+    """
     labels = [label for row in rows for label in row_labels(row)]
     swapped = extension(rows[0].file) in EXTENSIONS and len(columns) == 2
     kind = implausible_classes(labels) if swapped else None
     if kind is None:
-        return "every label has too few examples to split some off; give validation data: --valid"
+        return "every label has too few examples to hold any out for validation; add examples, or give --valid FILE"
     return (
         f"{plural(len(set(labels)), 'different label')} in {plural(len(rows), 'row')}, such as {brief(labels[0])!r}: "
-        f"they look like {kind}; if the labels are in the other column, name the columns: --data.columns "
-        f"{','.join(reversed(columns))}, else give validation data: --valid"
+        f"they look like {kind}; if the columns are swapped, give --data.columns {','.join(reversed(columns))}, else "
+        "give --valid FILE"
     )

@@ -49,21 +49,19 @@ def window_stream(
     """
     if room < 1:
         raise HeedfulError(
-            f"{plural(room + added, 'token')} cannot hold a text and the {plural(added, 'special one')} around it; "
-            "raise "
-            "--data.max-length"
+            f"--data.max-length {room + added} has no room for text beside {plural(added, 'special token')}; raise it"
         )
     tokens, starts = token_stream(tokenizer, rows, [], [special_id(tokenizer.end)])
     if not any(ordinary[chunk].any() for _, chunk in chunks(tokens)):
         where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
-        raise HeedfulError(f"no token that can be masked{where}: nothing to learn from; give more text")
+        raise HeedfulError(f"no token can be masked{where}, so there is nothing to learn from; give more text")
     stream = Stream(tokens, min(room, len(tokens) - 1), starts)
-    around = f"{added} special ones around each" if added > 1 else "a special one after each"
+    around = f"{added} special tokens around each" if added > 1 else "a special token after each"
     note = f"{plural(len(tokens), 'token')} in windows of {stream.context}, {around}"
     if isinstance(tokens, np.memmap):
         note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
     if unknown := count_token(tokens, tokenizer.unknown):
-        note += f"; {unknown:,} of them unknown to the vocabulary, never masked"
+        note += f"; {unknown:,} of them not in the vocabulary and never masked"
     return StreamWindows(stream), note
 
 

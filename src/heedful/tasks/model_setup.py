@@ -47,7 +47,10 @@ def preset_of(name: str, family: type[C], task: str) -> C:
     """Returns the configuration of a preset; raises ``HeedfulError`` if the task needs another family."""
     config = presets.get(name)
     if not isinstance(config, family):
-        raise HeedfulError(f"preset {name!r} is of the {config.kind} family; {task} needs {FAMILIES[family]}")
+        raise HeedfulError(
+            f"preset {name!r} is of the {config.kind} family; {task} needs {FAMILIES[family]}; choose another preset "
+            "(heedful presets lists them)"
+        )
     return config
 
 
@@ -85,7 +88,9 @@ def checked_folder(task: str, folder: Path, images: bool = False) -> Path:
     config = config_of(folder)
     if isinstance(config, VisionConfig) != images:
         needed = "a vision model" if images else "a model of text"
-        raise HeedfulError(f"{task} needs {needed}; the model in {folder} is of kind {config.kind!r}")
+        raise HeedfulError(
+            f"{task} needs {needed}; the model in {folder} is of kind {config.kind!r}; choose another model"
+        )
     return folder
 
 
@@ -99,7 +104,7 @@ def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str
     if tokenizer.vocab_size > embedding.vocab_size:
         raise HeedfulError(
             f"the {name} has {tokenizer.vocab_size} tokens, the model's embedding {embedding.vocab_size} rows; they do "
-            "not belong together"
+            "not belong together, so use the model's own tokenizer"
         )
 
 
@@ -111,10 +116,13 @@ def check_classifier(
     if not isinstance(model_head, head):
         raise HeedfulError(
             f"{task} needs a classifier, but this {model.config.kind} model has none (its head is of kind "
-            f"{model_head.kind!r}); teach it one: heedful train {task} --from MODEL --train FILE"
+            f"{model_head.kind!r}); train one: heedful train {task} --from MODEL --train FILE"
         )
     if model_head.labels != len(labels):
-        raise HeedfulError(f"the model has {model_head.labels} classes, but its folder names {len(labels)} labels")
+        raise HeedfulError(
+            f"the model has {model_head.labels} classes, but its folder names {len(labels)} labels; correct "
+            "id2label in its config.json"
+        )
 
 
 def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None = None) -> Model:
@@ -142,5 +150,7 @@ def special_id(special: int | None) -> int:
 def start_of(config: EncoderDecoderConfig) -> int:
     """Returns the id that the decoder begins with; raises ``HeedfulError`` if the model has none."""
     if config.special.start is None:
-        raise HeedfulError("the model does not say what its decoder begins with; give config.json a start token")
+        raise HeedfulError(
+            "the model has no start token for its decoder; set decoder_start_token_id in its config.json"
+        )
     return config.special.start

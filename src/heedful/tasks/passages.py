@@ -108,10 +108,12 @@ def question_windows(
     room = most - template.added
     shared = min(STRIDE, most // 3) if stride is None else stride
     if room < 4:
-        raise HeedfulError(f"--data.max-length {most} has no room for a question and a text; give {template.added + 4}")
+        raise HeedfulError(
+            f"--data.max-length {most} has no room for a question and a text; give {template.added + 4} or more"
+        )
     if shared > most // 2:
         raise HeedfulError(
-            f"windows of {plural(most, 'token')} cannot share {shared} (stride); give {most // 2} or less"
+            f"stride {shared} is too large for windows of {plural(most, 'token')}; give {most // 2} or less"
         )
     passages = passages_of(tokenizer, (context for _, context in questions))
     question_ids = tokenizer.encode([question for question, _ in questions])
@@ -128,7 +130,7 @@ def question_windows(
     notes = (
         (split, f"{plural(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
         (cut, f"{plural(cut, 'question')} cut to {room // 2} tokens"),
-        (lost, f"{plural(lost, 'answer')} in no window as a whole, so learned as no answer"),
+        (lost, f"{plural(lost, 'answer')} complete in no window, so learned as no answer"),
     )
     return QuestionWindows(windows, "; ".join(text for count, text in notes if count), unread)
 

@@ -22,7 +22,9 @@ def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
     named = [task] if task in entries else [name for name in entries if name.startswith(f"{task}_")]
     entry = entries[named[0]] if len(named) == 1 else {}
     if not isinstance(entry, Mapping):
-        raise HeedfulError(f"{folder / 'config.json'}: task_specific_params of {named[0]} is not an object; write one")
+        raise HeedfulError(
+            f"{folder / 'config.json'}: task_specific_params of {named[0]} is not an object; make it one"
+        )
     return dict(entry)
 
 
@@ -42,7 +44,7 @@ def task_of(folder: Path) -> str:
         return fitting[0]
     if pooled_head(folder) is not None:
         return next(name for name, entry in TASKS.items() if PooledHead.kind in dict(entry.heads).values())
-    remedy = "an encoder learns to classify: heedful train text-classification --from MODEL"
+    remedy = "fine-tune it: heedful train text-classification --from MODEL"
     if isinstance(config, EncoderDecoderConfig | DecoderConfig):
         remedy = "load the model with its language-model head"
     raise HeedfulError(
@@ -70,5 +72,7 @@ def encoder_decoder_of(folder: Path, task: str) -> EncoderDecoderConfig:
     """Returns the configuration of a folder's model; raises ``HeedfulError`` unless it is an encoder-decoder."""
     config = config_of(folder)
     if not isinstance(config, EncoderDecoderConfig):
-        raise HeedfulError(f"{task} needs an encoder-decoder; the model in {folder} is of kind {config.kind!r}")
+        raise HeedfulError(
+            f"{task} needs an encoder-decoder; the model in {folder} is of kind {config.kind!r}; choose another model"
+        )
     return config

@@ -190,12 +190,13 @@ class QuestionAnswering(EncoderTask):
         head = model.config.head
         if not isinstance(head, SpanHead):
             raise HeedfulError(
-                f"{self.name} needs a span head; this model's head is of kind {head.kind!r}; teach an encoder: "
+                f"{self.name} needs a span head; this model's head is of kind {head.kind!r}; train one: "
                 f"heedful train {self.name} --from MODEL"
             )
         if not self._around.before:
             raise HeedfulError(
-                "the tokenizer puts no class token before a pair; add one to its template: it stands for no answer"
+                "the tokenizer puts no class token before a pair; add one to its template, because it stands for no "
+                "answer"
             )
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
@@ -335,7 +336,7 @@ class QuestionAnswering(EncoderTask):
         Details: ``by_kind``, for rows of both kinds, and the most confident ``mistakes``.
         """
         if "top_k" in options:
-            raise HeedfulError("top_k has no effect: the best answer is what is scored; leave it out")
+            raise HeedfulError("top_k has no effect: only the best answer is scored; leave it out")
         if options.get("stride") is not None:
             examples = self._windows(rows, options["stride"]).windows
         results = self._read(
@@ -429,9 +430,9 @@ class QuestionAnswering(EncoderTask):
             for place, result in zip(places, results, strict=True):
                 predictions[place] = _prediction(inputs[place], result, threshold, k)
         if cut:
-            log.warning(
-                CountWarning(cut, len(inputs), f"cut to half of the {self.longest:,} tokens of a window", "question")
-            )
+            half = (self.longest - self._around.added) // 2
+            reason = f"cut to {half:,} tokens (half of a window of {self.longest:,}, without its special tokens)"
+            log.warning(CountWarning(cut, len(inputs), reason, "question"))
         return predictions
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:

@@ -22,8 +22,8 @@ def texts_of(row: Row) -> tuple[str, ...]:
     texts = tuple(row.values[name] for name in SIDES if name in row.values)
     if len(texts) == len(SIDES) and "score" in row.values:
         raise HeedfulError(
-            f"{row.file}:{row.line}: both 'negative' and 'score'; a pair is contrasted with others or scored, so leave "
-            "one column out"
+            f"{row.file}:{row.line}: the row has both 'negative' and 'score', but only one of them can be learned; "
+            "leave one column out"
         )
     return texts
 
@@ -33,11 +33,11 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
     scores = {row.values.get("score") for row in rows}
     if scores == {None} and len({texts_of(row) for row in rows}) < 2:
         raise HeedfulError(
-            f"{rows[0].file}:{rows[0].line}: a single pair has nothing to be contrasted with; give two or more"
+            f"{rows[0].file}:{rows[0].line}: there is a single pair, and no other to contrast it with; give two or more"
         )
     if scores != {None} and len(scores) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: every score is {scores.pop():g}, in {plural(len(rows), 'row')}; there must be two or more"
+            f"{rows[0].file}: every score is {scores.pop():g}, in {plural(len(rows), 'row')}; give different scores"
         )
     without_effect = {
         "--training.label-smoothing": bool(settings.training.label_smoothing),

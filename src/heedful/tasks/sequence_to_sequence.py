@@ -145,7 +145,7 @@ class SequenceToSequence(EncoderDecoderTask):
         if self.truncates and most is not None:
             long = [place for place, ids in enumerate(sources) if len(ids) > most]
             if long and most <= (least := len(encode_with_special(self.source, [self.prefix])[0])):
-                raise HeedfulError(f"{most} tokens have no room for text ({reason}); give {least + 1} or more")
+                raise HeedfulError(f"{most} tokens leave no room for text ({reason}); give {least + 1} or more")
             for place, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
                 sources[place] = ids
         target_texts = [self.target_text(row) for row in rows]
@@ -158,7 +158,9 @@ class SequenceToSequence(EncoderDecoderTask):
         fits = [most is None or max(map(len, pair)) <= most for pair in examples]
         left_out = len(fits) - sum(fits)
         if left_out == len(fits):
-            remedy = "raise --data.max-length" if most == max_length else "the model takes no more, give shorter ones"
+            remedy = (
+                "raise --data.max-length" if most == max_length else "the model takes no more, give shorter examples"
+            )
             raise HeedfulError(
                 f"every example is longer than {plural(most or 0, 'token')}, in {rows[0].file}; {remedy}"
             )

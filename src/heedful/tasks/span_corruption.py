@@ -108,7 +108,7 @@ class SpanCorruption(EncoderDecoderTask):
     ) -> None:
         if target is not source:
             raise HeedfulError(
-                f"{self.name} needs one vocabulary for source and target, but this model has two; take another model"
+                f"{self.name} needs one vocabulary for source and target, but this model has two; choose another model"
             )
         super().__init__(source, target, special, positions)
         self.sentinels = sentinel_ids(source)
@@ -182,12 +182,14 @@ class SpanCorruption(EncoderDecoderTask):
         """Joins all rows to one stream, in windows of ``max_length`` tokens before masking, special ones included."""
         most, longest = max_length or self.window or defaults.MAX_LENGTH, self.longest
         if longest is not None and most > longest:
-            raise HeedfulError(f"the model reads {longest} tokens, not {most}; lower --data.max-length")
+            raise HeedfulError(
+                f"--data.max-length {most} is more than the {longest} tokens that the model reads; lower it"
+            )
         added = len(self.before) + len(self.after)
         hidden, spans = self.corruption.counts(most - added)
         if spans >= len(self.sentinels):
             raise HeedfulError(
-                f"{hidden} of {most} tokens in {spans} spans, but the tokenizer has {len(self.sentinels)} sentinels, "
+                f"masking makes {spans} spans in {most} tokens, but the tokenizer has {len(self.sentinels)} sentinels, "
                 "one of them for the end; lower --data.max-length or --masking.probability, or raise "
                 "--masking.span-length"
             )
@@ -255,7 +257,7 @@ class SpanCorruption(EncoderDecoderTask):
         of ``options`` is an error.
         """
         for name in options:
-            raise HeedfulError(f"{name} has no effect: tokens are scored, nothing is filled in; leave it out")
+            raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
         row_sums, stream = np.zeros((len(rows), 3)), examples[0].stream
         window_sums = np.zeros((stream.windows, 3))
         ordinary = torch.from_numpy(self.evaluation_corruption.ordinary).to(model.device)
@@ -338,7 +340,7 @@ class SpanCorruption(EncoderDecoderTask):
         for count in sorted(set(span_counts)):  # so that a text has the same limit in a batch as alone
             if count >= (most := len(self.sentinels)):
                 raise HeedfulError(
-                    f"{count} spans in a text, but the tokenizer has sentinels for {most - 1}; give fewer"
+                    f"a text has {count} spans to fill, but the tokenizer has sentinels for {most - 1}; give fewer"
                 )
             same = [i for i, own_count in enumerate(span_counts) if own_count == count]
             limit: dict[str, Any] = {} if has_limit else {"max_new_tokens": TOKENS_PER_SPAN * count + 2}
@@ -356,7 +358,7 @@ class SpanCorruption(EncoderDecoderTask):
                 CountWarning(
                     without_sentinel,
                     len(inputs),
-                    "without an answer: the model writes no <extra_id_0>, so it was not trained to fill in, or has "
+                    "without output: the model wrote no <extra_id_0>, so it was not trained to fill spans, or has "
                     "unlearned it; train it: heedful train fill-mask --from MODEL",
                 )
             )
@@ -376,8 +378,8 @@ class SpanCorruption(EncoderDecoderTask):
             if spare < 0:
                 raise InputError(
                     positions[i],
-                    f"has spans {places[-1] - places[0] + 1:,} tokens apart, but the model takes {room:,}; fill fewer "
-                    "at a time",
+                    f"has spans {places[-1] - places[0] + 1:,} tokens apart, but the model takes {room:,}; give fewer "
+                    "spans at a time",
                     len(inputs),
                 )
             first = min(max(0, places[0] - spare // 2), len(ids) - room)
@@ -387,7 +389,7 @@ class SpanCorruption(EncoderDecoderTask):
                 CountWarning(
                     cut,
                     len(positions),
-                    f"longer than the {room:,} tokens that the model takes; the tokens around the spans were read",
+                    f"longer than the {room:,} tokens that the model takes; only those around the spans were read",
                 )
             )
         return [self._framed(ids) for ids in sources]

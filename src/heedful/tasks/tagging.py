@@ -43,8 +43,8 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
             first.setdefault(tag, (row, place))
     if len(first) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: only the tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; there must be two "
-            "or more"
+            f"{rows[0].file}: only the tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; training "
+            "needs two or more tags"
         )
     others = [tag for tag in first if tag != OUTSIDE]
     bare = [tag for tag in others if not parted(tag)[0]]
@@ -54,7 +54,7 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
         word = row.values["words"][place]
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} has no B- or I- as others have; "
+            f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} has no B- or I- as other tags have; "
             f"{nearest(tag, [other for other in others if other not in bare])}"
             f"{header if line_of_word(row, place) == 1 else ''}"
         )
@@ -121,7 +121,8 @@ def with_learnable_tags(train: Rows, held: Rows, same: Same = content_digest) ->
     if len(moved) == len(held):
         where = f"{moved[0].file}: " if moved else ""
         raise HeedfulError(
-            f"{where}every kind of tag has too few sentences to split some off; give validation data: --valid"
+            f"{where}every kind of tag has too few sentences to hold any out for validation; add sentences, or give "
+            "--valid FILE"
         )
     remaining = (row for row, key in zip(held, keys, strict=True) if key not in unknown)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(remaining, 0, held.columns)

@@ -220,7 +220,8 @@ class Task(ABC):
     def measure(
         self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Evaluates the model on ``examples``, encoded from ``rows``; ``"loss"`` is over all of them.
+        """Evaluates the model on ``examples``, encoded from ``rows``; the loss is over all of them even if ``most``
+        limits prediction.
 
         Args:
             model: the model, in evaluation mode.

@@ -101,7 +101,9 @@ class TextClassification(TextPairTask):
             return regression_task
         if kind == "class" or not rows or are_multi_label(rows):
             if kind == "number":
-                raise HeedfulError(f"{rows[0].file}: several labels a row are no number; leave --data.label-kind out")
+                raise HeedfulError(
+                    f"{rows[0].file}: rows with several labels are never numbers; leave --data.label-kind out"
+                )
             return cls
         labels = [str(row.values["label"]) for row in rows]
         numbers = sorted({number for label in labels if (number := parse_number(label)) is not None})

@@ -221,7 +221,7 @@ class TextGeneration(Task):
         if not isinstance(config, DecoderConfig) or not isinstance(config.head, LanguageHead):
             raise HeedfulError(
                 f"{self.name} needs a decoder with a language-model head; this model is of kind {config.kind!r}, its "
-                f"head of kind {config.head.kind!r}"
+                f"head of kind {config.head.kind!r}; choose another model"
             )
         check_vocabulary(self.tokenizer, config.embedding)
 
@@ -233,7 +233,9 @@ class TextGeneration(Task):
         """
         context = max_length or self.context or CONTEXT
         if context > (self.context or context):
-            raise HeedfulError(f"the model reads {self.context} tokens, not {context}; lower --data.max-length")
+            raise HeedfulError(
+                f"--data.max-length {context} is more than the {self.context} tokens that the model reads; lower it"
+            )
         if rows and are_instructions(rows):
             self.unit = "answer_tokens"
             return encode_instructions(self.tokenizer, rows, self.begins, self.end, context)
@@ -487,7 +489,7 @@ class TextGeneration(Task):
         options is an error; if the folder sets it, the output comes as one piece.
         """
         if "logprobs" in options:
-            raise HeedfulError("logprobs come with a whole output only; call the pipeline instead of stream")
+            raise HeedfulError("stream cannot return logprobs; call the pipeline instead")
         decoding = decoding or self.decoding_options(model, options)
         if "num_beams" not in decoding.given and not decoding.base.streams:
             return iter([self.predict(model, [text], decoding=decoding)[0].output])
@@ -587,7 +589,7 @@ def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
         raise HeedfulError("--data.document-mask has no effect: instructions are examples of their own; leave it out")
     if sum(not continues_previous(row) for row in rows) < 2:
         raise HeedfulError(
-            "--data.document-mask has no effect: the text is one document; leave it out, or give several"
+            "--data.document-mask has no effect: the text is one document; leave it out, or give several documents"
         )
     return True
 

@@ -214,7 +214,7 @@ def fitted(parts: list[list[int]], limit: int, added: int) -> list[list[int]]:
     """
     room = limit - added
     if room < len(parts):
-        raise HeedfulError(f"--data.max-length {limit} has no room for text; give {added + len(parts)}")
+        raise HeedfulError(f"--data.max-length {limit} has no room for text; give {added + len(parts)} or more")
     if sum(map(len, parts)) <= room:
         return parts
     if len(parts) == 1:

@@ -74,7 +74,7 @@ class TextRegression(TextPairTask):
             number = parse_number(row.values["label"])
             if number is None:
                 raise HeedfulError(
-                    f"{row.file}:{row.line}: the label {row.values['label']!r} is no number; correct it, or learn "
+                    f"{row.file}:{row.line}: the label {row.values['label']!r} is not a number; correct it, or learn "
                     "classes: --data.label-kind class"
                 )
             values.append(replace(row, values={**row.values, "label": number}))
@@ -143,9 +143,7 @@ class TextRegression(TextPairTask):
         """Raises ``HeedfulError`` unless the model has a classifier's head with one output."""
         head = model.config.head
         if isinstance(head, SequenceHead) and head.labels != 1:
-            raise HeedfulError(
-                f"the model has {head.labels} outputs, but regression needs one; take a model with one output"
-            )
+            raise HeedfulError(f"the model has {head.labels} outputs, but regression needs one; choose another model")
         check_classifier(self.name, model, self.labels, SequenceHead)
         if isinstance(model.config, EncoderDecoderConfig):
             start_of(model.config)
@@ -219,5 +217,7 @@ def _mean_and_factor(rows: Sequence[Row]) -> dict[str, float]:
     numbers = np.array([row.values["label"] for row in rows], dtype=np.float64)
     deviation = float(numbers.std())
     if not deviation or not math.isfinite(deviation):
-        raise HeedfulError(f"{rows[0].file}: every label is {numbers[0]:g}, in {plural(len(rows), 'row')}; give others")
+        raise HeedfulError(
+            f"{rows[0].file}: every label is {numbers[0]:g}, in {plural(len(rows), 'row')}; give different labels"
+        )
     return {"mean": float(numbers.mean()), "factor": 2.0 ** round(math.log2(deviation))}

@@ -107,7 +107,7 @@ class TokenClassification(EncoderTask):
         if len(rows) == 1:
             raise HeedfulError(
                 f"{rows[0].file}:{rows[0].line}: all {len(rows[0].values['words']):,} words are one sentence, so none "
-                "can be split off for validation; put blank lines between sentences, or give validation data: --valid"
+                "can be held out for validation; put blank lines between sentences, or give --valid FILE"
             )
         return tagging.with_learnable_tags(*super().split_rows(rows, valid, seed, same), same)
 

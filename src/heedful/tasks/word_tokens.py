@@ -158,5 +158,5 @@ def _context(place: int, part: range, length: int) -> float:
 def window_stride(stride: int | None, most: int) -> int:
     """Returns the number of tokens that windows of ``most`` tokens share: ``stride``, by default a quarter."""
     if stride is not None and stride >= most:
-        raise HeedfulError(f"windows of {most:,} tokens cannot share {stride:,} (stride); give {most - 1} or less")
+        raise HeedfulError(f"stride {stride:,} is too large for windows of {most:,} tokens; give {most - 1} or less")
     return most // 4 if stride is None else stride
