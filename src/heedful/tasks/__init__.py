@@ -1,6 +1,6 @@
 """Tasks: a file and a class each, under the names of transformers, with their base classes and defaults.
 
-A task says which columns it needs, how a row becomes tensors, the head, the loss, the metrics and the predictions.
+A task defines its columns, the conversion of a row to tensors, the head, the loss, the metrics and the predictions.
 Training, evaluation and prediction are written over ``Task`` (task.py) and know no task's name. A new task is a file
 here and an entry of ``TASKS``. This file imports no torch.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry:
-    """Entry of a task, which needs no import of its file."""
+    """Entry of a task in ``TASKS``. Reading it does not import the task's file."""
 
     path: str  # "module:class"
     summary: str  # one line
@@ -36,7 +36,7 @@ class TaskEntry:
 
     @property
     def variants(self) -> dict[str, str]:
-        """All variants."""
+        """Path ("module:class") of each variant, by family of models or kind of label."""
         return {**self.families, **self.label_kinds}
 
 
@@ -113,14 +113,16 @@ def check(name: str) -> None:
 
 
 def get(name: str, variant: str | None = None) -> type[Task]:
-    """Returns the class of a task, or of its variant for a family of models or a kind of label where it has one."""
+    """Returns the class of a task. ``variant`` is a family of models or a kind of label; if the task has a class for
+    it, that one is returned.
+    """
     check(name)
     entry = TASKS[name]
     return _imported(entry.variants.get(str(variant), entry.path))
 
 
 def main_metrics(name: str) -> Sequence[str]:
-    """Returns the metrics that choose the weights of a task; () for an unknown task."""
+    """Returns the names of the metrics by which the best weights of a task are chosen; () for an unknown task."""
     return TASKS[name].main_metrics if name in TASKS else ()
 
 
@@ -131,7 +133,7 @@ def specific_settings() -> frozenset[str]:
 
 
 def chosen(settings: RunSettings) -> type[Task]:
-    """Returns the class of a run's task, by the family of the model that it resumes, fine-tunes or creates."""
+    """Returns the task class of a run, chosen by the family of the model that the run resumes, fine-tunes or creates."""
     check(settings.task)
     if not TASKS[settings.task].families:
         return get(settings.task)

@@ -14,10 +14,10 @@ from heedful.models import Model
 
 
 def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) -> Tensor:
-    """Returns the vectors (B, D) of texts, with gradients ``chunk`` texts at a time. A chunk's activations are freed
-    after its forward pass and recomputed, with the same dropout, for its gradients. Loss and gradients are those of the
-    whole batch, at the memory of a chunk and the time of another forward pass (Gao et al. 2021, "Scaling deep
-    contrastive learning batch size under memory limited setup").
+    """Returns the vectors (B, D) of texts, with gradients computed for ``chunk`` texts at a time. A chunk's activations
+    are freed after its forward pass and recomputed, with the same dropout, for its gradients. Loss and gradients are
+    those of the whole batch, at the memory of a chunk and the time of another forward pass (Gao et al. 2021, "Scaling
+    deep contrastive learning batch size under memory limited setup").
     """
     if chunk is None or chunk >= len(ids) or not torch.is_grad_enabled():
         return model(ids, mask)

@@ -29,7 +29,9 @@ class InstructionExample(NamedTuple):
 
 
 def are_instructions(rows: Sequence[Row]) -> bool:
-    """Returns True if rows hold instructions, not documents; raises ``HeedfulError`` if they hold both."""
+    """Returns True if the rows are instructions or conversations, False if they are documents; raises ``HeedfulError``
+    if they are mixed.
+    """
     flags = ["text" not in row.values for row in rows]
     if any(flags) and not all(flags):
         other = rows[flags.index(not flags[0])]
@@ -47,8 +49,8 @@ def instruction_texts(row: Row) -> list[str]:
 
 
 def prompt_and_target(row: Row) -> tuple[Any, str | None]:
-    """Returns (prompt, target) for a sample of a run's log: the messages before the last, a prompt, or the first words
-    of a document, without a target.
+    """Returns (prompt, target) for a sample in a run's log. The prompt is the messages before the last, an
+    instruction's prompt, or the first words of a document, whose target is None.
     """
     if "messages" in row.values:
         *earlier, last = row.values["messages"]
@@ -67,7 +69,7 @@ def instruction_line(row: Row) -> str:
 
 
 def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
-    """Gives a tokenizer the default chat template if rows have messages and it has none; returns True if it did.
+    """Sets the default chat template of a tokenizer without one, if the rows have messages; returns True if it was set.
 
     The tokenizer then reads the end token that the template writes as text.
     """
@@ -79,7 +81,7 @@ def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
 
 
 def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:
-    """Encodes each row as one example; leaves out rows of more than ``most`` tokens, with a note.
+    """Encodes each row as one example. Rows of more than ``most`` tokens are left out and counted in the note.
 
     A prompt and its completion follow each other between the begin tokens and the end token; completion and end token
     are learned. Messages are written with the chat template, and the assistant's are learned

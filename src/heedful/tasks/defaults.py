@@ -2,7 +2,7 @@
 
 A task's ``suggested_settings`` calls the function of its family and adds its own (the kind of labels, the length of a
 window). Settings given by a person or a recipe take precedence. ``examples`` and ``characters`` are the size of the
-training data; ``given`` are the settings that were set.
+training data; ``given`` holds the settings of the person or recipe.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ VISION: Sizes[VisionSize] = (
 
 
 def size_for(count: int, sizes: Sizes[S]) -> S:
-    """Returns what data of this size suggests.
+    """Returns the entry of ``sizes`` for ``count`` examples, characters or images.
 
     >>> size_for(60_000, TRANSLATION).preset
     'transformer-small'
@@ -163,7 +163,7 @@ VISION_FINETUNING_EPOCHS = 10
 
 
 def _training(**own: Any) -> TrainingSettings:
-    """Returns the settings that all tasks share, with a family's ``own``.
+    """Returns the training settings that all tasks share, updated with ``own``, those of a family.
 
     A gradient norm of 1 is the ecosystem's usual limit. Ten evaluations without a gain end a run.
     """

@@ -1,4 +1,4 @@
-"""Base of the tasks on plain text: documents held back for validation and joined to one stream of tokens."""
+"""Documents of plain text: held out for validation, and joined to one stream of tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALID = 0.1  # share of each
 
 
 def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Splits documents for training and validation: some of many documents, or the last lines of each of a few."""
+    """Returns training and validation documents: holds out some of many documents, or the last lines of each of a few."""
     if any_on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:
@@ -53,7 +53,9 @@ def sampled_documents(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
-    """Splits off the last rows; by default few, since each evaluation reads all of them."""
+    """Returns training and validation rows. The last rows are held out, by default few, since each evaluation reads all
+    of them.
+    """
     count = _few(rows) if valid is None else max(1, round(valid * len(rows)))
     if not 0 < count < len(rows):
         what = "pieces" if any(map(continues_previous, rows)) else "documents"
@@ -62,7 +64,7 @@ def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
 
 
 def _few(rows: Rows) -> int:
-    """Returns the number of last rows that hold about 4 MiB; at least one."""
+    """Returns how many rows from the end hold about 4 MiB together; at least one."""
     left, count = PIECES * texts_on_disk.PIECE, 0
     while count < len(rows) and (2 * left > row_size(rows[-1 - count]) or not count):
         left -= row_size(rows[-1 - count])
@@ -102,7 +104,7 @@ def _parts(
     kind: np.dtype[Any],
     starts: MutableSequence[int],
 ) -> Iterator[np.ndarray]:
-    """Yields the stream in parts; appends the position of each document to ``starts``."""
+    """Yields the stream of tokens in parts; appends the position of each document's first token to ``starts``."""
     size, last = 0, list[int]()
     texts = (row.values["text"] for row in rows)
     for first, ids in encode_parts(tokenizer, texts, (continues_previous(row) for row in rows)):

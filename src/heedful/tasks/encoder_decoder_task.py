@@ -74,13 +74,15 @@ class EncoderDecoderTask(Task):
         return cls(source, target, config.special, positions_of(config))
 
     def save(self, folder: str | Path) -> None:
-        """Writes the tokenizers."""
+        """Writes the tokenizers to ``folder``."""
         self.source.save(folder)
         if self.target is not self.source:
             self.target.save(folder, "tokenizer.target")
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the preset with the settings' changes and this vocabulary; a shared vocabulary has one embedding."""
+        """Returns the configuration of the preset with the settings' changes and this vocabulary; a shared vocabulary
+        has one embedding.
+        """
         config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
         shared = self.target is self.source
         head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
@@ -110,7 +112,7 @@ class EncoderDecoderTask(Task):
         start_of(config)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options, resolved over those of the model's folder."""
+        """Returns the decoding options of a call; those that it does not set are taken from the model's folder."""
         return resolve(options, model.generation)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
@@ -134,7 +136,7 @@ class EncoderDecoderTask(Task):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the source, and the decoder's input with the next token as target."""
+        """Returns two sides: the source, without targets, and the decoder's input, whose targets are the next tokens."""
         return [
             input_side("source", batch["source"][row], batch["source_mask"][row], self.source),
             next_token_side("target", batch["target"][row], batch["labels"][row], self.target),

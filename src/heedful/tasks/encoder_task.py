@@ -71,7 +71,9 @@ class EncoderTask(Task):
         max_length: int = defaults.MAX_LENGTH,
         mask: bool = False,
     ) -> Tokenizer:
-        """Trains the tokenizer on the training texts; ``kind`` and ``max_length`` are for unset options."""
+        """Trains the tokenizer on the training texts. ``kind`` and ``max_length`` apply if the settings do not set
+        them.
+        """
         given = settings.tokenizer
         tokenizer = Tokenizer.train(
             texts, given.size or VOCABULARY, given.kind or kind, bool(given.lowercase), template="both", mask=mask
@@ -81,7 +83,7 @@ class EncoderTask(Task):
 
     @classmethod
     def model_folder(cls, folder: str | Path) -> Path:
-        """Returns a model folder; raises ``HeedfulError`` if its model is of another family than the task's."""
+        """Returns the path of a model folder; raises ``HeedfulError`` if the model's family does not fit the task."""
         resolved = find(folder)
         config = config_of(resolved)
         if not isinstance(config, cls.families):
@@ -91,12 +93,12 @@ class EncoderTask(Task):
         return resolved
 
     def save(self, folder: str | Path) -> None:
-        """Writes the tokenizer; label names are the model's."""
+        """Writes the tokenizer; the label names are saved with the model."""
         self.tokenizer.save(folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the preset with the settings' changes, this vocabulary, the task's head, and no more positions than
-        the longest example needs.
+        """Returns the configuration of the preset with the settings' changes, this vocabulary, the task's head, and no
+        more positions than the longest example needs.
         """
         config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
         # BERT's own N(0, 0.02²) is for wide models: narrow ones may long predict one class only
@@ -118,7 +120,7 @@ class EncoderTask(Task):
 
     def check_model(self, model: Model) -> None:
         """Raises ``HeedfulError`` for a model of another family or head, or with fewer embeddings than the tokenizer
-        has tokens. From then on no example is longer than the model's positions reach.
+        has tokens. Then limits the length of examples to the model's positions.
         """
         config = model.config
         if isinstance(config, VisionConfig) or not isinstance(config, self.families):
@@ -174,19 +176,19 @@ class EncoderTask(Task):
 
 
 def longest_of(tokenizer: Tokenizer) -> int:
-    """Returns the maximum number of tokens of an example, special tokens included, from the tokenizer's folder."""
+    """Returns the maximum number of tokens of an example, special tokens included, as stored with the tokenizer."""
     return int(tokenizer.config.get("model_max_length", NO_LIMIT))
 
 
 def limit_length(tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """Limits ``longest_of`` to the positions of the model."""
+    """Lowers the tokenizer's maximum length (``longest_of``) to the number of the model's positions."""
     limits = (tokenizer.config.get("model_max_length"), positions_of(config))
     tokenizer.config["model_max_length"] = min((number for number in limits if number), default=NO_LIMIT)
 
 
 def overlapping_windows(length: int, size: int, stride: int) -> list[range]:
-    """Returns windows of at most ``size`` of ``length`` positions, each but the first beginning with the last
-    ``stride`` of the one before; the last ends at the end, and none is contained in another.
+    """Returns windows of at most ``size`` positions that cover ``length`` positions. Neighbouring windows share
+    ``stride`` positions, the last window ends at the end, and none is contained in another.
 
     >>> overlapping_windows(10, 5, 2)
     [range(0, 5), range(3, 8), range(6, 10)]

@@ -67,7 +67,7 @@ PLAIN = TextPreparation()
 
 
 class TextsExample(NamedTuple):
-    """A text, its pair and perhaps a negative, encoded; or a pair with a score."""
+    """Encoded texts of a row: a text, its pair and perhaps a negative; or a pair with a score."""
 
     sides: tuple[list[int], ...]  # token ids of each text, special tokens included
     score: float | None
@@ -119,7 +119,7 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits the rows; rows connected by shared texts, on any side, stay together."""
+        """Returns training and validation rows; rows connected by shared texts, in any column, stay together."""
         groups = [Row({"group": group}, rows[0].file, i) for i, group in enumerate(groups_of(rows))]
         try:
             parts = split(groups, valid, seed, by="group", same=same)
@@ -161,7 +161,9 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model with its pooling, or else the mean to length 1; or the pooling of the settings."""
+        """Loads the folder's model. The pooling is that of the settings, else the folder's, else the mean scaled to
+        length 1.
+        """
         check_rows(rows, settings)
         folder = cls.model_folder(folder)
         has_pooling = pooled_head(folder) is not None or isinstance(config_of(folder).head, PooledHead)
@@ -189,7 +191,7 @@ class FeatureExtraction(EncoderTask):
         return _head(settings.pooling, POOLED)
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Takes the settings of the loss."""
+        """Stores the settings of the loss."""
         self._set_loss(settings.pooling)
 
     def _set_loss(self, pooling: PoolingSettings) -> None:
@@ -209,9 +211,10 @@ class FeatureExtraction(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Encodes each row's texts, truncated to ``max_length`` tokens and to what the model takes.
+        """Encodes each row's texts, truncated to ``max_length`` tokens and to the model's limit.
 
-        Sets the main metric by whether the rows have scores; the validation rows are encoded last.
+        The main metric becomes that of the rows: for pairs with scores, or without. The validation rows are encoded
+        last.
         """
         most = min(max_length or self.longest, self.longest)
         texts = [texts_of(row) for row in rows]
@@ -228,7 +231,7 @@ class FeatureExtraction(EncoderTask):
         return Encoded(examples, rows, note, len(unread), unread)
 
     def _ids(self, texts: Sequence[str], most: int) -> tuple[list[list[int]], list[bool]]:
-        """Returns the ids of each text, and True if it was truncated."""
+        """Returns the ids of each text, and for each text True if it was truncated."""
         prompted = [self.reading.prompt + text for text in texts]
         parts = self.tokenizer.encode([text.lower() for text in prompted] if self.reading.lowercase else prompted)
         template = self.tokenizer.template()
@@ -256,7 +259,7 @@ class FeatureExtraction(EncoderTask):
         return batch
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the text, its pair and, if there is one, the negative."""
+        """Returns two or three sides: the text, its pair and, if there is one, the negative."""
         names = [name for name in SIDES if f"{name}.ids" in batch]
         return [
             input_side(name, batch[f"{name}.ids"][row], batch[f"{name}.mask"][row], self.tokenizer) for name in names
@@ -340,7 +343,7 @@ class FeatureExtraction(EncoderTask):
         return Baseline("cosine of TF-IDF vectors", metrics, scored)
 
     def guess(self, examples: Sequence[TextsExample], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the same similarity for all pairs; for retrieval, random ranks."""
+        """Scores a guess: the same similarity for all pairs; for retrieval, random ranks."""
         if "score" in rows[0].values:
             scores = [row.values["score"] for row in rows]
             constant: Scored = ranking.Correlations(np.zeros(len(rows)), scores, self.temperature)
@@ -414,7 +417,7 @@ class FeatureExtraction(EncoderTask):
         return sharding.each(evaluation_batches([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
-        """Returns a text and its pair, or both and their score."""
+        """Returns (text, pair) of a row, or ([text, pair], score) if it has a score."""
         text, pair = texts_of(row)[:2]
         return ([text, pair], row.values["score"]) if "score" in row.values else (text, pair)
 
@@ -427,6 +430,6 @@ class FeatureExtraction(EncoderTask):
 
 
 def _head(given: PoolingSettings, default: PooledHead) -> PooledHead:
-    """Returns the head of the settings, with the values of ``default`` for unset ones."""
+    """Returns the pooled head of the settings; unset values are those of ``default``."""
     normalise = default.normalise if given.normalise is None else given.normalise
     return replace(default, pooling=given.kind or default.pooling, normalise=normalise)

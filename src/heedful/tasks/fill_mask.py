@@ -72,7 +72,7 @@ IN_TURN = 2000  # maximum number of tokens that are masked one at a time
 
 
 class Guess(NamedTuple):
-    """Likeliest tokens for one mask, with their probabilities."""
+    """Most likely tokens for one mask, with their probabilities."""
 
     tokens: list[int]
     scores: list[float]
@@ -127,7 +127,7 @@ class FillMask(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits off some of many documents, or the last lines of each of a few."""
+        """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few."""
         return split_documents(rows, valid, seed, same)
 
     @classmethod
@@ -167,14 +167,14 @@ class FillMask(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer; windows are as long as in training, else of at most 128 tokens."""
+        """Loads the tokenizer and the window length of training; without one, windows have at most 128 tokens."""
         folder = cls.model_folder(folder)
         tokenizer = tokenizer_of(folder)
         limit_length(tokenizer, config_of(folder))
         return cls(tokenizer, trained_window(folder, cls.name))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Sets the share of masked tokens and the unit of masking: by default 15 %, single tokens."""
+        """Sets the probability of masking (by default 15 %) and its unit (by default single tokens) from the settings."""
         masking = settings.masking
         stop = STOP if masking.span_length is None else stop_probability(masking.span_length)
         self.masking = replace(
@@ -197,7 +197,7 @@ class FillMask(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Joins all rows to one stream, in windows of ``max_length`` tokens, special ones included."""
+        """Joins all rows to one stream of tokens, in windows of ``max_length`` tokens, special tokens included."""
         most = max_length or min(self.window or defaults.MAX_LENGTH, self.longest)
         if most > self.longest:
             raise HeedfulError(
@@ -236,7 +236,7 @@ class FillMask(EncoderTask):
         return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the text, with the hidden tokens as targets."""
+        """Returns one side, the text with masks; its targets are the masked tokens."""
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda token: self.tokenizer.pieces([token])[0])]
 
@@ -328,7 +328,7 @@ class FillMask(EncoderTask):
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None: the simple method is the ``guess``."""
+        """Returns None, because the task's simple method is the ``guess``."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
@@ -398,7 +398,7 @@ class FillMask(EncoderTask):
         return lists[0] if len(lists) == 1 else lists
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns the first words of texts, the last of them predicted."""
+        """Returns samples for the run's log: the first words of some texts, with the last word predicted by the model."""
         return last_word_samples(self, model, rows)
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:

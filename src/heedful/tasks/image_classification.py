@@ -67,7 +67,9 @@ LabelledImage = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's index
 
 
 class Unlabelled(Sequence[LabelledImage]):
-    """Images as examples without labels, decoded when they are read, so that no more than a batch is in memory."""
+    """Sequence of unlabelled examples, whose images are decoded when they are accessed, so that only a batch is in
+    memory.
+    """
 
     def __init__(self, pictures: Sequence[LazyImage], preprocessing: Preprocessing) -> None:
         self.pictures, self.preprocessing = pictures, preprocessing
@@ -107,7 +109,7 @@ class ImageClassification(Task):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits as every task does, but an image whose label no training row would have goes to training."""
+        """Returns training and validation rows; an image whose label no training row has is moved to training."""
         return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="image", same=same)
 
     @classmethod
@@ -140,7 +142,9 @@ class ImageClassification(Task):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Takes the labels in alphabetical order, and mean and deviation of each channel over at most 1,000 images."""
+        """Creates the task with the training labels in alphabetical order, and the mean and standard deviation of each
+        channel over at most 1,000 images.
+        """
         labels, side, channels = _label_names(rows), settings.image.size or SMALL, settings.image.channels or 3
         plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
         sample = rows[:: -(-len(rows) // MOMENTS_SAMPLE)]
@@ -188,11 +192,13 @@ class ImageClassification(Task):
         return cls(stored_label_names(read_configs(folder)[0]), read_preprocessing(folder))
 
     def save(self, folder: str | Path) -> None:
-        """Writes ``preprocessor_config.json``; the labels are the model's."""
+        """Writes ``preprocessor_config.json``; the labels are saved with the model."""
         write_preprocessing(self.preprocessing, folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the preset for images of this size, with the settings' patches and an output for each label."""
+        """Returns the configuration of the preset for images of this size, with the settings' patches and an output for
+        each label.
+        """
         config = preset_of(settings.preset or SMALLEST, VisionConfig, self.name)
         channels, height, width = self.preprocessing.shape
         patch = settings.model.patch_size or config.patches.patch_size
@@ -211,7 +217,7 @@ class ImageClassification(Task):
         return replace(config, patches=patches, encoder=stack, head=head)
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Names the model's classes, and takes the augmentation from the settings."""
+        """Stores the label names in the model, and the settings of augmentation in the task."""
         self.check_model(model)
         model.labels, self.augmentation = list(self.labels), settings.image
 
@@ -374,7 +380,7 @@ class ImageClassification(Task):
 
 
 def uses_mirror(options: Mapping[str, Any]) -> bool:
-    """Returns the option ``mirror``; raises ``HeedfulError`` unless it is True or False."""
+    """Returns the value of the option ``mirror``; raises ``HeedfulError`` unless it is True or False."""
     if not isinstance(mirror := options.get("mirror") or False, bool):
         raise HeedfulError(f"mirror is {mirror!r}; give True or False")
     return mirror

@@ -43,9 +43,11 @@ class Side(NamedTuple):
         return sum(map(bool, self.targets))
 
     def line(self, most: int = 60) -> str:
-        """Returns the tokens with bars between; a target stands in ‹› if it is the next token, else after an arrow.
+        """Returns the tokens as text, separated by bars. A target is in ‹› if it is the next token, else after an
+        arrow.
 
-        Of more than ``most`` tokens it shows those at the beginning, around the first target and around the last.
+        If there are more than ``most`` tokens, it shows those at the beginning, around the first target and around the
+        last.
 
         >>> words = Tokenizer.train(["one two"], size=300)
         >>> Side("text", [1, 2], words, ["X", ""]).line()

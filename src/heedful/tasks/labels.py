@@ -42,7 +42,7 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
 
 
 def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
-    """Scores the label, or set of labels, that most training rows have, as the prediction for all ``rows``."""
+    """Scores a baseline that predicts the most frequent label (or set of labels) of the training rows for all ``rows``."""
     ((label, _),) = Counter(map(row_labels, learned)).most_common(1)
     scored = ClassifierScores.of(labels, list(map(row_labels, rows)), [label] * len(rows), are_multi_label(rows))
     return Baseline("the most frequent label", overall(scored), scored)
@@ -58,7 +58,7 @@ def label_ids(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
 
 
 def _texts_for_labels(labels: Sequence[str]) -> str | None:
-    """Returns a hint if the training labels look like texts, as they do where columns are exchanged."""
+    """Returns a hint for an error message if the labels look like texts, as if columns were swapped; else None."""
     if len(labels) <= MAX_DISTINCT_NAMES or implausible_classes(labels) != "text":
         return None
     return (
@@ -91,8 +91,8 @@ def top_labels(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, 
 
 
 def with_learnable_labels(train: Rows, held: Rows, by: str, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Moves rows whose label no training row has from ``held`` to ``train``, with all rows equal in column ``by``: as
-    validation rows they could never be right.
+    """Returns ``train`` and ``held`` after moving rows whose label no training row has from ``held`` to ``train``,
+    since their prediction could never be right. Rows equal in column ``by`` move together.
     """
     known = {label for row in train for label in row_labels(row)}
     keys = [same(row.values[by]) for row in held]

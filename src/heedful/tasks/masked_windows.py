@@ -35,7 +35,9 @@ def last_word_samples(task: Task, model: Model, rows: Rows) -> list[LoggedSample
 
 
 def trained_window(folder: Path, task: str) -> int | None:
-    """Returns the window in tokens that a folder's model was trained with for this task; None if it was not."""
+    """Returns the window length, in tokens, that a folder's model was trained with for this task; None if it was not
+    trained for it.
+    """
     card = read_card(folder)
     length: int | None = card.get("settings", {}).get("data", {}).get("max_length")
     return length if card.get("task") == task else None
@@ -110,8 +112,8 @@ def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most
 
 
 def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[np.ndarray]:
-    """Returns the ids of each window, in training from a random position; the stream's last token is left out, since
-    the window ends there anyway.
+    """Returns the token ids of each window, in training from a random position. The stream's last token is left out,
+    since the window ends there anyway.
     """
     tokens, is_token, _ = (part[:, :-1] for part in read_windows(examples, random))
     stream = examples[0].stream
@@ -127,8 +129,8 @@ def document_numbers(stream: Stream, places: np.ndarray) -> np.ndarray:
 
 
 def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned: Rows) -> tuple[float, float]:
-    """Returns mean −log p and accuracy (percent) on the tokens of ``rows`` of a model that knows only the tokens'
-    frequencies in ``learned``, plus one.
+    """Returns mean −log p and accuracy (percent) of a baseline on the tokens of ``rows``. It predicts each token by its
+    frequency in ``learned``, plus one.
     """
     known, own = (_counts(joined_tokens(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
     counts, truth = (known + 1) * ordinary, own * ordinary

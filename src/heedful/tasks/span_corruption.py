@@ -124,7 +124,7 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits off some of many documents, or the last lines of each of a few."""
+        """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few."""
         return split_documents(rows, valid, seed, same)
 
     @classmethod
@@ -179,7 +179,9 @@ class SpanCorruption(EncoderDecoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Joins all rows to one stream, in windows of ``max_length`` tokens before masking, special ones included."""
+        """Joins all rows to one stream of tokens, in windows of ``max_length`` tokens before masking, special tokens
+        included.
+        """
         most, longest = max_length or self.window or defaults.MAX_LENGTH, self.longest
         if longest is not None and most > longest:
             raise HeedfulError(
@@ -294,7 +296,7 @@ class SpanCorruption(EncoderDecoderTask):
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None: the simple method is the ``guess``."""
+        """Returns None, because the task's simple method is the ``guess``."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
@@ -395,7 +397,7 @@ class SpanCorruption(EncoderDecoderTask):
         return [self._framed(ids) for ids in sources]
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns the first words of texts, the last of them predicted."""
+        """Returns samples for the run's log: the first words of some texts, with the last word predicted by the model."""
         self.silent = True
         try:
             return last_word_samples(self, model, rows)

@@ -111,8 +111,8 @@ def _scheme_name(rows: Sequence[Row]) -> str:
 
 
 def with_learnable_tags(train: Rows, held: Rows, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Moves rows with a kind of tag that no training row has from ``held`` to ``train``, with all rows of the same
-    words: as validation rows they could never be right.
+    """Returns ``train`` and ``held`` after moving rows with a kind of tag that no training row has from ``held`` to
+    ``train``, since their prediction could never be right. Rows of the same words move together.
     """
     known = {kind for row in train for kind in _kinds(row)}
     keys = [same(row.values["words"]) for row in held]

@@ -127,7 +127,7 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits as every task does, but a text whose label no training row would have goes to training."""
+        """Returns training and validation rows; a text whose label no training row has is moved to training."""
         return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="text", same=same)
 
     @classmethod
@@ -171,7 +171,7 @@ class TextClassification(TextPairTask):
         )
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Names the model's classes; a new model has tokens hidden."""
+        """Stores the label names in the model; for a new model, hides tokens in training (``hide_tokens``)."""
         model.labels, model.multi_label = list(self.labels), self.multi_label
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         self.agreement = agreement_of(model, settings)

@@ -125,8 +125,8 @@ class TextGeneration(Task):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits off some of many documents, or the last lines of each of a few. Instructions with the same prompt stay
-        together.
+        """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few.
+        Instructions with the same prompt stay together.
         """
         if not rows or not are_instructions(rows):
             return split_documents(rows, valid, seed, same)

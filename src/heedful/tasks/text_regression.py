@@ -133,7 +133,9 @@ class TextRegression(TextPairTask):
         return {"numbers": {"mean": self.mean, "factor": self.factor}}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Lets the output learn standardised labels; a new model has tokens hidden."""
+        """Rescales the output so that it learns standardised labels; for a new model, hides tokens in training
+        (``hide_tokens``).
+        """
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         model.labels, model.regression = [OUTPUT], True
         fresh = not settings.resume and (not settings.start_from or "head.output.weight" in model.fresh)

@@ -101,7 +101,7 @@ class TokenClassification(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits as every task does, but a sentence with a kind of tag that no training row would have goes to
+        """Returns training and validation rows; a sentence with a kind of tag that no training row has is moved to
         training.
         """
         if len(rows) == 1:
@@ -144,7 +144,7 @@ class TokenClassification(EncoderTask):
         return {} if self.stride is None else {"stride": self.stride}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Names the model's classes; a new model has tokens hidden."""
+        """Stores the label names in the model; for a new model, hides tokens in training (``hide_tokens``)."""
         model.labels = list(self.labels)
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
 
