@@ -133,7 +133,7 @@ def specific_settings() -> frozenset[str]:
 
 
 def chosen(settings: RunSettings) -> type[Task]:
-    """Returns the task class of a run, chosen by the family of the model that the run resumes, fine-tunes or creates."""
+    """Returns the task class of a run, by the family of the model that the run resumes, fine-tunes or creates."""
     check(settings.task)
     if not TASKS[settings.task].families:
         return get(settings.task)

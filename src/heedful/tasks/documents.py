@@ -24,7 +24,7 @@ VALID = 0.1  # share of each
 
 
 def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Returns training and validation documents: holds out some of many documents, or the last lines of each of a few."""
+    """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few."""
     if any_on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:

@@ -136,7 +136,7 @@ class EncoderDecoderTask(Task):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns two sides: the source, without targets, and the decoder's input, whose targets are the next tokens."""
+        """Returns two sides: the source without targets, and the decoder's input with the next tokens as targets."""
         return [
             input_side("source", batch["source"][row], batch["source_mask"][row], self.source),
             next_token_side("target", batch["target"][row], batch["labels"][row], self.target),

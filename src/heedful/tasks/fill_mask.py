@@ -127,7 +127,7 @@ class FillMask(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few."""
+        """Returns training and validation rows: holds out some of many documents, or the last lines of a few."""
         return split_documents(rows, valid, seed, same)
 
     @classmethod
@@ -174,7 +174,7 @@ class FillMask(EncoderTask):
         return cls(tokenizer, trained_window(folder, cls.name))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Sets the probability of masking (by default 15 %) and its unit (by default single tokens) from the settings."""
+        """Sets the probability of masking (by default 15 %) and its unit (by default tokens) from the settings."""
         masking = settings.masking
         stop = STOP if masking.span_length is None else stop_probability(masking.span_length)
         self.masking = replace(
@@ -398,7 +398,7 @@ class FillMask(EncoderTask):
         return lists[0] if len(lists) == 1 else lists
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns samples for the run's log: the first words of some texts, with the last word predicted by the model."""
+        """Returns samples for the run's log: the first words of some texts, the last word predicted by the model."""
         return last_word_samples(self, model, rows)
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:

@@ -42,7 +42,7 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
 
 
 def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
-    """Scores a baseline that predicts the most frequent label (or set of labels) of the training rows for all ``rows``."""
+    """Scores the most frequent label (or set of labels) of the training rows as the prediction for all ``rows``."""
     ((label, _),) = Counter(map(row_labels, learned)).most_common(1)
     scored = ClassifierScores.of(labels, list(map(row_labels, rows)), [label] * len(rows), are_multi_label(rows))
     return Baseline("the most frequent label", overall(scored), scored)

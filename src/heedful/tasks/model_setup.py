@@ -55,7 +55,9 @@ def preset_of(name: str, family: type[C], task: str) -> C:
 
 
 def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -> StackConfig:
-    """Returns the stack with the settings' changes; a new width keeps the ratio of the feed-forward width to it."""
+    """Returns the stack with the settings' changes. If the width changes, the feed-forward width changes by the same
+    ratio.
+    """
     given = {name: value for name, value in model.given().items() if name in ("heads", "kv_heads", "activation")}
     dim = model.dim or stack.dim
     dropout = stack.dropout
@@ -84,7 +86,9 @@ def positions_of(config: ModelConfig) -> int | None:
 
 
 def checked_folder(task: str, folder: Path, images: bool = False) -> Path:
-    """Returns the folder; raises ``HeedfulError`` if its model does not read text, or ``images``."""
+    """Returns the folder; raises ``HeedfulError`` if its model does not read text, or with ``images`` does not read
+    images.
+    """
     config = config_of(folder)
     if isinstance(config, VisionConfig) != images:
         needed = "a vision model" if images else "a model of text"
@@ -100,7 +104,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 
 def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str = "tokenizer") -> None:
-    """Raises ``HeedfulError`` if the embedding has fewer rows than the tokenizer has tokens; more are allowed."""
+    """Raises ``HeedfulError`` if the embedding has fewer rows than the tokenizer has tokens; more rows are allowed."""
     if tokenizer.vocab_size > embedding.vocab_size:
         raise HeedfulError(
             f"the {name} has {tokenizer.vocab_size} tokens, the model's embedding {embedding.vocab_size} rows; they do "
@@ -128,7 +132,8 @@ def check_classifier(
 def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None = None) -> Model:
     """Loads the model of a folder with a head of this kind: its own, or else a new one drawn by ``seed``.
 
-    With ``labels`` the head gets a new output layer for that many labels, even if its own has as many: they are others.
+    With ``labels`` the head gets a new output layer for that many labels, even if the old layer has as many, since the
+        labels differ.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

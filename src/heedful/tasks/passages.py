@@ -49,7 +49,9 @@ class Passage(NamedTuple):
         return Span(self.text[start:end], start)
 
     def tokens(self, span: Span) -> tuple[int, int]:
-        """Returns the first and the last token that overlap ``span``; if none does, the last is before the first."""
+        """Returns the indices of the first and the last token that overlap ``span``; if no token does, the last index
+        is less than the first.
+        """
         first = np.searchsorted(self.places[:, 1], span.start, side="right")
         last = np.searchsorted(self.places[:, 0], span.start + len(span.text), side="left") - 1
         return int(first), int(last)

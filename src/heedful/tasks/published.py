@@ -1,4 +1,4 @@
-"""Task and prefix of a published folder, by its head and the ``task_specific_params`` of T5 and BART."""
+"""Task and prefix of a published folder, inferred from its head and the ``task_specific_params`` of T5 and BART."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from heedful.tasks import TASKS
 
 
 def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
-    """Returns a task's entry of ``task_specific_params``, or that of its only language pair (``translation_en_to_de``);
-    {} if there is none, or several pairs.
+    """Returns the entry of a task in ``task_specific_params``, or that of its only language pair
+    (``translation_en_to_de``); {} if there is none, or several pairs.
     """
     entries = _entries(folder)
     named = [task] if task in entries else [name for name in entries if name.startswith(f"{task}_")]
@@ -29,7 +29,7 @@ def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
 
 
 def task_of(folder: Path) -> str:
-    """Returns the task that the head of a published model is for: of several, the only one that
+    """Returns the task that fits the head of a published model. If several fit, it is the only one that
     ``task_specific_params`` names (``summarization`` of BART's summarizers), else the first.
 
     Raises:
@@ -59,8 +59,8 @@ def _entries(folder: Path) -> Mapping[str, Any]:
 
 
 def prefix_of(folder: Path, task: str) -> str:
-    """Returns the prefix of every source for this task, from ``heedful.json`` or ``task_specific_params``; "" if
-    neither has one.
+    """Returns the text to put before every source for this task, from ``heedful.json`` or ``task_specific_params``; ""
+    if neither has one.
     """
     card = read_card(folder)
     if card.get("task") == task:

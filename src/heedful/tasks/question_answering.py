@@ -101,8 +101,8 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits the rows; questions of one article stay together if all rows have a ``title`` and there are several
-        titles, else questions of one context.
+        """Returns training and validation rows. Questions of one article stay together if all rows have a ``title`` and
+        there are several titles, else questions of one context.
         """
         titles = {row.values.get("title") for row in rows}
         by = "title" if None not in titles and len(titles) > 1 else "context"
@@ -163,7 +163,7 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer; windows, stride and threshold are those of training."""
+        """Loads the tokenizer, and the window, stride and threshold of training."""
         folder = cls.model_folder(folder)
         card = read_card(folder)
         data = card.get("settings", {}).get("data", {})
@@ -253,7 +253,7 @@ class QuestionAnswering(EncoderTask):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns question and context, with the first and the last token of the answer as targets."""
+        """Returns one side, question and context; its targets are the first and the last token of the answer."""
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [span_side("text", ids, mask, labels, self.tokenizer)]
 
@@ -317,7 +317,7 @@ class QuestionAnswering(EncoderTask):
         return results
 
     def _scored_spans(self, window: QuestionWindow, spans: WindowSpans, align: bool) -> Iterator[ScoredSpan]:
-        """Yields the spans of a window in characters of the context, with ``align`` widened to whole words."""
+        """Yields the spans of a window as characters of the context; with ``align``, widened to whole words."""
         shift = window.first - self._context_start(window)
         for log_p, start, end in zip(spans.scores, spans.starts, spans.ends, strict=True):
             if log_p > NEVER and (span := window.passage.characters(start + shift, end + shift)).text:
@@ -370,7 +370,9 @@ class QuestionAnswering(EncoderTask):
         return own if given is None else given
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the sentence most similar to the question (``most_similar_sentences``), without learning."""
+        """Scores a baseline that answers with the sentence most similar to the question (``most_similar_sentences``);
+        it learns nothing.
+        """
         outputs = most_similar_sentences(*([row.values[column] for row in rows] for column in ("question", "context")))
         golds = [[span.text for span in row.values["answers"]] for row in rows]
         scores = [score(output, answers) for output, answers in zip(outputs, golds, strict=True)]
@@ -473,7 +475,7 @@ def _question_and_context(value: Any) -> tuple[str, str]:
 
 
 def _prediction(value: Any, result: WindowsResult, threshold: float | None, k: int) -> Prediction:
-    """Returns the best answer to an input, or with ``k`` above 1 a list of the best."""
+    """Returns the prediction for an input: the best answer, or with ``k`` above 1 a list of the ``k`` best."""
     best = result.chosen(threshold)
     output: Any = _output(best[1])
     if k > 1:

@@ -18,8 +18,8 @@ from heedful.settings import RunSettings
 
 
 def agreement_of(model: nn.Module, settings: RunSettings) -> float:
-    """Returns α, 0 if it is not set; raises ``HeedfulError`` if the model has no dropout, so that both passes would
-    agree.
+    """Returns α of ``--model.r-drop``, 0 if it is not set; raises ``HeedfulError`` if the model has no dropout, since
+    both passes would be equal.
     """
     agreement = settings.model.r_drop or 0.0
     rates = [getattr(part, name, None) for part in model.modules() for name in ("p", "dropout")]
@@ -33,7 +33,7 @@ def agreement_of(model: nn.Module, settings: RunSettings) -> float:
 
 
 def repeat_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the batch followed by itself.
+    """Returns a batch with all rows repeated: first all rows, then all rows again.
 
     >>> repeat_batch({"ids": torch.tensor([[5], [7]])})["ids"].flatten().tolist()
     [5, 7, 5, 7]

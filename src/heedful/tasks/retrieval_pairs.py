@@ -49,7 +49,9 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
 
 
 def groups_of(rows: Iterable[Row]) -> list[str]:
-    """Returns for each row the representative of its group: rows connected by shared texts (union-find)."""
+    """Returns for each row a text that identifies its group. A group is all rows connected by shared texts
+    (union-find).
+    """
     parents: dict[str, str] = {}
 
     def root(text: str) -> str:
@@ -67,7 +69,8 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
 
 
 def search(vectors: Any, places: NDArray[np.int64], temperature: float) -> tuple[ranking.Retrieval, NDArray[np.int64]]:
-    """Ranks each row's pair among all pairs and negatives; also returns the number of the nearest candidate.
+    """Ranks each row's pair among all pairs and negatives; returns the ranks, and for each row the number of its
+    nearest candidate.
 
     Args:
         vectors: (texts, D) vectors of length 1, dense or sparse.

@@ -1,4 +1,4 @@
-"""Training and validation rows of a run: from two sources, the splits of one, or a random split."""
+"""Training and validation rows of a run: from two sources, from the splits of one source, or by a random split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY_CONTENT = "content"  # in heedful.json, under data.same
 
 
 def training_columns(model: str | None) -> dict[str, str]:
-    """Returns the column names of the training data; {} where the folder does not hold them."""
+    """Returns the column names of a model's training data; {} if the folder does not store them."""
     return columns_in_card(read_card(model)) if model is not None and Path(model).is_dir() else {}
 
 
@@ -33,8 +33,8 @@ def columns_in_card(card: Mapping[str, Any]) -> dict[str, str]:
 
 
 def equality_rule(card: Mapping[str, Any]) -> Same:
-    """Returns the rule of equal rows by which a run was split: by content, or byte by byte if ``heedful.json`` does not
-    say.
+    """Returns the function that decides which rows a run's split treated as equal: by content, or byte by byte if
+    ``heedful.json`` does not say.
     """
     data = card.get("data")
     return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes

@@ -107,13 +107,15 @@ class SequenceToSequence(EncoderDecoderTask):
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Takes the prefix, R-Drop and BPE-dropout from the settings."""
+        """Stores the settings of prefix, R-Drop and BPE-dropout in the task."""
         self.prefix, self.agreement = settings.data.prefix or "", agreement_of(model, settings)
         if rate := settings.tokenizer.dropout:
             self.bpe_dropout = [BpeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 
     def check_model(self, model: Model) -> None:
-        """Checks as ``EncoderDecoderTask`` does, and gives the model the folder's generation settings for this task."""
+        """Checks the model as ``EncoderDecoderTask`` does, and sets the folder's generation settings for this task in
+        the model.
+        """
         super().check_model(model)
         if self.folder_generation:
             model.generation = {**model.generation, **self.folder_generation}
@@ -135,8 +137,8 @@ class SequenceToSequence(EncoderDecoderTask):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes source and target of each row, special tokens included.
 
-        If a side is longer than ``max_length``, or than the model takes, the pair is left out; tasks that truncate cut
-        a long source.
+        If a side is longer than ``max_length`` or the model's limit, the pair is left out; tasks that truncate cut a
+        long source instead.
         """
         most = min((limit for limit in (max_length, self.longest) if limit is not None), default=None)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
@@ -189,7 +191,7 @@ class SequenceToSequence(EncoderDecoderTask):
     def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """Returns the model's outputs for the first ``most`` rows, at most about as long as their targets."""
+        """Generates the outputs for the first ``most`` rows, each at most about as long as its target."""
         if most is not None and "max_length" not in options:  # a new model does not end its texts
             longest = max(len(target) for _, target in examples) - 1
             least = int(model.generation.get("min_new_tokens") or 0)

@@ -124,7 +124,7 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few."""
+        """Returns training and validation rows: holds out some of many documents, or the last lines of a few."""
         return split_documents(rows, valid, seed, same)
 
     @classmethod
@@ -397,7 +397,7 @@ class SpanCorruption(EncoderDecoderTask):
         return [self._framed(ids) for ids in sources]
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns samples for the run's log: the first words of some texts, with the last word predicted by the model."""
+        """Returns samples for the run's log: the first words of some texts, the last word predicted by the model."""
         self.silent = True
         try:
             return last_word_samples(self, model, rows)

@@ -62,7 +62,9 @@ class Summarization(SequenceToSequence):
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Prepares as all; a new model generates no more tokens than the longest training summary has."""
+        """Prepares training as the base class does; a new model generates no more tokens than the longest training
+        summary has.
+        """
         super().before_training(model, settings)
         if self.longest_summary is not None:
             model.generation = {**model.generation, "max_new_tokens": self.longest_summary}
@@ -118,7 +120,9 @@ class Summarization(SequenceToSequence):
         return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), example_scores)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options; without a limit in call and folder, at most 128 new tokens."""
+        """Returns the decoding options of a call. If neither the call nor the folder limits the length, at most 128
+        tokens are generated.
+        """
         limits = ("max_new_tokens", "max_length")
         if not any({**model.generation, **options}.get(name) for name in limits):
             options = {**options, "max_new_tokens": min(SUMMARY, self.positions or SUMMARY)}
@@ -152,8 +156,8 @@ class Summarization(SequenceToSequence):
         return None if self.longest is None else self.longest - len(encode_with_special(self.source, [prefix])[0])
 
     def _split(self, text: str, stride: int, prefix: str) -> list[str]:
-        """Splits a text into pieces that the model takes, each but the first beginning with the last ``stride`` tokens
-        of the one before.
+        """Splits a text into pieces that the model can read. Each piece after the first begins with the last ``stride``
+        tokens of the piece before it.
         """
         limit, room = self.longest, self._room(prefix)
         if limit is None or room is None or len(encode_with_special(self.source, [prefix + text])[0]) <= limit:
@@ -188,7 +192,7 @@ def first_sentence(text: str) -> str:
 
 
 def beginning(text: str, most: int) -> str:
-    """Returns the first ``most`` characters of a text, up to the last word's end among them if there is one.
+    """Returns the first ``most`` characters of a text, shortened to the last end of a word among them, if there is one.
 
     >>> beginning("A small red house.", 9), beginning("東京に行きました", 4)
     ('A small', '東京に行')

@@ -91,7 +91,7 @@ def tag_summary(rows: Sequence[Row], labels: Sequence[str]) -> str:
 
 
 def _scheme_name(rows: Sequence[Row]) -> str:
-    """Returns the name of the narrowest scheme with B and I that all rows follow."""
+    """Returns the name of the strictest scheme with B and I that all rows follow."""
     letters = {tag.partition("-")[0] for row in rows for tag in row.values["tags"]} & {*PARTS}
     if letters - {"B", "I"}:
         return "BILOU" if letters & {"L", "U"} else "BMES" if "M" in letters else "BIOES"

@@ -1,4 +1,4 @@
-"""Base class of tasks: the seam between people's files and the model."""
+"""Base class of tasks, which connect the rows of files with the inputs and outputs of a model."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ SAMPLES, LINE = 3, 200  # of a validation: number of samples in the log, and cha
 
 @dataclass(frozen=True)
 class Baseline:
-    """Evaluation of a simple method on the same rows."""
+    """Result of evaluating a simple method on the same rows."""
 
     name: str  # for people: "TF-IDF and logistic regression"
     metrics: dict[str, float]  # by the names of ``Measured.metrics``
@@ -94,7 +94,7 @@ class Baseline:
 
 
 class Task(ABC):
-    """Base class of tasks; an instance holds what was learned besides weights: tokenizers, label names."""
+    """Base class of tasks. An instance holds what was learned besides weights: tokenizers and label names."""
 
     name: ClassVar[str]
     columns: Mapping[str, Kind]  # the columns of an example and their kinds; the first is the input
@@ -112,20 +112,22 @@ class Task(ABC):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Splits rows into training and validation rows. By default rows with the same first column stay together;
-        ``same`` maps equal values to the same key.
+        """Returns training and validation rows. By default rows with the same first column stay together; ``same`` maps
+        equal values to the same key.
         """
         train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[Task]:
-        """Returns the class for such rows: by default this one, else a variant. May add to their ``notes``."""
+        """Returns the task class for ``rows``: by default this class, in some tasks a variant. May add to the rows'
+        ``notes``.
+        """
         return cls
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[Task]:
-        """Returns the class for a model folder: by default this one, else a variant."""
+        """Returns the task class for a model folder: by default this class, in some tasks a variant."""
         return cls
 
     @classmethod
@@ -145,7 +147,7 @@ class Task(ABC):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads task and model for fine-tuning (``--from``): by default as they are in the folder."""
+        """Loads task and model for fine-tuning (``--from``), by default unchanged from the folder."""
         task, model = cls.load(folder), load(folder, dtype="float32")
         task.check_model(model)
         return task, model
@@ -160,7 +162,7 @@ class Task(ABC):
         """Writes the files that ``load`` reads."""
 
     def card_entries(self) -> dict[str, Any]:
-        """Returns further entries of ``heedful.json``, which ``load`` may read (``read_card``). By default none."""
+        """Returns the task's own entries of ``heedful.json`` for ``load`` to read (``read_card``). By default none."""
         return {}
 
     @abstractmethod
@@ -248,9 +250,9 @@ class Task(ABC):
         raise HeedfulError(f"{self.name} has no baseline; leave --baseline out")
 
     def quick_baseline(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a simple method that takes a second or two, for the verdict at the end of a run. Its
+        """Scores a simple method that takes a second or two; the model is compared with it at the end of a run. Its
         ``example_scores`` are comparable with the ``window_scores`` of ``Measured`` if it has them, else with its
-        ``example_scores``. By default the ``baseline``.
+        ``example_scores``. By default returns ``baseline``.
 
         Args:
             examples: the examples of ``rows``, from ``encode``.
@@ -260,8 +262,8 @@ class Task(ABC):
         return self.baseline(rows, lambda: learned)
 
     def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a guess without the input, such as the most frequent label; arguments as ``quick_baseline``. By
-        default None.
+        """Scores a prediction that ignores the input, such as the most frequent label; arguments as in
+        ``quick_baseline``. By default returns None.
         """
         return None
 
@@ -274,11 +276,13 @@ class Task(ABC):
         """Returns the prediction for each input, in order; ``options`` are among ``cls.options``."""
 
     def expected(self, row: Row) -> Any:
-        """Returns the expected output if no column of the row holds it; by default None."""
+        """Returns the expected output of a row if no column holds it as it is; by default None."""
         return None
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
-        """Returns the input and the expected output of a row: values, of several columns a list of them."""
+        """Returns (input, expected output) of a row. Each is the value of a column, or a list of the values of several
+        columns.
+        """
         values = {name: row.values[name] for name in self.columns if name in row.values}
         targets = [name for name in values if self.columns[name] in TARGET_KINDS] or list(values)[1:2]
         plain = {name: value.name if isinstance(value, LazyImage) else value for name, value in values.items()}
@@ -289,7 +293,7 @@ class Task(ABC):
         return inputs[0] if len(inputs) == 1 else inputs, expected[0] if expected else None
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns inputs made of plain texts, to try a model with; by default the texts."""
+        """Returns inputs for trying a model, made of plain texts; by default the texts themselves."""
         return list(texts)
 
     @abstractmethod

@@ -132,13 +132,13 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns those of all encoders, and that labels are classes."""
+        """Returns the suggested settings of all encoders, with ``--data.label-kind class``."""
         suggested = super().suggested_settings(rows, given)
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training texts; the labels are theirs, in alphabetical order."""
+        """Trains the tokenizer on the training texts; the labels are the training labels in alphabetical order."""
         columns = columns_of(rows)
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         tokenizer = cls.train_tokenizer(texts, settings)
@@ -162,7 +162,7 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer, and the labels of ``config.json``."""
+        """Loads the tokenizer, and the labels from ``config.json``."""
         folder = cls.model_folder(folder)
         theirs, _ = read_configs(folder)
         columns = read_card(folder).get("columns")
@@ -194,7 +194,7 @@ class TextClassification(TextPairTask):
         return label_ids(row, self.labels)
 
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
-        """Returns (B, labels), 1 for each label of an example."""
+        """Returns the targets (B, labels): 1 for each label that an example has, else 0."""
         labels = torch.zeros(len(examples), len(self.labels))
         for i, example in enumerate(examples):
             labels[i, list(map(int, example.labels))] = 1
@@ -230,7 +230,7 @@ class TextClassification(TextPairTask):
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        """Returns p (B, labels); of several labels each on its own."""
+        """Returns the probabilities (B, labels): a softmax, or with several labels a sigmoid of each."""
         return logits.sigmoid() if self.multi_label else logits.softmax(1)
 
     def _predicted(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,7 +277,7 @@ class TextClassification(TextPairTask):
         return self._linear_baseline("TF-IDF and logistic regression", rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores TF-IDF and a support vector machine, which takes less time."""
+        """Scores TF-IDF and a support vector machine, which is faster than logistic regression."""
         return self._linear_baseline("TF-IDF and a linear SVM", rows, learned, svm)
 
     def _linear_baseline(self, name: str, rows: Rows, learned: Rows, *classifier: Any) -> Baseline:
@@ -287,7 +287,7 @@ class TextClassification(TextPairTask):
         return Baseline(name, overall(scores), scores)
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the most frequent label, or set of labels, of training."""
+        """Scores the most frequent label, or set of labels, of the training rows."""
         return most_frequent_baseline(self.labels, rows, learned)
 
     @torch.no_grad()

@@ -209,7 +209,7 @@ class TextGeneration(Task):
         )
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Sets the generation defaults of a new model; a fine-tuned one keeps its folder's."""
+        """Sets the generation defaults of a new model; a fine-tuned model keeps those of its folder."""
         if settings.start_from is None:
             model.generation = {**GENERATION, **model.generation}
 
@@ -228,8 +228,8 @@ class TextGeneration(Task):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Joins all documents to one stream, in windows of ``max_length`` tokens, or one window if it is shorter.
-        Instructions are examples of their own (``heedful.tasks.conversations.encode_instructions``).
+        """Joins all documents to one stream of tokens, in windows of ``max_length`` tokens, or one window if the stream
+        is shorter. Instructions are examples of their own (``heedful.tasks.conversations.encode_instructions``).
         """
         context = max_length or self.context or CONTEXT
         if context > (self.context or context):
@@ -287,7 +287,7 @@ class TextGeneration(Task):
         return {name: torch.from_numpy(array) for name, array in {**batch, "labels": labels}.items()}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the text, with the next token as target."""
+        """Returns one side, the text; the target at each token is the next token."""
         return [next_token_side("text", batch["ids"][row], batch["labels"][row], self.tokenizer)]
 
     # --------------------------------------------------------------------------------------------------------- training
@@ -343,7 +343,7 @@ class TextGeneration(Task):
         return replace(_measured(document_sums), window_scores=Sums(window_sums, next_token_metrics))
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns greedy continuations of the beginnings of texts, or greedy answers to prompts."""
+        """Returns samples for the run's log: greedy continuations of the beginnings of texts, or of prompts."""
         pairs = [(prompt, target) for prompt, target in map(prompt_and_target, rows[:SAMPLES]) if prompt]
         prompts = [prompt for prompt, _ in pairs]
         predictions = self.predict(model, prompts, do_sample=False, max_new_tokens=SAMPLE_TOKENS)
@@ -374,7 +374,7 @@ class TextGeneration(Task):
             yield documents, (positions - 1) // stream.context, nats[predicted]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores xz that has read the training text (``heedful.tasks.baselines.xz_bits_per_byte``)."""
+        """Scores the compressor xz after reading the training text (``heedful.tasks.baselines.xz_bits_per_byte``)."""
         if are_instructions(rows):
             raise HeedfulError("there is no baseline for prompts or messages; leave --baseline out")
         train_texts, texts = ([row.values["text"] for row in part] for part in (learned(), rows))

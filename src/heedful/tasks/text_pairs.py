@@ -63,8 +63,8 @@ class TextPairTask(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Encodes each row's texts and labels. Cuts what is longer than ``max_length`` tokens, or than the model takes:
-        of a pair the longer text first.
+        """Encodes each row's texts and labels. Examples longer than ``max_length`` tokens or the model's limit are cut;
+        in a pair, the longer text is cut first.
         """
         limit = min(max_length or self.longest, self.longest)
         examples, cut = examples_of(self.tokenizer, map(self.texts_of, rows), map(self.targets_of, rows), limit)
@@ -73,7 +73,7 @@ class TextPairTask(EncoderTask):
         return Encoded(examples, rows, note, len(cut), [rows[number] for number in cut])
 
     def texts_of(self, row: Row) -> tuple[str, ...]:
-        """Returns the text of a row, or both."""
+        """Returns the text of a row, or both texts of a pair."""
         return tuple(row.values[name] for name in SIDES if name in self.columns and name in row.values)
 
     @abstractmethod
@@ -144,8 +144,8 @@ class TextPairTask(EncoderTask):
         return predictions
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns the texts; for a model of pairs each with the text after it, unless it is a pair already (a tab
-        between both).
+        """Returns the texts. For a model of pairs, each text gets the next text as its pair, unless it is a pair
+        already (a tab between both).
         """
         if self.columns.get("text_pair") != "text":
             return list(texts)

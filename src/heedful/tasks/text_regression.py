@@ -85,7 +85,7 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns those of all encoders, without label smoothing, which has no meaning for numbers."""
+        """Returns the suggested settings of all encoders, without label smoothing, which has no meaning for numbers."""
         without_effect = {
             "--training.label-smoothing": given.training.label_smoothing,
             "--model.r-drop": given.model.r_drop,
@@ -103,14 +103,14 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training texts; takes mean and factor from the labels."""
+        """Trains the tokenizer on the training texts, and computes mean and factor from the training labels."""
         columns = columns_of(rows, "number")
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         return cls(cls.train_tokenizer(texts, settings), columns=columns, **_mean_and_factor(rows))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new output if its own does not give one number."""
+        """Loads the folder's model, with a new output layer if its own does not return a single number."""
         folder = cls.model_folder(folder)
         head = config_of(folder).head
         own = isinstance(head, SequenceHead) and head.labels == 1 and is_regression(read_configs(folder)[0])
@@ -157,7 +157,7 @@ class TextRegression(TextPairTask):
         return (float(row.values["label"]),)
 
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
-        """Returns the numbers (B, 1); 0 if none is known."""
+        """Returns the target numbers (B, 1); 0 for an example without one."""
         return torch.tensor([[*example.labels, 0.0][:1] for example in examples], dtype=torch.float32)
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:

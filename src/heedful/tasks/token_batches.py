@@ -1,4 +1,4 @@
-"""Batches of token ids: padding and masks; for each prompt of a batch its seed and the log-probabilities it gets."""
+"""Batches of token ids: padding, masks, seeds for prompts, and log-probabilities of new tokens."""
 
 from __future__ import annotations
 

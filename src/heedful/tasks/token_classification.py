@@ -113,7 +113,7 @@ class TokenClassification(EncoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training sentences; the labels are theirs."""
+        """Trains the tokenizer on the training sentences; the task's labels are the tags of the training sentences."""
         labels = tagging.tag_labels(rows)
         tokenizer = cls.train_tokenizer((" ".join(row.values["words"]) for row in rows), settings)
         return cls(tokenizer, labels, settings.data.stride)
@@ -135,7 +135,7 @@ class TokenClassification(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer, and the labels of ``config.json``."""
+        """Loads the tokenizer, and the labels from ``config.json``."""
         folder = cls.model_folder(folder)
         return cls(tokenizer_of(folder), stored_label_names(read_configs(folder)[0]), read_card(folder).get("stride"))
 
@@ -159,8 +159,8 @@ class TokenClassification(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Encodes each row as one window, or several if it is longer than ``max_length`` tokens or than the model
-        takes. The note names the tagging scheme.
+        """Encodes each row as one window, or several if it is longer than ``max_length`` tokens or the model's limit.
+        The note names the tagging scheme.
         """
         most = min(max_length or self.longest, self.longest)
         labels = [tagging.tag_ids(row, self.labels) for row in rows]
@@ -208,7 +208,7 @@ class TokenClassification(EncoderTask):
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the text, with the label of a word at its first token."""
+        """Returns one side, the text; the target at the first token of a word is the word's label."""
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda label: named(self.labels[label]))]
 
@@ -233,7 +233,7 @@ class TokenClassification(EncoderTask):
     def _predict_words(
         self, model: Model, examples: Sequence[WordWindow], sizes: Sequence[int], tokens: int | None
     ) -> list[WordPredictions]:
-        """Predicts the labels of the words of each text; ``sizes`` are their numbers of words."""
+        """Predicts the labels of the words of each text; ``sizes`` holds the number of words of each text."""
         predictions = [WordPredictions(np.zeros(size, np.int32), *np.zeros((2, size), np.float32)) for size in sizes]
 
         def read(batch: Batch) -> tuple[np.ndarray, ...]:
@@ -292,7 +292,7 @@ class TokenClassification(EncoderTask):
         return Baseline("most frequent tag of each word", metrics, scores)
 
     def guess(self, examples: Sequence[WordWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the most frequent training tag for every word: usually that it is no entity."""
+        """Scores the most frequent training tag for every word, usually ``O`` (no entity)."""
         counts, scores = Counter(tag for row in learned for tag in row.values["tags"]), EntityScores(self.scheme)
         ((tag, _),) = counts.most_common(1)
         for row in rows:

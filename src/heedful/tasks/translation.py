@@ -63,7 +63,7 @@ class Translation(SequenceToSequence):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads as all; the columns are those of training, if the folder names them."""
+        """Loads the task as the base class does; the columns are those of training, if the folder names them."""
         task = super().load(folder)
         columns = read_card(find(folder)).get("columns")
         if columns is not None:
@@ -78,7 +78,7 @@ class Translation(SequenceToSequence):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def source_text(self, row: Row) -> str:
-        """Returns the source, after the tag of the target language."""
+        """Returns the source text of a row, after the tag of the target language if the row has a language."""
         source: str = row.values["source"]
         if "language" not in row.values:
             return source
@@ -155,7 +155,9 @@ class Translation(SequenceToSequence):
         return self.lowercase or self.target.lowercase
 
     def _encode_inputs(self, texts: Sequence[str], places: Sequence[int], limit: int) -> list[list[int]]:
-        """Encodes as all; warns of texts without a language tag if the model has such tags."""
+        """Returns the ids of the inputs as the base class does; warns of texts without a language tag if the model has
+        such tags.
+        """
         known = self.languages
         untagged = sum(LANGUAGE.search(text) is None for text in texts) if known else 0
         if untagged:
@@ -185,7 +187,9 @@ def _counted(rows: Sequence[Row]) -> list[bool]:
 
 
 def _groups(rows: Sequence[Row], column: str) -> list[tuple[str, list[bool]]]:
-    """Returns each value of a column with a mark for the rows that have it; [] unless all rows have the column."""
+    """Returns for each value of a column True for the rows that have it, else False; [] unless all rows have the
+    column.
+    """
     if not all(column in row.values for row in rows):
         return []
     values = [row.values[column] for row in rows]

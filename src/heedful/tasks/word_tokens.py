@@ -54,7 +54,7 @@ def tokens_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) ->
 def _with_unknown(
     tokenizer: Tokenizer, ids: Sequence[int], owners: Sequence[int], words: int
 ) -> tuple[list[int], dict[int, int]]:
-    """Returns the ids with an unknown token for each word without tokens, and the position of each word's first."""
+    """Returns the ids with an unknown token for each word without tokens, and each word's first position."""
     unknown = special_id(tokenizer.end) if tokenizer.unknown is None else tokenizer.unknown
     pieces: list[list[int]] = [[] for _ in range(words)]
     for token, owner in zip(ids, owners, strict=True):
