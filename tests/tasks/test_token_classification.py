@@ -120,8 +120,8 @@ def test_a_word_that_nothing_is_written_for_has_its_label() -> None:
     data = rows(("in \u0007 Rome", "O B-LOC B-PER"), ("Rome in", "B-PER O"))
     task, model = made(data)
     example = task.encode(data).examples[0]
-    assert len(example.places) == len(example.labels) == 3
-    assert example.ids[example.places[1]] == task.tokenizer.unknown
+    assert len(example.positions) == len(example.labels) == 3
+    assert example.ids[example.positions[1]] == task.tokenizer.unknown
     assert task.predict(model, [["in", "\u0007", "Rome"]])[0].score is not None
     assert task.tokenizer.encode_words([["Rome"], []])[1] == ([], [])
 
@@ -168,7 +168,7 @@ def test_no_label_is_lost_with_a_long_sentence(stride: int | None) -> None:
     assert task.count(task.collate(examples)) == len(said) + 5
     for example in examples:
         own = task.tokenizer.encode_words([[words.split()[word]] for word in example.words] if example.row == 0 else [])
-        assert [example.ids[place] for place in example.places] == [ids[0] for ids, _ in own] or example.row == 1
+        assert [example.ids[place] for place in example.positions] == [ids[0] for ids, _ in own] or example.row == 1
     measured = task.measure(model, examples, long)
     gold = sum(one["support"] for one in measured.details["by_class"])
     assert gold == len(tagging.entities(tags.split()))
@@ -270,7 +270,7 @@ def test_the_loss_by_hand(smoothing: float) -> None:
     for row, example in zip(DATA, examples, strict=True):
         ids = torch.tensor([example.ids])
         log_p = model(ids, segments=torch.zeros_like(ids))[0].log_softmax(-1)
-        for place, tag in zip(example.places, row.values["tags"], strict=True):
+        for place, tag in zip(example.positions, row.values["tags"], strict=True):
             expected -= (1 - smoothing) * log_p[place, LABELS.index(tag)].item()
             expected -= smoothing * log_p[place].mean().item()
     assert task.objective(model, task.collate(examples), smoothing).item() == approx(expected, "layer")
@@ -329,7 +329,7 @@ def test_spans_of_texts_and_of_words() -> None:
     for span in one.output:
         assert words[span["start"] : span["end"]] == span["text"]
     example = task.encode(rows((words, tags))).examples[0]
-    p = model(torch.tensor([example.ids]))[0].softmax(-1).max(-1).values[example.places]
+    p = model(torch.tensor([example.ids]))[0].softmax(-1).max(-1).values[example.positions]
     assert one.output[0]["score"] == approx(p[:2].mean().item())
     assert one.score == approx(p.prod().item())
     assert task.row_line(DATA[0]) == "Ann Lee lives in New York . → Ann Lee (PER), New York (LOC)"

@@ -189,23 +189,24 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
     if a.example_scores is None or b.example_scores is None or len(rows) != len(a.example_scores):
         return []
     has_outputs = len(a.outputs) == len(b.outputs) == len(rows)
-    places = [
+    row_indices = [
         i for i in range(len(rows)) if not has_outputs or _without_scores(a.outputs[i]) != _without_scores(b.outputs[i])
     ]
-    alone = np.array(places, dtype=np.int64).reshape(-1, 1)
+    alone = np.array(row_indices, dtype=np.int64).reshape(-1, 1)
     scores_a, scores_b = metrics_of_draws(a.example_scores, alone), metrics_of_draws(b.example_scores, alone)
 
     def distance(at: int) -> tuple[float, ...]:
         return tuple(abs(scores_b[at].get(name, 0.0) - scores_a[at].get(name, 0.0)) for name in (decides, "loss"))
 
     entries = []
-    differing = [at for at in range(len(places)) if has_outputs or any(distance(at))]
+    differing = [at for at in range(len(row_indices)) if has_outputs or any(distance(at))]
     for at in sorted(differing, key=distance, reverse=True)[:most]:
-        row = rows[places[at]]
+        row = rows[row_indices[at]]
         given, expected = pipe.task.input_and_target(row)
-        entry = {"place": places[at], "file": row.file, "line": row.line, "input": _brief(given), "expected": expected}
+        index, brief_input = row_indices[at], _brief(given)
+        entry = {"place": index, "file": row.file, "line": row.line, "input": brief_input, "expected": expected}
         if has_outputs:
-            entry |= {"a": a.outputs[places[at]], "b": b.outputs[places[at]]}
+            entry |= {"a": a.outputs[index], "b": b.outputs[index]}
         entries.append(entry | {"score_a": scores_a[at].get(decides), "score_b": scores_b[at].get(decides)})
     return entries
 

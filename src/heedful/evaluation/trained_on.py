@@ -62,8 +62,8 @@ class TrainedOn(NamedTuple):
         Raises ``HeedfulError`` for a damaged file.
         """
         folder = Path(folder)
-        places = [folder, *([folder.resolve().parent] if folder.name in INSIDE else [])]
-        path = next((place / FILE for place in places if (place / FILE).is_file()), None)
+        folders = [folder, *([folder.resolve().parent] if folder.name in INSIDE else [])]
+        path = next((parent / FILE for parent in folders if (parent / FILE).is_file()), None)
         if path is None:
             return None
         data = path.read_bytes()
@@ -140,7 +140,7 @@ def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]
     if scored is None:
         return None
     if len(scored) != len(rows):  # pieces of documents, which are scored as a whole
-        begins = np.flatnonzero([place == 0 or not continues_previous(row) for place, row in enumerate(rows)])
+        begins = np.flatnonzero([index == 0 or not continues_previous(row) for index, row in enumerate(rows)])
         selected = np.logical_and.reduceat(others, begins)
     if len(scored) != len(selected) or not selected.any():
         return None

@@ -4,11 +4,11 @@
 - ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
   the methods, one a file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods that
   decode a token a row and step;
-- ``decoder_state``: a model with its cache, the one place that distinguishes the two families;
+- ``decoder_state``: a model with its cache, the only module that distinguishes the two families;
 - ``processors``: change scores before a token is chosen; ``token_choice``: chooses it;
 - ``stopping``: stop strings; ``incremental_text``: text of tokens as they arrive.
 
-This room receives models and imports none. Every method must give a row the same result alone and in any batch.
+This room receives models and imports none. Every method must return the same result for a row alone and in any batch.
 """
 
 from heedful.generation.decode import Generated, decode, generate, stream

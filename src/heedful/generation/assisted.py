@@ -1,11 +1,11 @@
-"""Assisted decoding: tokens are proposed cheaply, and the model reads several at once instead of one after the other.
+"""Assisted decoding: tokens are proposed cheaply, and the model checks several of them in one forward pass.
 
 The model accepts proposed tokens as long as they are its own choice, so that greedy tokens are those that it would
-choose alone. (Of two tokens with equal scores up to rounding it may take the other, since several rows are summed in
-another order.) Sampled tokens keep their distribution by the rule of Leviathan et al. 2023 (section 2.3): a token
-sampled from the assistant's q is accepted with probability min(1, p / q); otherwise one is sampled from max(p − q, 0),
-normalised. All rows advance together, up to the first proposal that one of them rejects. A row's tokens depend on its
-own alone, so that it has the same in any batch.
+choose without proposals. (Of two tokens with equal scores up to rounding it may take the other, since several rows are
+summed in another order.) Sampled tokens keep their distribution by the rule of Leviathan et al. 2023 (section 2.3): a
+token sampled from the assistant's q is accepted with probability min(1, p / q); otherwise one is sampled from max(p −
+q, 0), normalised. All rows advance together, up to the first proposal that one of them rejects. A row's tokens depend
+on its own alone, so that it has the same in any batch.
 
 Shapes: R present rows, K tokens of a round, N columns of ids, V vocabulary.
 """
@@ -31,7 +31,7 @@ NGRAM = 2  # prompt lookup searches the last two tokens; if they did not occur b
 
 
 class Proposer(Protocol):
-    """Interface of what proposes tokens for the model to verify."""
+    """Interface of an object that proposes tokens, which the model then accepts or rejects."""
 
     numbers_per_token: int  # uniform numbers that a sampled token needs
 
@@ -39,13 +39,13 @@ class Proposer(Protocol):
         """Returns at most ``count`` − 1 tokens (R, k) that may follow ``history`` (R, N)."""
 
     def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None, index: int) -> Tensor:
-        """Returns the tokens (R,) of the model's ``scores`` (R, V), in place of proposal ``index``."""
+        """Returns the tokens (R,) chosen by the model's ``scores`` (R, V) at the position of proposal ``index``."""
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by ``rows`` of them."""
+        """Replaces the present rows by those with the indices ``rows``."""
 
     def crop(self, length: int) -> None:
-        """Drops all but the first ``length`` columns."""
+        """Drops the tokens after the first ``length`` columns."""
 
     def start(self, history: Tensor | None, starts: Tensor) -> None:
         """Reads the prompt, or ``history`` (R, N) from the columns ``starts`` on."""
@@ -99,7 +99,7 @@ class LookaheadState:
         return self.logits[:, 0]
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by ``rows`` of them."""
+        """Replaces the present rows by those with the indices ``rows``."""
         self.state.select(rows)
         self.proposer.select(rows)
         self.limits, self.logits, self.proposals = self.limits[rows], self.logits[rows], self.proposals[rows]
@@ -125,7 +125,9 @@ class Assistant:
         self.tokens, self.scores = [], []
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
-        """Returns ``count`` − 1 tokens; stores one more, for the place after them, with the scores of all."""
+        """Returns ``count`` − 1 proposed tokens. Stores their scores, and those of one more token, for the position
+        after them.
+        """
         self.tokens, self.scores = [], []
         for step in range(count):
             self.logits = self.state.step(history[:, -1].clamp(min=0))
@@ -138,7 +140,7 @@ class Assistant:
         self.tokens.append(choose(self.scores[-1], uniform))
 
     def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None, index: int) -> Tensor:
-        """Returns the best tokens (R,); in sampling the assistant's with probability min(1, p / q)."""
+        """Returns the best tokens (R,); in sampling, the assistant's tokens with probability min(1, p / q)."""
         if numbers is None:
             return choose(scores)
         if not self.tokens:  # before the first token nothing is proposed
@@ -146,19 +148,21 @@ class Assistant:
         return accept_or_resample(scores, self.scores[index], self.tokens[index], numbers[:, 0, 1], numbers[:, 0, 2])
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by ``rows`` of them."""
+        """Replaces the present rows by those with the indices ``rows``."""
         self.state.select(rows)
         self.logits = self.logits[rows]
         self.tokens = [tokens[rows] for tokens in self.tokens]
         self.scores = [scores[rows] for scores in self.scores]
 
     def crop(self, length: int) -> None:
-        """Drops all but the first ``length`` columns."""
+        """Drops the tokens after the first ``length`` columns."""
         self.state.cache.crop(length)
 
 
 class PromptLookup:
-    """Proposals from source, prompt and new tokens: the tokens that followed an earlier occurrence of the last ones."""
+    """Proposals copied from the source, the prompt and the new tokens: those that followed an earlier occurrence of the
+    last tokens.
+    """
 
     numbers_per_token = 1
 
@@ -188,13 +192,13 @@ class PromptLookup:
         return choose_next(scores, history, numbers)
 
     def select(self, rows: Tensor) -> None:
-        """Does nothing: proposals are looked up anew."""
+        """Does nothing, because proposals are looked up again at each step."""
 
     def crop(self, length: int) -> None:
-        """Does nothing: proposals are looked up anew."""
+        """Does nothing, because proposals are looked up again at each step."""
 
     def start(self, history: Tensor | None, starts: Tensor) -> None:
-        """Does nothing: there is no model that reads."""
+        """Does nothing, because there is no assistant model."""
 
 
 def accept_or_resample(
@@ -220,7 +224,7 @@ def accept_or_resample(
 
 
 def assisted(inputs: MethodInput) -> Steps:
-    """Decodes greedily or by sampling, with proposed tokens: see the head of this file."""
+    """Decodes greedily or by sampling, with proposed tokens (see the module's docstring)."""
     assistant, options = inputs.options.assistant_model, inputs.options
     if any(model.observers for model in (inputs.state.model, assistant) if model is not None):
         proposer = "an assistant" if assistant is not None else "prompt_lookup_num_tokens"
@@ -237,7 +241,9 @@ def assisted(inputs: MethodInput) -> Steps:
 
 
 def assistant_state(inputs: MethodInput) -> DecoderState:
-    """Returns the assistant's state for the same prompts; raises ``HeedfulError`` if it does not fit the model."""
+    """Returns the assistant's decoder state for the same prompts; raises ``HeedfulError`` if the assistant does not fit
+    the model.
+    """
     main, model = inputs.state, inputs.options.assistant_model
     if hasattr(model, "encode") != isinstance(main, EncoderDecoderState):
         raise HeedfulError(

@@ -36,14 +36,16 @@ class Beams(NamedTuple):
     ids: Tensor
     log_p: Tensor
 
-    def select(self, places: Tensor) -> Beams:
-        """Returns the beams at ``places`` (S, k) of each sentence."""
-        ids, log_p, index = self.ids, self.log_p, places[:, :, None]
+    def select(self, indices: Tensor) -> Beams:
+        """Returns the beams with the ``indices`` (S, k) in each sentence."""
+        ids, log_p, index = self.ids, self.log_p, indices[:, :, None]
         index_of_ids, index_of_log_p = index.expand(-1, -1, ids.size(2)), index.expand(-1, -1, log_p.size(2))
         return Beams(ids.gather(1, index_of_ids), log_p.gather(1, index_of_log_p))
 
     def extend(self, parents: Tensor, tokens: Tensor, column: int, token_log_p: Tensor | None) -> Beams:
-        """Returns the beams ``parents`` (S, C), each with a token (S, C) more at ``column``, and its log p."""
+        """Returns the beams with the indices ``parents`` (S, C), extended at ``column`` by ``tokens`` (S, C) and their
+        log p.
+        """
         extended = self.select(parents)
         extended.ids[:, :, column] = tokens
         if token_log_p is not None:
@@ -51,7 +53,7 @@ class Beams(NamedTuple):
         return extended
 
     def join(self, other: Beams) -> Beams:
-        """Returns the beams of both, sentence by sentence."""
+        """Returns the beams of ``self`` and ``other``, joined for each sentence."""
         return Beams(torch.cat((self.ids, other.ids), 1), torch.cat((self.log_p, other.log_p), 1))
 
     def sentences(self, index: Tensor) -> Beams:
@@ -60,7 +62,7 @@ class Beams(NamedTuple):
 
 
 def prompt_beams(inputs: MethodInput, logits: Tensor) -> Beams:
-    """Returns one beam for each sentence, with its prompt and room for all new tokens."""
+    """Returns one beam for each sentence: its prompt, and columns for all new tokens."""
     prompt = inputs.state.prompt
     ids = prompt.new_full((len(prompt), 1, inputs.width + inputs.max_steps), NONE)
     ids[:, 0, : inputs.width] = prompt
@@ -68,7 +70,7 @@ def prompt_beams(inputs: MethodInput, logits: Tensor) -> Beams:
 
 
 class FinishedBeams:
-    """The ``count`` best finished beams of each sentence, from ``prompts`` with one beam each.
+    """The ``count`` best finished beams of each sentence; at first copies of ``prompts``, without a score.
 
     Attributes:
         beams: K a sentence, best first.
@@ -83,13 +85,17 @@ class FinishedBeams:
         self.done = torch.zeros(len(prompts.ids), dtype=torch.bool, device=prompts.ids.device)
 
     def add(self, sums: Tensor, beams: Beams, ended: Tensor, step: int) -> None:
-        """Adds those of the ``beams`` with ``sums`` (S, C) that ``ended`` (S, C) with token number ``step``."""
+        """Adds the ``beams`` that ``ended`` (S, C) marks: ``sums`` (S, C) is their Σ log p, ``step`` their number of
+        new tokens.
+        """
         scores = (sums / step**self.options.length_penalty).masked_fill(~ended | self.done[:, None], NEVER)
-        self.scores, places = torch.cat((self.scores, scores), 1).topk(self.scores.size(1))
-        self.beams = self.beams.join(beams).select(places)
+        self.scores, indices = torch.cat((self.scores, scores), 1).topk(self.scores.size(1))
+        self.beams = self.beams.join(beams).select(indices)
 
     def update_done(self, best_sum: Tensor, limits: Tensor, step: int) -> None:
-        """Marks sentences as done whose best running beam, of ``best_sum`` (S,), cannot enter (``early_stopping``)."""
+        """Marks sentences as done whose best running beam, with Σ log p ``best_sum`` (S,), cannot become one of the
+        best finished beams (``early_stopping``).
+        """
         worst, penalty = self.scores[:, -1], self.options.length_penalty
         if self.options.early_stopping is True:
             best_score = torch.where(worst > NEVER, NEVER, best_sum)
@@ -104,14 +110,14 @@ class FinishedBeams:
         self.scores[sentences] = other.scores
 
     def part(self, sentences: Tensor) -> FinishedBeams:
-        """Returns the results of ``sentences`` (S',) alone."""
+        """Returns the results of only the ``sentences`` (S',)."""
         part = copy(self)
         part.beams = self.beams.sentences(sentences)
         part.scores, part.done = self.scores[sentences], self.done[sentences]
         return part
 
     def best(self, count: int) -> Decoded:
-        """Returns the ``count`` best of each sentence."""
+        """Returns the ``count`` best finished beams of each sentence."""
         ids, log_p = (x[:, :count].flatten(0, 1) for x in self.beams)
         return ids, self.scores[:, :count].flatten(), log_p
 
@@ -126,12 +132,14 @@ def candidates(
     """
     values, tokens = top(scores, min(count, scores.size(1)))  # (S · K, c)
     totals = (values - log_total + sums.view(-1, 1)).view(len(sums), -1)  # (S, K · c)
-    best, places = totals.topk(min(count, totals.size(1)))
-    return best, places // values.size(1), tokens.view(len(sums), -1).gather(1, places)
+    best, indices = totals.topk(min(count, totals.size(1)))
+    return best, indices // values.size(1), tokens.view(len(sums), -1).gather(1, indices)
 
 
 def ended_beams(inputs: MethodInput, beams: Beams, tokens: Tensor, limits: Tensor, column: int) -> Tensor:
-    """Marks the beams (S, C) whose last ``tokens`` (S, C), at ``column``, end them: end id, limit or stop string."""
+    """Returns a mask of the beams (S, C) that their last ``tokens`` (S, C), at ``column``, end: by end id, limit or
+    stop string.
+    """
     ended = torch.isin(tokens, inputs.end_ids) | (limits == column + 1 - inputs.width)[:, None]
     if inputs.stop_strings is not None:
         ended |= inputs.stop_strings.ended(beams.ids[:, :, : column + 1].flatten(0, 1)).view_as(ended)
@@ -139,7 +147,7 @@ def ended_beams(inputs: MethodInput, beams: Beams, tokens: Tensor, limits: Tenso
 
 
 def order_by_parent(parents: Tensor) -> Tensor:
-    """Returns an order (S, K) of beams in which one child of each of the ``parents`` (S, K) has its parent's place.
+    """Returns an order (S, K) of beams in which one child of each of the ``parents`` (S, K) is at its parent's index.
 
     >>> parents = torch.tensor([[2, 0, 2]])  # the third beam takes the place of 1, which has no children
     >>> parents.gather(1, order_by_parent(parents))
@@ -147,8 +155,8 @@ def order_by_parent(parents: Tensor) -> Tensor:
     """
     is_later_child = (parents[:, :, None] == parents[:, None]).tril(-1).any(2)
     childless = torch.ones_like(parents).scatter(1, parents, 0).argsort(dim=1, descending=True, stable=True)
-    places = childless.gather(1, (is_later_child.cumsum(1) - 1).clamp(min=0)).where(is_later_child, parents)
-    return places.argsort(1)
+    indices = childless.gather(1, (is_later_child.cumsum(1) - 1).clamp(min=0)).where(is_later_child, parents)
+    return indices.argsort(1)
 
 
 def beam_search(inputs: MethodInput) -> Decoded:
@@ -179,11 +187,11 @@ def beam_search(inputs: MethodInput) -> Decoded:
 
         # the first K others run on, each where its parent stood, so that little moves
         before = sums.size(1)
-        sums, places = new_sums.masked_fill(ended, NEVER).topk(min(count, new_sums.size(1)))
+        sums, indices = new_sums.masked_fill(ended, NEVER).topk(min(count, new_sums.size(1)))
         if sums.size(1) == before:
-            order = order_by_parent(parents.gather(1, places))
-            sums, places = sums.gather(1, order), places.gather(1, order)
-        beams, parents = extended.select(places), parents.gather(1, places)
+            order = order_by_parent(parents.gather(1, indices))
+            sums, indices = sums.gather(1, order), indices.gather(1, order)
+        beams, parents = extended.select(indices), parents.gather(1, indices)
         finished.update_done(sums.amax(1), limits, step)
 
         live = len(limits) - int(finished.done.sum())

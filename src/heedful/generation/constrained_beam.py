@@ -25,7 +25,7 @@ from heedful.generation.token_choice import log_sum_exp
 
 
 class WordProgress(NamedTuple):
-    """Tokens of forced words that each row contains, and the next ones."""
+    """Progress of each row: how many tokens of forced words it contains, and which tokens may come next."""
 
     bank: Tensor  # (R,) number of tokens of the complete words and of the one that the row ends with
     is_complete: Tensor  # (R,) True if all words occur
@@ -89,13 +89,13 @@ def constrained_candidates(
     is_repeated = torch.zeros_like(keys, dtype=torch.bool)
     is_repeated[:, 1:] = keys[:, 1:] == keys[:, :-1]
     is_repeated = torch.zeros_like(is_repeated).scatter(1, order, is_repeated)
-    totals, places = totals.masked_fill(is_repeated, NEVER).sort(1, descending=True)
-    return totals, parents.gather(1, places), tokens.gather(1, places)
+    totals, indices = totals.masked_fill(is_repeated, NEVER).sort(1, descending=True)
+    return totals, parents.gather(1, indices), tokens.gather(1, indices)
 
 
 def allocate(sums: Tensor, bank: Tensor, count: int) -> Tensor:
-    """Returns the ``count`` places (S, count) of ``sums`` (S, C), best first, that run on: of each ``bank`` (S, C) the
-    best, the fullest bank first, then the second best of each.
+    """Returns the indices (S, count) of the candidates to continue, of those with ``sums`` (S, C), sorted best first:
+    the best candidate of each ``bank`` (S, C), the fullest bank first, then the second best of each.
 
     >>> allocate(torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[0, 0, 0, 2]]), 3)
     tensor([[3, 0, 1]])
@@ -110,7 +110,7 @@ def allocate(sums: Tensor, bank: Tensor, count: int) -> Tensor:
 def constrained(inputs: MethodInput) -> Decoded:
     """Returns the best ``num_return_sequences`` finished beams of each prompt in which all ``force_words_ids`` occur.
 
-    See ``beam_search``. Raises ``HeedfulError`` for a prompt without any.
+    See ``beam_search``. Raises ``HeedfulError`` for a prompt without such a beam.
     """
     state, limits, count = inputs.state, inputs.limits, inputs.options.num_beams
     words = ForcedWords(inputs.options.force_words_ids, inputs.end_ids.tolist(), state.vocab_size)
@@ -131,8 +131,8 @@ def constrained(inputs: MethodInput) -> Decoded:
 
         before = sums.size(1)
         running = new_sums.masked_fill(ended, NEVER)
-        places = allocate(running, progress.bank.view_as(ended), min(count, new_sums.size(1)))
-        sums, beams, parents = running.gather(1, places), extended.select(places), parents.gather(1, places)
+        indices = allocate(running, progress.bank.view_as(ended), min(count, new_sums.size(1)))
+        sums, beams, parents = running.gather(1, indices), extended.select(indices), parents.gather(1, indices)
         finished.update_done(sums.amax(1), limits, step)
         live = int((~finished.done).sum())
         if not live:

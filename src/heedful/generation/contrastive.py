@@ -63,9 +63,9 @@ def contrastive(inputs: MethodInput) -> Steps:
         remaining = rows.drop_ended()
         if remaining is None:
             remaining = torch.arange(len(tokens), device=tokens.device)
-        places = remaining * k + chosen[remaining]
-        state.select(places)
-        logits = next_logits[places]
+        indices = remaining * k + chosen[remaining]
+        state.select(indices)
+        logits = next_logits[indices]
         new_unit = new_units[remaining, chosen[remaining]][:, None]
         units, is_token = torch.cat((units[remaining], new_unit), 1), F.pad(is_token[remaining], (0, 1), value=True)
     return rows.ids, rows.log_p.sum(1) / rows.lengths, rows.log_p

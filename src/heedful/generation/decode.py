@@ -47,7 +47,7 @@ class Generated(NamedTuple):
 
 @contextmanager
 def _observed(state: DecoderState) -> Iterator[None]:
-    """Tells the model's observers that a generation begins, and that it is over, however it ends."""
+    """Notifies the model's observers when generation begins, and when it ends, also after an error."""
     started = []
     try:
         for observer in state.observers:
@@ -64,7 +64,7 @@ def _steps(
     model: Any,
     ids: Tensor,
     mask: Tensor | None,
-    decoding: Options,
+    options: Options,
     *,
     context: int | None,
     tokenizer: Detokenizer | None,
@@ -75,15 +75,15 @@ def _steps(
     """Yields the tokens of each step and returns all rows. Inference mode is off between steps."""
     with decoding_mode(model):
         state = create_state(model, ids, mask, prefix)
-        state.prefill_chunk_size = decoding.prefill_chunk_size
-        check_context(state, decoding, context)
-        limits = limits_of(state, decoding, context)
+        state.prefill_chunk_size = options.prefill_chunk_size
+        check_context(state, options, context)
+        limits = limits_of(state, options, context)
         special = model.config.special
-        texts = decoding.stop_strings
+        texts = options.stop_strings
         inputs = MethodInput(
             state=state,
-            options=decoding,
-            processors=processors_of(decoding, state, limits, special.end),
+            options=options,
+            processors=processors_of(options, state, limits, special.end),
             limits=limits,
             end_ids=torch.tensor(special.end, dtype=torch.int64, device=limits.device),
             stop_strings=StopStrings(texts, tokenizer, state.prompt.size(1)) if texts else None,
@@ -92,9 +92,9 @@ def _steps(
             context=context,
         )
         with _observed(state):
-            rows, scores, log_p = yield from decoding.variant.steps(inputs)
+            rows, scores, log_p = yield from options.variant.steps(inputs)
             for observer in state.observers:
-                observer.end(rows, decoding.num_return_sequences)
+                observer.end(rows, options.num_return_sequences)
         is_token = rows != NONE
         rows, real = align(rows, is_token, "left")
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
@@ -142,7 +142,8 @@ def decode(
     logprobs: bool = False,
     **options: Any,
 ) -> Generated:
-    """Generates as ``generate`` does; returns lengths and scores too, and with ``logprobs`` those of the tokens.
+    """Generates as ``generate`` does; also returns lengths and scores, and with ``logprobs`` the log-probability of
+    each token.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
@@ -233,8 +234,9 @@ def stream(
 ) -> Iterator[Tensor]:
     """Yields the tokens that ``generate`` would return, step by step: (B · num_return_sequences,) int64.
 
-    A row that has ended has −1. The model is in evaluation mode until the last step, or until the iterator is closed.
-    Arguments and errors are those of ``generate``; a beam search is refused, since it knows no token before its end.
+    A row that has ended yields −1. The model is in evaluation mode until the last step, or until the iterator is
+    closed. Arguments and errors are those of ``generate``; a beam search raises ``HeedfulError``, since no token is
+    final before its end.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)
@@ -253,10 +255,11 @@ def stream(
 
 
 def limits_of(state: DecoderState, options: Options, context: int | None = None) -> Tensor:
-    """Maximum number of new tokens of each prompt (B,), without ``context`` capped by the learned positions.
+    """Returns the maximum number of new tokens of each prompt (B,); without ``context`` it is capped by the learned
+    positions.
 
-    A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` where the prompt
-    leaves no room, or less than the options ask for by number.
+    A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` if a prompt leaves no
+    room for new tokens, or less than the number in the options.
     """
     if options.max_new_tokens is not None:
         limits = torch.full_like(state.prompt_lengths, options.max_new_tokens)

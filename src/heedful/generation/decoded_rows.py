@@ -1,4 +1,4 @@
-"""Rows of a method that decodes one token a row and step: their tokens, their ends and their log-probabilities.
+"""Rows of a method that decodes one token for each row and step: tokens, ends and log-probabilities.
 
 Shapes: N rows of the result, R of them present in the batch.
 """
@@ -48,14 +48,16 @@ class DecodedRows:
         return self.ids[:, self.columns - 1]
 
     def score(self, logits: Tensor, tokens: Tensor) -> None:
-        """Adds log p of ``tokens`` (R,), which were appended last, under ``logits`` (R, V)."""
+        """Adds log p of the last appended ``tokens`` (R,), computed from ``logits`` (R, V)."""
         log_p = (logits.gather(1, tokens[:, None]) - log_sum_exp(logits))[:, 0]
         log_p = torch.where(self.done, 0.0, log_p)
         self.log_p[self.present, self.columns - 1] = log_p
         self.sums[self.present] += log_p
 
     def end(self, tokens: Tensor) -> bool:
-        """Ends rows with their last ``tokens`` (R,), by end id, limit or stop string. Returns False if all have."""
+        """Ends rows with their last ``tokens`` (R,), by end id, limit or stop string. Returns False if all rows have
+        ended.
+        """
         step = self.columns - self.width
         ended = torch.isin(tokens, self.end_ids) | (self.limits[self.present] == step)
         if self.stop_strings is not None:
@@ -69,7 +71,7 @@ class DecodedRows:
     def drop_ended(self) -> Tensor | None:
         """Drops ended rows once they are half of the present ones, or at a limit.
 
-        Returns the places of the remaining rows among those present before, or None if all stay.
+        Returns the indices of the remaining rows among the rows present before, or None if all stay.
         """
         if 2 * self.live_count > len(self.done) and self.columns - self.width != self.next_limit:
             return None

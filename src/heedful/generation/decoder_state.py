@@ -71,11 +71,11 @@ class DecoderState:
 
     @property
     def observers(self) -> list[Any]:
-        """The model's observers since the generation began, without those that have left."""
+        """The model's observers that were present when generation began and are still present."""
         return [observer for observer in self._first_observers if observer in self.model.observers]
 
     def make_cache(self, steps: int | None) -> None:
-        """Makes a cache with room for ``steps`` tokens after the prompt; None is a growing one."""
+        """Creates a cache with room for ``steps`` tokens after the prompt; None creates a growing cache."""
         self._cache_steps, window = steps, None if self.keeps_all else self.stack.window
         capacity = None if steps is None or window is not None else self.prompt.size(1) + steps
         self.cache = Cache(self.stack.depth, capacity=capacity, window=window)
@@ -134,17 +134,17 @@ class DecoderState:
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def select(self, rows: Tensor, prompts: Tensor | None = None) -> None:
-        """Replaces the present rows by ``rows`` of them, each any number of times.
+        """Replaces the present rows by those with the indices ``rows``; an index may occur any number of times.
 
-        ``prompts``: the prompts that the rows belong to, in order and equally many each; what belongs to a prompt is
-        then kept once for all of its rows, as after ``reorder``.
+        ``prompts``: the prompts of the rows, in order and with equally many rows each; the data of a prompt is then
+            stored once for all of its rows, as after ``reorder``.
         """
         self.cache.select(rows, prompts)
         self._reordered(rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Replaces the present rows by ``rows``, which keep every prompt, in order and equally many rows each: what
-        belongs to the prompts stays.
+        """Replaces the present rows by those with the indices ``rows``. The prompts keep their order and have equally
+        many rows each, so the data of the prompts stays unchanged.
         """
         self.cache.reorder(rows)
         self._reordered(rows)
@@ -230,7 +230,9 @@ def create_state(
 
 
 def checked_ids(name: str, ids: Tensor, mask: Tensor | None, model: Any) -> tuple[Tensor, Tensor]:
-    """Returns ``ids`` and which are real, (B, T) both, on the model's device; ``HeedfulError`` for other shapes."""
+    """Returns ``ids`` and a mask of the real tokens, both (B, T), on the model's device; raises ``HeedfulError`` for
+    other shapes.
+    """
     if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
         raise HeedfulError(f"{name} are {ids.dtype} of shape {tuple(ids.shape)}; give whole numbers (rows, tokens)")
     if mask is not None and mask.shape != ids.shape:

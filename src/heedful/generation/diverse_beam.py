@@ -52,11 +52,11 @@ def diverse(inputs: MethodInput) -> Decoded:
             ended = ended_beams(inputs, extended, tokens, limits, column)
             is_first = torch.arange(ended.size(1), device=ended.device) < count
             finished[g].add(new_sums, extended, ended & is_first, step)
-            sums[g], places = new_sums.masked_fill(ended, NEVER).topk(min(count, new_sums.size(1)))
-            beams[g] = extended.select(places)
-            all_parents.append(parents.gather(1, places))
+            sums[g], indices = new_sums.masked_fill(ended, NEVER).topk(min(count, new_sums.size(1)))
+            beams[g] = extended.select(indices)
+            all_parents.append(parents.gather(1, indices))
             runs_on = (sums[g] > NEVER) & ~finished[g].done[:, None]
-            times_chosen.scatter_add_(1, tokens.gather(1, places), runs_on.to(times_chosen))
+            times_chosen.scatter_add_(1, tokens.gather(1, indices), runs_on.to(times_chosen))
             finished[g].update_done(sums[g][:, 0], limits, step)
 
         done = torch.stack([group.done for group in finished]).all(0)
@@ -79,9 +79,9 @@ def diverse(inputs: MethodInput) -> Decoded:
 
     for result, group in zip(results, finished, strict=True):
         result.put(group, sentences)
-    scores, places = torch.cat([result.scores for result in results], 1).topk(options.num_return_sequences)
+    scores, indices = torch.cat([result.scores for result in results], 1).topk(options.num_return_sequences)
     beams_of_all = Beams(*(torch.cat(parts, 1) for parts in zip(*(result.beams for result in results), strict=True)))
-    ids, log_p = (x.flatten(0, 1) for x in beams_of_all.select(places))
+    ids, log_p = (x.flatten(0, 1) for x in beams_of_all.select(indices))
     return ids, scores.flatten(), log_p
 
 

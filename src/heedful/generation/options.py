@@ -60,7 +60,7 @@ def _words(value: Any) -> bool:
 
 
 def as_list(value: Any) -> Sequence[Any]:
-    """Returns a list or tuple as it is, and any other value in a list."""
+    """Returns a list or tuple unchanged, and any other value in a list."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -85,7 +85,7 @@ TEMPERATURE: Check = _number(
 
 
 def _option(default: Any, check: Check, *, neutral: bool = False, needs: str | None = None) -> Any:
-    """Makes a field of ``Options``.
+    """Returns a dataclass field of ``Options`` with its default and check.
 
     Args:
         default: its value if neither the call nor the folder sets it.
@@ -197,7 +197,7 @@ class Options:
 
     @property
     def base(self) -> Method:
-        """Method that these options choose, without methods that extend it."""
+        """Method that these options choose, before a method that extends it is considered."""
         return _base(vars(self))
 
     @property
@@ -212,7 +212,8 @@ class Options:
         return next((m for m in METHODS if base.name in m.extends and _is_on(m, vars(self))), base)
 
     def for_rows(self, rows: Iterable[int], count: int) -> Options:
-        """Returns the options for ``rows`` of the call's ``count`` prompts: of a list of seeds, one a prompt, theirs.
+        """Returns the options for the prompts with the indices ``rows``, of ``count`` prompts: a list of seeds, one a
+        prompt, is reduced to the seeds of these prompts.
 
         >>> Options(do_sample=True, seed=[5, 6, 7]).for_rows([2, 0], 3).seed
         [7, 5]

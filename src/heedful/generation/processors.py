@@ -43,7 +43,7 @@ class RepetitionPenalty:
     penalty: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         weaker = torch.where(scores < 0, scores * self.penalty, scores / self.penalty)
         return torch.where(occurrence_mask(history, scores.size(1)), weaker, scores)
 
@@ -60,7 +60,7 @@ class CountPenalty:
     frequency: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         new_tokens, size = history[:, self.prompt :], scores.size(1)
         counts = scores.new_zeros(len(scores), size + 1)
         is_counted = (new_tokens >= 0) & (new_tokens < size)
@@ -76,7 +76,7 @@ class NoRepeatNGram:
     size: int
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         if history.size(1) < self.size:
             return scores
         suffix = history[:, history.size(1) - self.size + 1 :]  # (R, n − 1)
@@ -92,7 +92,7 @@ class MinNewTokens:
     end: Sequence[int]
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         if history.size(1) - self.prompt >= self.least:
             return scores
         return scores.index_fill_(1, torch.tensor(self.end, device=scores.device), NEVER)
@@ -105,7 +105,7 @@ class Temperature:
     value: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         return scores / self.value
 
 
@@ -116,7 +116,7 @@ class TopK:
     k: int
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         least = top(scores, min(self.k, scores.size(1)))[0][:, -1:]
         return scores.masked_fill(scores < least, NEVER)
 
@@ -128,7 +128,7 @@ class TopP:
     p: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         ascending, order = scores.sort(dim=1)  # the least are dropped while their sum stays within 1 − p
         dropped = ascending.softmax(1).cumsum(1) <= 1 - self.p
         dropped[:, -1] = False
@@ -142,7 +142,7 @@ class MinP:
     p: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         probabilities = scores.softmax(1)
         return scores.masked_fill(probabilities < self.p * probabilities.amax(1, keepdim=True), NEVER)
 
@@ -156,7 +156,7 @@ class TypicalP:
     p: float
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         log_q = scores - log_sum_exp(scores)
         q = log_q.exp()
         deviation = (log_q - (q * log_q).nansum(1, keepdim=True)).abs()
@@ -170,7 +170,7 @@ class LogitNormalization:
     """Normalises the scores that earlier processors have changed to log-probabilities."""
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         log_total = log_sum_exp(scores)
         return torch.where(log_total > NEVER, scores - log_total, NEVER)
 
@@ -201,7 +201,7 @@ class MinLength:
     end: Sequence[int]
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         is_short = (history != NONE).sum(1) < self.least
         return _mask_tokens(scores, _ids(self.end, scores), is_short)
 
@@ -214,7 +214,7 @@ class EncoderNoRepeatNGram:
     state: DecoderState
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         given_ids = self.state.given_ids[self.state.prompt_index]
         if min(history.size(1) + 1, given_ids.size(1)) < self.size:
             return scores
@@ -229,7 +229,7 @@ class NoBadWords:
     words: Sequence[Sequence[int]]
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         for *before, last in self.words:
             if last >= scores.size(1) or len(before) > history.size(1):
                 continue
@@ -246,7 +246,7 @@ class SuppressTokens:
     tokens: Sequence[int]
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         return scores.index_fill_(1, _ids(self.tokens, scores), NEVER)
 
 
@@ -259,7 +259,7 @@ class SuppressTokensAtBegin:
     state: DecoderState
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         is_single = self.state.prompt_lengths[self.state.prompt_index] == 1  # a first token is forced only there
         is_begin = (is_single & self.forced).long() == history.size(1) - self.state.prompt.size(1)
         return _mask_tokens(scores, _ids(self.tokens, scores), is_begin)
@@ -281,7 +281,7 @@ class ForcedBOSToken:
     token: int
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         return _force("forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
 
 
@@ -294,7 +294,7 @@ class ForcedEOSToken:
     state: DecoderState
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Scores (R, V)."""
+        """Returns the new scores (R, V)."""
         new_count = history.size(1) - self.state.prompt.size(1)
         return _force("forced_eos_token_id", self.tokens, self.limits[self.state.prompt_index] == new_count + 1, scores)
 

@@ -27,7 +27,7 @@ class StepwiseState(Protocol):
     given_ids: Tensor
 
     def make_cache(self, steps: int | None) -> None:
-        """Makes a cache with room for ``steps`` more tokens."""
+        """Creates a cache with room for ``steps`` more tokens; None creates a growing cache."""
 
     def prefill(self) -> Tensor:
         """Returns the logits (B, V) after the prompt."""
@@ -39,12 +39,12 @@ class StepwiseState(Protocol):
         """Returns the logits (R, V) after ``tokens`` (R,)."""
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by ``rows`` of them."""
+        """Replaces the present rows by those with the indices ``rows``."""
 
 
 def choose_next(scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
-    """Returns a token (R,) for each row of ``scores`` (R, V): the best, or one sampled with the first of the uniform
-    ``numbers`` (R, steps to come, 1). ``history`` (R, N) is not used.
+    """Returns a token (R,) for each row of ``scores`` (R, V): the best token, or one sampled with the first of the
+    uniform ``numbers`` (R, remaining steps, 1). ``history`` (R, N) is not used.
     """
     return choose(scores, None if numbers is None else numbers[:, 0, 0])
 
@@ -115,7 +115,7 @@ def decode_stepwise(
 
 
 def _sampling_numbers(inputs: MethodInput, given_ids: Tensor, per_token: int) -> Tensor | None:
-    """Uniform numbers (B · n, steps, per_token); None for greedy decoding."""
+    """Returns uniform numbers (B · n, steps, per_token); None for greedy decoding."""
     options, steps = inputs.options, inputs.max_steps
     if not options.do_sample:
         return None

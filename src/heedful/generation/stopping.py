@@ -48,7 +48,9 @@ class StopStrings:
         self.special_ids = frozenset(number for number, text in zip(ids, texts, strict=True) if not text)
 
     def ended(self, history: Tensor) -> Tensor:
-        """Marks the rows (R,) of a ``history`` (R, N) that end; it has a token after the prompt, −1 for none."""
+        """Returns a mask (R,) of the rows of ``history`` (R, N) that a stop string ends. ``history`` has at least one
+        column after the prompt; −1 is no token.
+        """
         new_count = history.size(1) - self.width
         ended, undecided = self._search(history, min(new_count, self.longest + CONTEXT_TOKENS), new_count)
         if undecided:  # rows of many tokens without text: all of their tokens are decoded
@@ -58,7 +60,9 @@ class StopStrings:
         return is_ended.to(history.device)
 
     def _search(self, history: Tensor, count: int, new_count: int) -> tuple[set[int], list[int]]:
-        """Returns the rows with a stop string in their last ``count`` tokens, and those with too little text there."""
+        """Returns the rows with a stop string in their last ``count`` tokens, and the rows whose text there is too
+        short to tell.
+        """
         start = max(0, history.size(1) - count - CONTEXT_TOKENS)
         rows, contexts = [], []
         for i, row in enumerate(history[:, start:].tolist()):

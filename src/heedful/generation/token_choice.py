@@ -32,8 +32,8 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     block_scores = blocked.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1)
     tokens = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
     rest_tokens = torch.arange(blocks * BLOCK, scores.size(1), device=scores.device).expand(len(scores), -1)
-    values, places = torch.cat((block_scores, rest), 1).topk(count)
-    return values, torch.cat((tokens, rest_tokens), 1).gather(1, places)
+    values, indices = torch.cat((block_scores, rest), 1).topk(count)
+    return values, torch.cat((tokens, rest_tokens), 1).gather(1, indices)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def uniform_numbers(given_ids: Tensor, copies: int, steps: int, seed: int | Sequ
     """Returns uniform numbers for ``copies`` samples of ``steps`` tokens from each prompt (or source).
 
     A row's numbers depend on its seed, its real tokens, and the number of earlier rows with the same two: not on its
-    place, its padding or the other rows.
+    index in the batch, its padding or the other rows.
 
     Args:
         given_ids: (B, T) prompts or sources, −1 for padding.

@@ -72,9 +72,9 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
     width = min(longest, context.size(1))
     ahead = F.pad(ends, (0, width - 1), value=NEVER).unfold(1, width, 1)  # (B, T, width): the ends from each start on
     pairs = (starts[..., None] + ahead).flatten(1)
-    scores, places = pairs.topk(min(k, pairs.size(1)))
-    first = places // width
-    last = first + places % width
+    scores, indices = pairs.topk(min(k, pairs.size(1)))
+    first = indices // width
+    last = first + indices % width
     rows = torch.arange(len(logits), device=logits.device)
     best = logits[rows, first[:, 0], 0] + logits[rows, last[:, 0].clamp(max=context.size(1) - 1), 1]
     return Spans(

@@ -190,8 +190,8 @@ def _lookup(keys: NDArray[np.int64], values: NDArray[np.int64], codes: NDArray[n
     """Returns the value of each code among the sorted ``keys``, 0 for others."""
     if not len(keys):
         return np.zeros(len(codes), dtype=np.int64)
-    places = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
-    return np.where(keys[places] == codes, values[places], 0)
+    indices = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
+    return np.where(keys[indices] == codes, values[indices], 0)
 
 
 def xz_bits_per_byte(train_texts: Sequence[str], texts: Sequence[str]) -> float:

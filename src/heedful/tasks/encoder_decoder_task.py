@@ -175,8 +175,8 @@ class EncoderDecoderTask(Task):
             nats = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
             return torch.stack([nats.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
 
-        for places, batch_losses in self.map_batches(model, examples, sums):
-            losses[places] = batch_losses
+        for indices, batch_losses in self.map_batches(model, examples, sums):
+            losses[indices] = batch_losses
         return losses
 
 

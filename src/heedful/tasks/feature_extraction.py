@@ -302,42 +302,42 @@ class FeatureExtraction(EncoderTask):
         ``loss`` is that of all rows as one batch. Details: the most confident ``mistakes`` of retrieval.
         """
         numbers: dict[tuple[int, ...], int] = {}
-        places = np.array(
+        text_numbers = np.array(
             [[numbers.setdefault(tuple(ids), len(numbers)) for ids in example.sides] for example in examples]
         )
         vectors = ranking.unit(self._vectors(model, list(numbers), options.get("batch_tokens")))
         if examples[0].score is not None:
-            cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
+            cosines = (vectors[text_numbers[:, 0]] * vectors[text_numbers[:, 1]]).sum(1)
             scores = np.array([example.score for example in examples], dtype=np.float64)
             scored: Scored = ranking.Correlations(cosines, scores, self.temperature)
             return Measured(overall(scored), example_scores=scored, outputs=cosines.tolist())
-        result, nearest = search(vectors, places, self.temperature)
+        result, nearest = search(vectors, text_numbers, self.temperature)
         losses = result.losses
         if self.symmetric:
-            losses = (losses + search(vectors, places[:, 1::-1], self.temperature)[0].losses) / 2
+            losses = (losses + search(vectors, text_numbers[:, 1::-1], self.temperature)[0].losses) / 2
         scored = ranking.retrieval(result.ranks, losses)
         texts = {
             number: text
-            for row, numbers_of_row in zip(rows, places.tolist(), strict=True)
+            for row, numbers_of_row in zip(rows, text_numbers.tolist(), strict=True)
             for text, number in zip(texts_of(row), numbers_of_row, strict=True)
         }
         outputs = [texts[int(number)] for number in nearest]
         mistakes = Mistakes()
         for i in np.flatnonzero(result.ranks > 1):
-            row, similarity = rows[i].values, float(vectors[places[i, 0]] @ vectors[nearest[i]])
+            row, similarity = rows[i].values, float(vectors[text_numbers[i, 0]] @ vectors[nearest[i]])
             mistakes.add(int(i), short(row["text"]), short(row["text_pair"]), short(outputs[i]), similarity)
         return Measured(overall(scored), mistakes.details(), scored, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Scores the cosines of TF-IDF vectors, with the words' frequencies in the training texts."""
         numbers: dict[str, int] = {}
-        places = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
+        text_numbers = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
         (vectors,) = word_vectors([text for row in learned() for text in texts_of(row)], list(numbers))
         if "score" in rows[0].values:
-            cosines = np.asarray(vectors[places[:, 0]].multiply(vectors[places[:, 1]]).sum(1)).ravel()
+            cosines = np.asarray(vectors[text_numbers[:, 0]].multiply(vectors[text_numbers[:, 1]]).sum(1)).ravel()
             scored: Scored = ranking.Correlations(cosines, [row.values["score"] for row in rows], self.temperature)
         else:
-            result, _ = search(vectors, places, self.temperature)
+            result, _ = search(vectors, text_numbers, self.temperature)
             scored = ranking.retrieval(result.ranks, result.losses)
         metrics = {name: value for name, value in overall(scored).items() if name != "loss"}
         return Baseline("cosine of TF-IDF vectors", metrics, scored)
@@ -386,21 +386,21 @@ class FeatureExtraction(EncoderTask):
                 CountWarning(sum(cut), len(texts), f"cut to {self.longest:,} tokens (the model takes no more)", "text")
             )
         numbers: dict[tuple[int, ...], int] = {}
-        places = [numbers.setdefault(tuple(row), len(numbers)) for row in ids]
+        number_of_text = [numbers.setdefault(tuple(row), len(numbers)) for row in ids]
         distinct = np.zeros((len(numbers), model.main.dim), dtype=np.float32)
-        times, done = np.bincount(np.array(places, np.int64), minlength=len(numbers)), 0
+        times, done = np.bincount(np.array(number_of_text, np.int64), minlength=len(numbers)), 0
         for batch, vectors in self._batches(model, list(numbers), tokens):
             distinct[batch] = vectors
             done += int(times[batch].sum())
             if tick is not None:
                 tick(done)
-        return distinct[places]
+        return distinct[number_of_text]
 
     def _vectors(self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None) -> NDArray[np.float32]:
         """Returns the vectors (N, D) of rows of ids."""
         vectors = np.zeros((len(texts), model.main.dim), dtype=np.float32)
-        for places, batch_vectors in self._batches(model, texts, tokens):
-            vectors[places] = batch_vectors
+        for indices, batch_vectors in self._batches(model, texts, tokens):
+            vectors[indices] = batch_vectors
         return vectors
 
     def _batches(
@@ -410,8 +410,8 @@ class FeatureExtraction(EncoderTask):
         budget = tokens or EVALUATED
 
         @torch.no_grad()
-        def read(places: np.ndarray) -> NDArray[np.float32]:
-            ids, mask = padded_with_mask([texts[i] for i in places])
+        def read(indices: np.ndarray) -> NDArray[np.float32]:
+            ids, mask = padded_with_mask([texts[i] for i in indices])
             return model(ids.to(model.device), mask.to(model.device)).float().cpu().numpy()
 
         return sharding.each(evaluation_batches([len(ids) for ids in texts], budget, pairs=budget * SQUARE), read)

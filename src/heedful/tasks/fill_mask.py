@@ -78,12 +78,12 @@ class Guess(NamedTuple):
     scores: list[float]
 
 
-class Blank(NamedTuple):
-    """Model input for some of a text's masks."""
+class MaskedInput(NamedTuple):
+    """Token ids of a text, or of a part of it, with the positions of the masks to fill."""
 
-    owner: int  # number of the text
+    text_index: int  # index of the text among the inputs
     ids: list[int]
-    places: list[int]  # positions of the masks to fill
+    positions: list[int]  # positions of the masks to fill
 
 
 class FillMask(EncoderTask):
@@ -291,9 +291,9 @@ class FillMask(EncoderTask):
             sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             return sums.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
 
-        for places, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
+        for indices, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
             window, position = hidden.T
-            windows = np.array([examples[i].number for i in places])
+            windows = np.array([examples[i].number for i in indices])
             firsts = windows * stream.context - len(self.input_template.before)
             np.add.at(row_sums[:, :3], document_numbers(stream, firsts[window] + position), sums)
             np.add.at(window_sums[:, :3], windows[window], sums)
@@ -313,9 +313,9 @@ class FillMask(EncoderTask):
         stream, before = examples[0].stream, len(self.input_template.before)
         drawn, total = drawn_positions(examples, self.evaluation_masking.ordinary, most)
         windows = (drawn // stream.context).tolist()
-        rows = {place: torch.tensor(self._framed([StreamWindow(stream, place)])[0]) for place in set(windows)}
-        places = list(zip(windows, (drawn % stream.context + before).tolist(), strict=True))
-        log_p = pseudo_log_likelihoods(model, rows, places, self.mask, tokens)
+        rows = {window: torch.tensor(self._framed([StreamWindow(stream, window)])[0]) for window in set(windows)}
+        masked = list(zip(windows, (drawn % stream.context + before).tolist(), strict=True))
+        log_p = pseudo_log_likelihoods(model, rows, masked, self.mask, tokens)
         documents = document_numbers(stream, drawn)
         row_sums[:, 3] += np.bincount(documents, -log_p, len(row_sums))
         row_sums[:, 4] += np.bincount(documents, minlength=len(row_sums))
@@ -355,29 +355,29 @@ class FillMask(EncoderTask):
         for i in nonblank:
             check_has_mask(inputs[i], self.mask_name, i, len(inputs))
         predictions = [Prediction(text, [] if top_k else "", None) for text in inputs]
-        blanks = blanks_of(self.tokenizer, [inputs[i] for i in nonblank], self.longest)
-        guesses: list[list[Guess]] = [[] for _ in blanks]
+        parts = masked_inputs(self.tokenizer, [inputs[i] for i in nonblank], self.longest)
+        guesses: list[list[Guess]] = [[] for _ in parts]
 
         @torch.no_grad()
         def guess_masks(batch: np.ndarray) -> list[list[Guess]]:
             ids, mask = (
-                part.to(model.device) for part in padded_with_mask([blanks[i].ids for i in batch], self.padding)
+                tensor.to(model.device) for tensor in padded_with_mask([parts[i].ids for i in batch], self.padding)
             )
             batch_guesses = []
             for i, hidden in zip(batch, model.hidden(ids, mask), strict=True):
-                p = model.head(hidden[blanks[i].places]).float().softmax(-1)
+                p = model.head(hidden[parts[i].positions]).float().softmax(-1)
                 best = p.topk(min(top_k or 1, p.size(-1)))
                 batch_guesses.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
             return batch_guesses
 
-        lengths = [len(blank.ids) for blank in blanks]
-        batches = evaluation_batches(lengths, budget, pairs=budget * SQUARE) if blanks else []
+        lengths = [len(part.ids) for part in parts]
+        batches = evaluation_batches(lengths, budget, pairs=budget * SQUARE) if parts else []
         for batch, batch_guesses in sharding.each(batches, guess_masks):
             for i, best in zip(batch, batch_guesses, strict=True):
                 guesses[i] = best
         text_guesses: list[list[Guess]] = [[] for _ in nonblank]
-        for blank, own_guesses in zip(blanks, guesses, strict=True):
-            text_guesses[blank.owner] += own_guesses
+        for part, own_guesses in zip(parts, guesses, strict=True):
+            text_guesses[part.text_index] += own_guesses
         for i, own_guesses in zip(nonblank, text_guesses, strict=True):
             score = math.prod(guess.scores[0] for guess in own_guesses)
             predictions[i] = Prediction(inputs[i], self._output(inputs[i], own_guesses, top_k), score)
@@ -410,33 +410,35 @@ class FillMask(EncoderTask):
         return short(row.values["text"][:200])
 
 
-def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[Blank]:
-    """Returns one input for each text; for a text of more than ``longest`` tokens one for each mask, with the tokens
-    around it, and logs a warning. The masks of a text keep their order.
+def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[MaskedInput]:
+    """Returns the model inputs for texts with masks: one input for each text. A text of more than ``longest`` tokens
+    gets one input for each mask, with the tokens around it, and a warning. The masks of a text keep their order.
 
     >>> tokenizer = Tokenizer.train(["a small text"], size=300, template="both", mask=True)
-    >>> blanks_of(tokenizer, ["<mask> <mask>"], 8)
-    [Blank(owner=0, ids=[1, 4, 4, 2], places=[1, 2])]
-    >>> blanks_of(tokenizer, ["<mask><mask>"], 3)
-    [Blank(owner=0, ids=[1, 4, 2], places=[1]), Blank(owner=0, ids=[1, 4, 2], places=[1])]
+    >>> masked_inputs(tokenizer, ["<mask> <mask>"], 8)
+    [MaskedInput(text_index=0, ids=[1, 4, 4, 2], positions=[1, 2])]
+    >>> masked_inputs(tokenizer, ["<mask><mask>"], 3)
+    [MaskedInput(text_index=0, ids=[1, 4, 2], positions=[1]), MaskedInput(text_index=0, ids=[1, 4, 2], positions=[1])]
     """
     (name, mask), template = mask_token(tokenizer), tokenizer.template()
     room, shift = longest - template.added, len(template.before)
-    blanks, cut = [], 0
-    for owner, (text, ids) in enumerate(zip(texts, tokenizer.encode(texts), strict=True)):
-        places = [place for place, token in enumerate(ids) if token == mask]
-        if len(places) != text.count(name):
+    parts, cut = [], 0
+    for text_index, (text, ids) in enumerate(zip(texts, tokenizer.encode(texts), strict=True)):
+        positions = [position for position, token in enumerate(ids) if token == mask]
+        if len(positions) != text.count(name):
             raise HeedfulError(
                 f"the tokenizer reads {name} as plain text in {short(text)!r}; set split_special_tokens to false in "
                 "its tokenizer_config.json"
             )
         if len(ids) <= room:
-            blanks.append(Blank(owner, template.join(ids)[0], [place + shift for place in places]))
+            parts.append(MaskedInput(text_index, template.join(ids)[0], [position + shift for position in positions]))
             continue
         cut += 1
-        for place in places:
-            first = min(max(0, place - room // 2), len(ids) - room)
-            blanks.append(Blank(owner, template.join(ids[first : first + room])[0], [place - first + shift]))
+        for position in positions:
+            first = min(max(0, position - room // 2), len(ids) - room)
+            parts.append(
+                MaskedInput(text_index, template.join(ids[first : first + room])[0], [position - first + shift])
+            )
     if cut:
         log.warning(
             CountWarning(
@@ -445,32 +447,33 @@ def blanks_of(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[
                 f"longer than the {longest:,} tokens that the model takes; only the tokens around each mask were read",
             )
         )
-    return blanks
+    return parts
 
 
 @torch.no_grad()
 def pseudo_log_likelihoods(
-    model: Encoder, rows: Mapping[int, Tensor], places: Sequence[tuple[int, int]], mask: int, tokens: int
+    model: Encoder, rows: Mapping[int, Tensor], masked: Sequence[tuple[int, int]], mask: int, tokens: int
 ) -> NDArray[np.float64]:
     """Returns the pseudo-log-likelihood log p(w_t | the other tokens of its row), in nats, for each (key of ``rows``,
-    t) of ``places`` (Salazar et al. 2020, equation 2). Each takes a forward pass of its row with that token masked.
+    t) of ``masked`` (Salazar et al. 2020, equation 2). Each value takes a forward pass of its row with that token
+    masked.
 
     Args:
         model: an encoder with a masked-language-model head.
         rows: ids (T,) of whole windows, without padding.
-        places: the tokens to predict.
+        masked: the tokens to predict, as (key of ``rows``, position).
         mask: id of the mask token.
         tokens: approximate number of tokens in a batch.
     """
-    log_p = np.empty(len(places))
-    order = sorted(range(len(places)), key=lambda i: len(rows[places[i][0]]))
+    log_p = np.empty(len(masked))
+    order = sorted(range(len(masked)), key=lambda i: len(rows[masked[i][0]]))
     while order:
-        length = len(rows[places[order[0]][0]])
+        length = len(rows[masked[order[0]][0]])
         most = max(1, tokens // length)
-        batch = [i for i in order[:most] if len(rows[places[i][0]]) == length]
+        batch = [i for i in order[:most] if len(rows[masked[i][0]]) == length]
         del order[: len(batch)]
-        ids = torch.stack([rows[places[i][0]] for i in batch]).to(model.device)
-        positions = torch.tensor([places[i][1] for i in batch], device=model.device)
+        ids = torch.stack([rows[masked[i][0]] for i in batch]).to(model.device)
+        positions = torch.tensor([masked[i][1] for i in batch], device=model.device)
         index = torch.arange(len(batch), device=model.device)
         truth = ids[index, positions]
         ids[index, positions] = mask

@@ -77,8 +77,8 @@ class Unlabelled(Sequence[LabelledImage]):
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.preprocessing.fitted(self.pictures[place].pixels(self.preprocessing.channels)), 0
+    def __getitem__(self, index: Any) -> Any:
+        return self.preprocessing.fitted(self.pictures[index].pixels(self.preprocessing.channels)), 0
 
 
 class ImageClassification(Task):
@@ -314,13 +314,13 @@ class ImageClassification(Task):
             p, predicted = logits.softmax(-1).max(-1)
             return truth.cpu(), predicted.cpu(), p.cpu(), means
 
-        for places, (truth, predicted, p, means) in self.map_batches(
+        for indices, (truth, predicted, p, means) in self.map_batches(
             model, examples, read, options.get("batch_tokens")
         ):
-            example_scores.add(places, *(F.one_hot(ids, len(self.labels)) for ids in (truth, predicted)), **means)
+            example_scores.add(indices, *(F.one_hot(ids, len(self.labels)) for ids in (truth, predicted)), **means)
             for i in (predicted != truth).nonzero().flatten().tolist():
-                place, label = int(places[i]), self.labels[predicted[i]]
-                mistakes.add(place, rows[place].values["image"].name, self.labels[truth[i]], label, float(p[i]))
+                index, label = int(indices[i]), self.labels[predicted[i]]
+                mistakes.add(index, rows[index].values["image"].name, self.labels[truth[i]], label, float(p[i]))
         details = example_scores.details() | mistakes.details()
         return Measured(overall(example_scores), details, example_scores, example_scores.outputs())
 
@@ -368,10 +368,10 @@ class ImageClassification(Task):
             logits = mirrored_logits(model, batch["pixels"], uses_mirror(options))
             return top_labels(logits.softmax(-1), self.labels, top_k or 1)
 
-        for places, labels in self.map_batches(model, examples, read, options.get("batch_tokens")) if examples else ():
-            for place, best in zip(places, labels, strict=True):
+        for indices, labels in self.map_batches(model, examples, read, options.get("batch_tokens")) if examples else ():
+            for index, best in zip(indices, labels, strict=True):
                 first = best[0]
-                predictions[place] = Prediction(images[place].name, best if top_k else first["label"], first["score"])
+                predictions[index] = Prediction(images[index].name, best if top_k else first["label"], first["score"])
         return predictions
 
     def row_line(self, row: Row) -> str:

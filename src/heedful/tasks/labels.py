@@ -83,10 +83,10 @@ def top_labels(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, 
     """Returns the ``k`` most likely ``labels`` for each row of ``p`` (B, labels) as ``{"label", "score"}``, best first;
     equally likely ones in the order of ``labels``.
     """
-    scores, places = p.sort(dim=1, descending=True, stable=True)
+    scores, order = p.sort(dim=1, descending=True, stable=True)
     return [
         [{"label": labels[index], "score": score} for index, score in zip(indices, row, strict=True)]
-        for indices, row in zip(places[:, :k].tolist(), scores[:, :k].tolist(), strict=True)
+        for indices, row in zip(order[:, :k].tolist(), scores[:, :k].tolist(), strict=True)
     ]
 
 

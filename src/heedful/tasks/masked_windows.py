@@ -123,9 +123,9 @@ def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | N
     return [row[mask] for row, mask in zip(tokens, is_token, strict=True)]
 
 
-def document_numbers(stream: Stream, places: np.ndarray) -> np.ndarray:
+def document_numbers(stream: Stream, positions: np.ndarray) -> np.ndarray:
     """Returns the number of the document that holds each position of the stream."""
-    return np.searchsorted(stream.starts, places, side="right") - 1
+    return np.searchsorted(stream.starts, positions, side="right") - 1
 
 
 def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned: Rows) -> tuple[float, float]:

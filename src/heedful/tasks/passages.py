@@ -24,12 +24,12 @@ class Passage(NamedTuple):
 
     text: str
     ids: NDArray[np.int32]  # (n,)
-    places: NDArray[np.int32]  # (n, 2), first character of each token and the one after its last
+    offsets: NDArray[np.int32]  # (n, 2), first character of each token and the one after its last
     visible: NDArray[np.bool_]  # (n,), False for tokens of white space alone
 
     def characters(self, first: int, last: int) -> Span:
         """Returns the span from token ``first`` to token ``last``, without white space around it."""
-        start, end = int(self.places[first, 0]), int(self.places[last, 1])
+        start, end = int(self.offsets[first, 0]), int(self.offsets[last, 1])
         piece = self.text[start:end]
         return Span(piece.strip(), start + len(piece) - len(piece.lstrip()))
 
@@ -52,8 +52,8 @@ class Passage(NamedTuple):
         """Returns the indices of the first and the last token that overlap ``span``; if no token does, the last index
         is less than the first.
         """
-        first = np.searchsorted(self.places[:, 1], span.start, side="right")
-        last = np.searchsorted(self.places[:, 0], span.start + len(span.text), side="left") - 1
+        first = np.searchsorted(self.offsets[:, 1], span.start, side="right")
+        last = np.searchsorted(self.offsets[:, 0], span.start + len(span.text), side="left") - 1
         return int(first), int(last)
 
 
@@ -83,9 +83,9 @@ def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), BATCH):
         batch = distinct[start : start + BATCH]
-        for text, (ids, places) in zip(batch, tokenizer.encode_with_offsets(batch), strict=True):
-            visible = np.array([bool(text[first:last].strip()) for first, last in places], bool)
-            passages[text] = Passage(text, np.array(ids, np.int32), np.array(places, np.int32).reshape(-1, 2), visible)
+        for text, (ids, offsets) in zip(batch, tokenizer.encode_with_offsets(batch), strict=True):
+            visible = np.array([bool(text[first:last].strip()) for first, last in offsets], bool)
+            passages[text] = Passage(text, np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2), visible)
     return passages
 
 

@@ -209,7 +209,7 @@ class QuestionAnswering(EncoderTask):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Splits each row into windows; the note counts contexts of several windows and truncated questions."""
         split = self._windows(rows, max_length=max_length)
-        return Encoded(split.windows, rows, split.note, len(split.unread), [rows[place] for place in split.unread])
+        return Encoded(split.windows, rows, split.note, len(split.unread), [rows[index] for index in split.unread])
 
     def _windows(
         self, rows: Sequence[Row], stride: int | None = None, max_length: int | None = None
@@ -310,9 +310,9 @@ class QuestionAnswering(EncoderTask):
             spans = best_spans(logits, batch["context"], batch["visible"], longest, computed).rows()
             return self._losses(logits, batch).tolist(), list(spans)
 
-        for places, (losses, batch_spans) in self.map_batches(model, windows, read, batch_tokens):
-            for place, loss, spans in zip(places, losses, batch_spans, strict=True):
-                window = windows[place]
+        for indices, (losses, batch_spans) in self.map_batches(model, windows, read, batch_tokens):
+            for index, loss, spans in zip(indices, losses, batch_spans, strict=True):
+                window = windows[index]
                 results[window.row].add(spans, list(self._scored_spans(window, spans, align)), loss, k)
         return results
 
@@ -424,13 +424,13 @@ class QuestionAnswering(EncoderTask):
         question_windows(self.tokenizer, [], [], self.longest, stride)  # raises for a stride that is too large
         read = partial(self._read, model, batch_tokens=batch_tokens, max_answer_length=max_answer_length, k=k)
         for first in range(0, len(nonblank), INPUTS_AT_ONCE):
-            places = nonblank[first : first + INPUTS_AT_ONCE]
-            block, no_answers = [questions[i] for i in places], [()] * len(places)
+            indices = nonblank[first : first + INPUTS_AT_ONCE]
+            block, no_answers = [questions[i] for i in indices], [()] * len(indices)
             split = question_windows(self.tokenizer, block, no_answers, self.longest, stride)
             cut += len(split.unread)
             results = read(split.windows, len(block), align_to_words=align_to_words)
-            for place, result in zip(places, results, strict=True):
-                predictions[place] = _prediction(inputs[place], result, threshold, k)
+            for index, result in zip(indices, results, strict=True):
+                predictions[index] = _prediction(inputs[index], result, threshold, k)
         if cut:
             half = (self.longest - self._around.added) // 2
             reason = f"cut to {half:,} tokens (half of a window of {self.longest:,}, without its special tokens)"
@@ -492,8 +492,8 @@ def _mistakes(
     rows: Sequence[Row], golds: Sequence[Sequence[str]], chosen: Sequence[ScoredSpan], right: Sequence[float]
 ) -> Mistakes:
     mistakes = Mistakes()
-    for place, (row, answers, (log_p, span)) in enumerate(zip(rows, golds, chosen, strict=True)):
-        if not right[place]:
+    for index, (row, answers, (log_p, span)) in enumerate(zip(rows, golds, chosen, strict=True)):
+        if not right[index]:
             expected = answers[0] if answers else ""
-            mistakes.add(place, short(row.values["question"], 200), expected, span.text, math.exp(log_p))
+            mistakes.add(index, short(row.values["question"], 200), expected, span.text, math.exp(log_p))
     return mistakes

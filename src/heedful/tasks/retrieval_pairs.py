@@ -68,28 +68,30 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
     return [root(first) for first in firsts]
 
 
-def search(vectors: Any, places: NDArray[np.int64], temperature: float) -> tuple[ranking.Retrieval, NDArray[np.int64]]:
+def search(
+    vectors: Any, text_numbers: NDArray[np.int64], temperature: float
+) -> tuple[ranking.Retrieval, NDArray[np.int64]]:
     """Ranks each row's pair among all pairs and negatives; returns the ranks, and for each row the number of its
     nearest candidate.
 
     Args:
         vectors: (texts, D) vectors of length 1, dense or sparse.
-        places: (N, 2 or 3), the numbers of each row's texts in ``vectors``.
+        text_numbers: (N, 2 or 3), the numbers of each row's texts in ``vectors``.
         temperature: temperature of the loss.
     """
-    pool, own = np.unique(places[:, 1:], return_inverse=True)
-    own = own.reshape(len(places), -1)[:, 0]
+    pool, own = np.unique(text_numbers[:, 1:], return_inverse=True)
+    own = own.reshape(len(text_numbers), -1)[:, 0]
     rights: dict[int, list[int]] = defaultdict(list)
-    for text, pair in {(int(text), int(pair)) for text, pair in zip(places[:, 0], own, strict=True)}:
+    for text, pair in {(int(text), int(pair)) for text, pair in zip(text_numbers[:, 0], own, strict=True)}:
         rights[text].append(pair)
-    index = {int(number): place for place, number in enumerate(pool)}
+    index = {int(number): candidate for candidate, number in enumerate(pool)}
     for text, right in rights.items():  # a candidate equal to the text is right, too
         right.extend({index[text]} - {*right} if text in index else ())
-    right_candidates = [np.array(rights[int(text)], dtype=np.int64) for text in places[:, 0]]
+    right_candidates = [np.array(rights[int(text)], dtype=np.int64) for text in text_numbers[:, 0]]
     candidates = vectors[pool].T
 
     def similarities(part: slice) -> ranking.Floats:
-        product = vectors[places[part, 0]] @ candidates
+        product = vectors[text_numbers[part, 0]] @ candidates
         dense: ranking.Floats = product.toarray() if hasattr(product, "toarray") else product
         return dense
 

@@ -145,11 +145,11 @@ class SequenceToSequence(EncoderDecoderTask):
         texts = [self.prefix + self.source_text(row) for row in rows]
         sources, long = encode_with_special(self.source, texts), []
         if self.truncates and most is not None:
-            long = [place for place, ids in enumerate(sources) if len(ids) > most]
+            long = [index for index, ids in enumerate(sources) if len(ids) > most]
             if long and most <= (least := len(encode_with_special(self.source, [self.prefix])[0])):
                 raise HeedfulError(f"{most} tokens leave no room for text ({reason}); give {least + 1} or more")
-            for place, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
-                sources[place] = ids
+            for index, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
+                sources[index] = ids
         target_texts = [self.target_text(row) for row in rows]
         targets = encode_with_special(self.target, target_texts)
         for dropout, given, rows_of_ids in zip(
@@ -170,7 +170,7 @@ class SequenceToSequence(EncoderDecoderTask):
         notes = [f"{len(long):,} of {plural(len(rows), 'text')} cut to {most} tokens"] if long else []
         notes += [f"{plural(left_out)} longer than {most} tokens left out"] if left_out else []
         truncated = {*long}
-        unread = [row for place, row in enumerate(rows) if place in truncated or not fits[place]]
+        unread = [row for index, row in enumerate(rows) if index in truncated or not fits[index]]
         note = f"{', '.join(notes)} ({reason})" if notes else ""
         return Encoded(list(compress(examples, fits)), fitting, note, len(unread), unread)
 
@@ -253,8 +253,8 @@ class SequenceToSequence(EncoderDecoderTask):
                 predictions[index] = Prediction(inputs[index], cut(text, seeded.stop_strings), score, log_p)
         return predictions
 
-    def _encode_inputs(self, texts: Sequence[str], places: Sequence[int], limit: int) -> list[list[int]]:
-        """Returns the ids of the inputs at these ``places``, truncated to ``limit`` and to what the model takes."""
+    def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
+        """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""
         most = limit if self.longest is None else min(limit, self.longest)
         sources = encode_with_special(self.source, texts)
         long = [i for i, ids in enumerate(sources) if len(ids) > most]
@@ -263,7 +263,7 @@ class SequenceToSequence(EncoderDecoderTask):
             log.warning(CountWarning(len(long), len(texts), f"cut to {most:,} tokens ({remedy})"))
         for i in [] if self.truncates else long:
             text = f"has {len(sources[i]):,} tokens, only {most:,} of them are read ({remedy})"
-            log.warning(InputWarning(places[i], text))
+            log.warning(InputWarning(indices[i], text))
         for i, ids in zip(long, encode_with_special(self.source, [texts[i] for i in long], most), strict=True):
             sources[i] = ids
         return sources

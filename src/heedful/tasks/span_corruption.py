@@ -275,8 +275,8 @@ class SpanCorruption(EncoderDecoderTask):
             sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             return sums.double().cpu().numpy()
 
-        for places, token_sums in self.map_batches(model, examples, read, batch_tokens):
-            windows = [examples[i] for i in places]
+        for indices, token_sums in self.map_batches(model, examples, read, batch_tokens):
+            windows = [examples[i] for i in indices]
             positions = np.concatenate(
                 [
                     window.number * stream.context + np.flatnonzero(flags)
@@ -375,16 +375,15 @@ class SpanCorruption(EncoderDecoderTask):
         for i, ids in enumerate(sources):
             if len(ids) <= room:
                 continue
-            places = [place for place, token in enumerate(ids) if token in self.sentinels]
-            spare = room - (places[-1] - places[0] + 1)
+            sentinel_indices = [index for index, token in enumerate(ids) if token in self.sentinels]
+            spare = room - (sentinel_indices[-1] - sentinel_indices[0] + 1)
             if spare < 0:
                 raise InputError(
                     positions[i],
-                    f"has spans {places[-1] - places[0] + 1:,} tokens apart, but the model takes {room:,}; give fewer "
-                    "spans at a time",
+                    f"has spans {room - spare:,} tokens apart, but the model takes {room:,}; give fewer spans",
                     len(inputs),
                 )
-            first = min(max(0, places[0] - spare // 2), len(ids) - room)
+            first = min(max(0, sentinel_indices[0] - spare // 2), len(ids) - room)
             sources[i], cut = ids[first : first + room], cut + 1
         if cut:
             log.warning(

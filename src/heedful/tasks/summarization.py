@@ -92,13 +92,13 @@ class Summarization(SequenceToSequence):
         scores = Rouge(outputs, [self.target_text(row) for row in chosen])
         worst = [
             {
-                "place": place,
-                "input": short(self.source_text(chosen[place]), 200),
-                "expected": self.target_text(chosen[place]),
-                "output": outputs[place],
-                "rougeL": round(100 * scores.of(place, "rougeL").f1, 2),
+                "place": index,
+                "input": short(self.source_text(chosen[index]), 200),
+                "expected": self.target_text(chosen[index]),
+                "output": outputs[index],
+                "rougeL": round(100 * scores.of(index, "rougeL").f1, 2),
             }
-            for place in scores.worst(WORST)
+            for index in scores.worst(WORST)
         ]
         details = {"rouge": scores.details(), "worst": worst}
         example_scores = with_loss(scores.example_scores(), losses)
@@ -162,10 +162,10 @@ class Summarization(SequenceToSequence):
         limit, room = self.longest, self._room(prefix)
         if limit is None or room is None or len(encode_with_special(self.source, [prefix + text])[0]) <= limit:
             return [text]
-        [(ids, places)] = self.source.encode_with_offsets([text])
+        [(ids, offsets)] = self.source.encode_with_offsets([text])
         for size in range(room, stride, -1):
             windows = overlapping_windows(len(ids), size, stride)
-            pieces = [text[places[window[0]][0] : places[window[-1]][1]].strip() for window in windows]
+            pieces = [text[offsets[window[0]][0] : offsets[window[-1]][1]].strip() for window in windows]
             # a piece that begins inside a word may have a token more than it has in the text
             encoded = encode_with_special(self.source, [prefix + piece for piece in pieces])
             if all(len(ids_of_piece) <= limit for ids_of_piece in encoded):

@@ -12,7 +12,7 @@ from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, nearest, plural
 from heedful.metrics.entities import OUTSIDE, PARTS, Scheme, entities, parted
 
-ORDER = {part: place for place, part in enumerate("BIES")}
+ORDER = {part: index for index, part in enumerate("BIES")}
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme:
@@ -39,8 +39,8 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
     """
     first: dict[str, tuple[Row, int]] = {}
     for row in rows:
-        for place, tag in enumerate(row.values["tags"]):
-            first.setdefault(tag, (row, place))
+        for index, tag in enumerate(row.values["tags"]):
+            first.setdefault(tag, (row, index))
     if len(first) < 2:
         raise HeedfulError(
             f"{rows[0].file}: only the tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; training "
@@ -50,13 +50,13 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
     bare = [tag for tag in others if not parted(tag)[0]]
     if 0 < len(bare) <= len(others) - len(bare):
         tag = next(tag for tag in first if tag in bare)
-        row, place = first[tag]
-        word = row.values["words"][place]
+        row, index = first[tag]
+        word = row.values["words"][index]
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{line_of_word(row, place)}: the tag {tag!r} of {word!r} has no B- or I- as other tags have; "
+            f"{row.file}:{line_of_word(row, index)}: the tag {tag!r} of {word!r} has no B- or I- as other tags have; "
             f"{nearest(tag, [other for other in others if other not in bare])}"
-            f"{header if line_of_word(row, place) == 1 else ''}"
+            f"{header if line_of_word(row, index) == 1 else ''}"
         )
     if scheme_of([*first]) != "BIO":
         return sorted(first, key=lambda tag: (tag != OUTSIDE, tag))
@@ -69,11 +69,11 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
 
 def tag_ids(row: Row, labels: Sequence[str]) -> list[int]:
     """Returns the indices of a row's tags in ``labels``; raises ``HeedfulError`` for an unknown one."""
-    known = {label: place for place, label in enumerate(labels)}
-    for place, (word, tag) in enumerate(zip(row.values["words"], row.values["tags"], strict=True)):
+    known = {label: index for index, label in enumerate(labels)}
+    for index, (word, tag) in enumerate(zip(row.values["words"], row.values["tags"], strict=True)):
         if tag not in known:
             raise HeedfulError(
-                f"{row.file}:{line_of_word(row, place)}: the model has no tag {tag!r} (of {word!r}); "
+                f"{row.file}:{line_of_word(row, index)}: the model has no tag {tag!r} (of {word!r}); "
                 f"{nearest(tag, labels)}"
             )
     return [known[tag] for tag in row.values["tags"]]

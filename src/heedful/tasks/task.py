@@ -320,8 +320,8 @@ class Task(ABC):
         """
 
         @torch.no_grad()
-        def computed(places: np.ndarray) -> R:
-            tensors = self.collate([examples[i] for i in places])
+        def computed(indices: np.ndarray) -> R:
+            tensors = self.collate([examples[i] for i in indices])
             return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
 
         budget = tokens or EVALUATED

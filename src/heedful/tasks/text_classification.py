@@ -264,12 +264,12 @@ class TextClassification(TextPairTask):
             return batch["labels"].bool().cpu(), predicted.cpu(), p.cpu(), losses.cpu()
 
         batches = self.map_batches(model, examples, compute, options.get("batch_tokens"))
-        for places, (truth, predicted, p, losses) in batches:
-            scores.add(places, truth, predicted, loss=losses)
+        for indices, (truth, predicted, p, losses) in batches:
+            scores.add(indices, truth, predicted, loss=losses)
             for i in (predicted != truth).any(1).nonzero().flatten().tolist():
-                place = int(places[i])
-                text = " + ".join(map(short, self.texts_of(rows[place])))
-                mistakes.add(place, text, self._output(truth[i]), self._output(predicted[i]), float(p[i]))
+                index = int(indices[i])
+                text = " + ".join(map(short, self.texts_of(rows[index])))
+                mistakes.add(index, text, self._output(truth[i]), self._output(predicted[i]), float(p[i]))
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:

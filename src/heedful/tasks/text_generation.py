@@ -327,8 +327,10 @@ class TextGeneration(Task):
         if isinstance(examples[0], InstructionExample):
             row_sums = np.zeros((len(rows), 3))
             row_sums[:, 2] = [example.answer_bytes for example in examples]
-            for places, (nats, count) in self.map_batches(model, examples, partial(answer_losses, model), batch_tokens):
-                row_sums[places, 0], row_sums[places, 1] = nats, count
+            for indices, (nats, count) in self.map_batches(
+                model, examples, partial(answer_losses, model), batch_tokens
+            ):
+                row_sums[indices, 0], row_sums[indices, 1] = nats, count
             return _measured(row_sums)
         documents = np.cumsum([not continues_previous(row) for row in rows])  # a large text has several rows
         documents -= documents[0]
@@ -367,8 +369,8 @@ class TextGeneration(Task):
             nats = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
             return nats.cpu().numpy(), (labels != IGNORED).cpu().numpy()
 
-        for places, (nats, predicted) in self.map_batches(model, examples, token_losses, batch_tokens):
-            starts = np.array([examples[i].number * stream.context for i in places])
+        for indices, (nats, predicted) in self.map_batches(model, examples, token_losses, batch_tokens):
+            starts = np.array([examples[i].number * stream.context for i in indices])
             positions = (starts[:, None] + np.arange(1, stream.context + 1)).ravel()[predicted]
             documents = np.searchsorted(stream.starts, positions, side="right") - 1
             yield documents, (positions - 1) // stream.context, nats[predicted]
@@ -549,7 +551,7 @@ class TextGeneration(Task):
 
     def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], limit: int, method: Method) -> None:
         """Warns of prompts longer than ``limit``; raises ``HeedfulError`` if the method needs the whole text."""
-        long = [place for place, prompt in enumerate(prompts) if len(prompt) > limit]
+        long = [index for index, prompt in enumerate(prompts) if len(prompt) > limit]
         if not long:
             return
         by_batch = not (self.context or positions_of(model.config))

@@ -128,7 +128,7 @@ class TextPairTask(EncoderTask):
         """
         predictions = [Prediction(value, empty, None) for value in inputs]
         pair = self.columns.get("text_pair")
-        texts = {place: sides for place, value in enumerate(inputs) if (sides := sides_of(value, pair))}
+        texts = {index: sides for index, value in enumerate(inputs) if (sides := sides_of(value, pair))}
         if not texts:
             return predictions
         examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
@@ -136,11 +136,11 @@ class TextPairTask(EncoderTask):
             log.warning(
                 CountWarning(len(cut), len(inputs), f"cut to {self.longest:,} tokens (the model takes no more)")
             )
-        places = list(texts)
+        indices = list(texts)
         for batch, outputs in self.map_batches(model, examples, compute, batch_tokens):
             for number, (output, score) in zip(batch, outputs, strict=True):
-                place = places[number]
-                predictions[place] = Prediction(inputs[place], output, score)
+                index = indices[number]
+                predictions[index] = Prediction(inputs[index], output, score)
         return predictions
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:

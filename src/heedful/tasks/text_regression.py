@@ -177,8 +177,8 @@ class TextRegression(TextPairTask):
         def compute(batch: Batch) -> Tensor:
             return self.logits(model, batch)[:, 0].cpu()
 
-        for places, numbers in self.map_batches(model, examples, compute, options.get("batch_tokens")):
-            predicted[places] = numbers.double().numpy()
+        for indices, numbers in self.map_batches(model, examples, compute, options.get("batch_tokens")):
+            predicted[indices] = numbers.double().numpy()
         scores = Regression(predicted, [example.labels[0] for example in examples], self.factor)
         return Measured(overall(scores), example_scores=scores, outputs=predicted.tolist())
 

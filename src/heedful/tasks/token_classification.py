@@ -50,7 +50,7 @@ class WordWindow(NamedTuple):
     ids: list[int]  # special tokens included
     segments: list[int]
     labels: list[int]  # of the words; empty in prediction
-    places: list[int]  # position of each word's first token
+    positions: list[int]  # position of each word's first token
     row: int  # number of the text
     words: range  # numbers of the words in the text
 
@@ -189,9 +189,9 @@ class TokenClassification(EncoderTask):
             for tokens, words in word_windows(text.first, len(text.ids), room, shared):
                 ids, segments = template.join(text.ids[tokens.start : tokens.stop])
                 offset = len(template.before) - tokens.start
-                places = [text.first[word] + offset for word in words]
+                positions = [text.first[word] + offset for word in words]
                 yield WordWindow(
-                    ids, segments, [] if own is None else [own[word] for word in words], places, row, words
+                    ids, segments, [] if own is None else [own[word] for word in words], positions, row, words
                 )
 
     def collate(self, examples: Sequence[WordWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
@@ -203,7 +203,7 @@ class TokenClassification(EncoderTask):
         labels = torch.full(ids.shape, IGNORED)
         for i, example in enumerate(examples):
             if example.labels:
-                labels[i, example.places] = torch.tensor(example.labels)
+                labels[i, example.positions] = torch.tensor(example.labels)
         self.hide_tokens(ids, mask, random)
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
 
@@ -242,12 +242,12 @@ class TokenClassification(EncoderTask):
             p, best = logits.softmax(-1).max(-1)
             return best.cpu().numpy(), p.cpu().numpy(), losses.cpu().numpy()
 
-        for places, arrays in self.map_batches(model, examples, read, tokens) if examples else ():
-            for i, place in enumerate(places):
-                example = examples[place]
+        for indices, arrays in self.map_batches(model, examples, read, tokens) if examples else ():
+            for i, index in enumerate(indices):
+                example = examples[index]
                 words = slice(example.words.start, example.words.stop)
                 for own, array in zip(predictions[example.row], arrays, strict=True):
-                    own[words] = array[i, example.places]
+                    own[words] = array[i, example.positions]
         return predictions
 
     def measure(
@@ -266,17 +266,17 @@ class TokenClassification(EncoderTask):
         predictions = self._predict_words(model, examples, [len(own) for own in truth], options.get("batch_tokens"))
         scores, mistakes, outputs = EntityScores(self.scheme), Mistakes(), []
         confusion = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
-        for place, (row, predicted) in enumerate(zip(rows, predictions, strict=True)):
+        for index, (row, predicted) in enumerate(zip(rows, predictions, strict=True)):
             tags = [self.labels[i] for i in predicted.labels]
             scores.add(row.values["tags"], tags, float(predicted.losses.sum(dtype=np.float64)))
-            np.add.at(confusion, (np.array(truth[place]), predicted.labels), 1)
+            np.add.at(confusion, (np.array(truth[index]), predicted.labels), 1)
             text, spans = joined_words(row.values["words"])
             outputs.append(self._output(text, spans, predicted))
             expected, output = entities(row.values["tags"], self.scheme), entities(tags, self.scheme)
             if expected != output:
                 missed = _entity_list(text, spans, [entity for entity in expected if entity not in output])
                 wrong = _entity_list(text, spans, [entity for entity in output if entity not in expected])
-                mistakes.add(place, text, missed, wrong, _joint_probability(predicted))
+                mistakes.add(index, text, missed, wrong, _joint_probability(predicted))
         details = scores.details() | mistakes.details()
         if self.scheme == "plain":
             details["confusion"] = {"labels": list(self.labels), "counts": confusion.tolist()}
@@ -325,11 +325,11 @@ class TokenClassification(EncoderTask):
 
     def _encode_inputs(self, inputs: Sequence[Any]) -> list[WordTokens]:
         """Returns the tokens of each input."""
-        texts = {place: value for place, value in enumerate(inputs) if isinstance(value, str)}
-        lists = {place: _words(value) for place, value in enumerate(inputs) if not isinstance(value, str)}
+        texts = {index: value for index, value in enumerate(inputs) if isinstance(value, str)}
+        lists = {index: _words(value) for index, value in enumerate(inputs) if not isinstance(value, str)}
         encoded = dict(zip(texts, tokens_of_texts(self.tokenizer, [*texts.values()]), strict=True))
         encoded |= dict(zip(lists, tokens_of_words(self.tokenizer, [*lists.values()]), strict=True))
-        return [encoded[place] for place in range(len(inputs))]
+        return [encoded[index] for index in range(len(inputs))]
 
     def _output(self, text: str, spans: Sequence[tuple[int, int]], predicted: WordPredictions) -> list[dict[str, Any]]:
         output = []

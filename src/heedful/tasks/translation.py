@@ -154,7 +154,7 @@ class Translation(SequenceToSequence):
         """True if outputs are scored in lower case: ``lowercase`` is set, or the model writes no capitals."""
         return self.lowercase or self.target.lowercase
 
-    def _encode_inputs(self, texts: Sequence[str], places: Sequence[int], limit: int) -> list[list[int]]:
+    def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs as the base class does; warns of texts without a language tag if the model has
         such tags.
         """
@@ -169,7 +169,7 @@ class Translation(SequenceToSequence):
                     f"--prefix '{known[0]} '",
                 )
             )
-        return super()._encode_inputs(texts, places, limit)
+        return super()._encode_inputs(texts, indices, limit)
 
 
 def _columns(tagged: bool) -> Mapping[str, Kind]:

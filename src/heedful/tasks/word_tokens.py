@@ -81,10 +81,10 @@ def tokens_of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[WordToke
         first: list[int] = []
         spans: list[tuple[int, int]] = []
         blank = -1  # position of the last token of white space alone
-        for place, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
+        for position, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
             start, end = _stripped(text, start, end)
             if start == end:
-                blank = place
+                blank = position
                 continue
             if marked:
                 is_inside = _has_mark(tokenizer, token, marked)
@@ -93,8 +93,8 @@ def tokens_of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[WordToke
             if spans and (is_inside or start < spans[-1][1]):  # or another byte of the same character
                 spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
             else:
-                spaced = place - 1 == blank >= 0 and not tokenizer.pieces([token])[0].startswith(" ")
-                first.append(blank if spaced else place)
+                spaced = position - 1 == blank >= 0 and not tokenizer.pieces([token])[0].startswith(" ")
+                first.append(blank if spaced else position)
                 spans.append((start, end))
         encoded.append(WordTokens(text, spans, ids, first))
     return encoded
@@ -141,17 +141,17 @@ def word_windows(first: Sequence[int], length: int, most: int, stride: int) -> I
             yield WordRange(part, range(begin, word))
 
 
-def _later(parts: Sequence[range], number: int, place: int) -> Iterator[range]:
+def _later(parts: Sequence[range], number: int, position: int) -> Iterator[range]:
     for later in range(number + 1, len(parts)):
-        if place not in parts[later]:
+        if position not in parts[later]:
             return
         yield parts[later]
 
 
-def _context(place: int, part: range, length: int) -> float:
+def _context(position: int, part: range, length: int) -> float:
     """Returns the number of tokens from a position to the nearest end of the window inside the text."""
-    before = place - part.start if part.start else float("inf")
-    after = part.stop - 1 - place if part.stop < length else float("inf")
+    before = position - part.start if part.start else float("inf")
+    after = part.stop - 1 - position if part.stop < length else float("inf")
     return min(before, after)
 
 
