@@ -1,4 +1,4 @@
-"""``heedful compare``: two models on the same examples, with intervals and the examples that differ."""
+"""``heedful compare``: scores two models on the same examples, with intervals and the examples that differ."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _measure(pipe: Pipeline, encoded: Encoded, options: Mapping[str, Any]) -> Me
 
 
 def _differences(measured: Sequence[Measured], say: Callable[[str], None]) -> dict[str, Difference]:
-    """Returns the difference of each metric, with intervals if there are per-example scores; prints caveats of them."""
+    """Returns the difference of each metric, with intervals if there are per-example scores; prints their caveats."""
     a, b = (result.example_scores for result in measured)
     if a is None or b is None or len(a) < 2:
         return _without_intervals(measured)
@@ -117,7 +117,7 @@ def _trained_on(
     decides: str,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Returns, and prints, how many examples each model was trained on, and the metrics of the others."""
+    """Returns and prints how many of the examples each model was trained on, and the metrics of the other examples."""
     result: dict[str, Any] = {}
     known = [overlap for overlap in overlaps if overlap is not None]
     if not known:
@@ -137,7 +137,9 @@ def _trained_on(
 
 
 def _without_intervals(measured: Sequence[Measured]) -> dict[str, Difference]:
-    """Returns the differences of metrics that cannot be resampled, as those of a single example."""
+    """Returns the differences of metrics without intervals, for scores that cannot be resampled, as of a single
+    example.
+    """
     a, b = (
         {name: x for name, x in part.metrics.items() if isinstance(x, float) and np.isfinite(x)} for part in measured
     )
@@ -165,7 +167,7 @@ def _check_comparable(models: Sequence[str], pipes: Sequence[Pipeline]) -> None:
 
 
 def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) -> list[Encoded]:
-    """Returns each model's examples of the rows that both accept."""
+    """Returns the examples of each model, encoded from the rows that both models accept."""
     encoded = [pipe.task.encode(rows) for pipe in pipes]
     accepted = [{id(row) for row in part.rows} for part in encoded]
     both = Rows((row for row in rows if all(id(row) in ids for ids in accepted)), rows.skipped, rows.columns)
@@ -182,8 +184,8 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
 
 
 def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: str, most: int) -> list[dict[str, Any]]:
-    """Returns the examples that differ most by the deciding metric, then by loss: of models with outputs those with
-    different outputs, of others those with different scores.
+    """Returns the examples that differ most by the deciding metric, then by loss. If the models have outputs, these are
+    examples with different outputs, otherwise examples with different scores.
     """
     a, b = measured
     if a.example_scores is None or b.example_scores is None or len(rows) != len(a.example_scores):

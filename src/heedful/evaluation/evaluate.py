@@ -1,4 +1,4 @@
-"""``heedful evaluate``: a model folder on a file of examples, with the metrics of its task."""
+"""``heedful evaluate``: scores a model folder on a file of examples with the metrics of its task."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def evaluate(
         device: device of the model.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
         split: "train", "valid" or "test".
-        baseline: score a simple method on the same examples too, trained on the model's training data if it learns.
-        baseline_train: files that the simple method is trained on instead.
+        baseline: also scores a simple method on the same examples; if the method learns, it is trained on the model's
+            training data.
+        baseline_train: files that the simple method is trained on, instead of the model's training data.
         say: called with each line of progress.
         draw: called with the scores and their rows; returns the files it wrote.
 
@@ -125,7 +126,7 @@ def read_rows(pipes: Sequence[Pipeline], data: Sequence[str], columns: Sequence[
 def _trained_on(
     pipe: Pipeline, folder: str, rows: Rows, measured: Measured, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Returns, and prints, how many rows the model was trained on, and the metrics of the others."""
+    """Returns and prints how many of the rows the model was trained on, and the metrics of the other rows."""
     overlap = Overlap.of(folder, pipe.task, rows)
     if overlap is None:
         return {}
@@ -140,7 +141,7 @@ def _trained_on(
 
 
 def _say_drawn(task: str, measured: Measured, drawn: bool, say: Callable[[str], None]) -> None:
-    """Prints how many of the mistakes were drawn, or that the task has nothing to draw."""
+    """Prints how many of the mistakes are in the drawn figure, or that the task has no figure."""
     wrong = measured.details.get("mistakes_total")
     if not drawn:
         say(f"nothing was drawn: {task} has no figure of its scores, so --out was not written")
@@ -149,7 +150,7 @@ def _say_drawn(task: str, measured: Measured, drawn: bool, say: Callable[[str], 
 
 
 def _silent(line: str) -> None:
-    """Prints nothing; on ranks above 0."""
+    """Prints nothing; replaces ``say`` on ranks above 0."""
 
 
 def _reading_lines(rows: Rows, note: str) -> list[str]:
@@ -158,7 +159,7 @@ def _reading_lines(rows: Rows, note: str) -> list[str]:
 
 
 def _by_columns(note: str) -> str:
-    """Returns a note with the option that names columns here, not in a run."""
+    """Returns a note with ``--columns``, the name of ``--data.columns`` in this command."""
     return note.replace("--data.columns", "--columns")
 
 
@@ -179,8 +180,9 @@ def _baseline(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: 
 
 
 def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: Sequence[str] | None = None) -> Rows:
-    """Returns the rows that a model was trained on: its folder's data, read and split again, without the validation
-    rows; or all rows of other ``files``, with the columns of the training, else ``columns``.
+    """Returns the rows that a model was trained on: the training data of its folder, read and split again, without the
+    validation rows. With ``files``, returns all rows of these files, read with the columns of training, else
+    ``columns``.
     """
     saved = pipe.card.get("settings")
     settings = None if saved is None else RunSettings.from_dict(saved)

@@ -1,8 +1,8 @@
 """Hashes of training rows, to count evaluated rows that the model was trained on.
 
-Two rows are equal if their inputs are, by the rule of the audit (:mod:`heedful.audit.duplicates`):
-any case, any blanks. Of documents the first 4,096 characters are compared, since the last part may
-have been split off for validation.
+Two rows are equal if their inputs are equal except for case and white space, as in the audit
+(:mod:`heedful.audit.duplicates`). Only the first 4,096 characters of documents are compared, since the last part may
+have been held out for validation.
 
 The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. Of more than five million rows
 it holds the hashes below 2^(64 − k) alone, a random share of 2^−k of the rows.
@@ -44,7 +44,7 @@ class TrainedOn(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, rows: Iterable[Row], limit: int = LIMIT) -> Self:
-        """Hashes the rows, a few at a time; no more than twice ``limit`` hashes are held."""
+        """Returns the hashes of ``rows``, computed in parts, with at most twice ``limit`` hashes in memory."""
         result = cls(0, np.zeros(0, dtype=np.uint64))
         parts, held = [result.hashes], 0
         for part in hashed(task, rows):
@@ -56,8 +56,8 @@ class TrainedOn(NamedTuple):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
-        """Reads the hashes in a model's folder, or for ``last`` and ``average`` in the run's; None where there are no
-        such files.
+        """Reads the hashes from a model's folder, or for the folders ``last`` and ``average`` from the run's folder;
+        returns None if there is no such file.
 
         Raises ``HeedfulError`` for a damaged file.
         """
@@ -73,11 +73,11 @@ class TrainedOn(NamedTuple):
         return cls(int(numbers[0]), numbers[1:])
 
     def write(self, folder: Path) -> None:
-        """Writes the file that ``read`` reads, whole or not at all."""
+        """Writes the file that ``read`` reads; the file is complete or not written."""
         write(folder / FILE, np.concatenate([np.array([self.k], np.uint64), self.hashes]).astype("<u8").tobytes())
 
     def joined(self, others: Hashes, limit: int = LIMIT) -> Self:
-        """Adds hashes; of more than ``limit``, a random share of all is kept."""
+        """Returns these hashes together with ``others``; if there are more than ``limit``, a random share of them."""
         k, hashes = self.k, np.unique(np.concatenate([self.hashes, others]))
         hashes = hashes[hashes < _bound(k)] if k else hashes
         while len(hashes) > limit:
@@ -86,11 +86,11 @@ class TrainedOn(NamedTuple):
         return type(self)(k, hashes)
 
     def sampled(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns True for each row that can be looked up: all, unless the hashes are a random share."""
+        """Returns for each of ``hashes`` True if it can be looked up: always, unless only a random share is stored."""
         return hashes < _bound(self.k) if self.k else np.ones(len(hashes), dtype=bool)
 
     def among(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns True for each row that was trained on."""
+        """Returns for each of ``hashes`` True if the model was trained on its row."""
         return np.isin(hashes, self.hashes)
 
 
@@ -125,7 +125,7 @@ class Overlap(NamedTuple):
 
     @classmethod
     def of(cls, folder: str | Path, task: Task, rows: Sequence[Row]) -> Self | None:
-        """Looks the rows up; returns None if the folder has no hashes."""
+        """Returns the overlap of ``rows`` with the training rows of a folder; None if the folder has no hashes."""
         known = TrainedOn.read(folder) if Path(folder).is_dir() else None
         if known is None or not len(rows):
             return None
@@ -135,7 +135,9 @@ class Overlap(NamedTuple):
 
 
 def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]) -> Scored | None:
-    """Returns the scores of the examples that were not trained on; None if there are none, or no per-example scores."""
+    """Returns the scores of the examples that the model was not trained on; None if there are none, or no per-example
+    scores.
+    """
     scored, selected = measured.example_scores, others
     if scored is None:
         return None
@@ -148,7 +150,7 @@ def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]
 
 
 def overlap_line(overlap: Overlap, metric: str, metrics: Mapping[str, Any], others: Scored | None) -> str:
-    """Returns one line for people about rows that were trained on."""
+    """Returns one line for people about the evaluated rows that the model was trained on."""
     metrics_others = {} if others is None else overall(others)
     about = "about " if overlap.estimated else ""
     line = f"! the model was trained on {about}{overlap.trained:,} of {plural(overlap.rows)}"

@@ -6,7 +6,7 @@
   later call continues;
 - ``neighbours``: the nearest of many texts.
 
-This room knows no task by name, but for the table ``HEADS`` of published heads.
+This room knows no task by name, except in ``HEADS``, the table of published heads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of a stream of inputs: their size, the options of each, and the warnings of all as those of a single call."""
+"""Blocks of a stream of inputs: their sizes and options, and their warnings merged into those of a single call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | N
     """Yields the inputs in lists: of at most ``first``, then each twice as long as the one before, up to ``BLOCK``.
 
     A list of long texts ends with the one that fills ``MAX_CHARACTERS``, as ``size`` (by default ``size_of``) counts
-    them. The cuts depend on the inputs alone, so a call that starts anew cuts at the same places.
+    them. The blocks depend on the inputs alone, so a call that starts again makes the same blocks.
 
     >>> list(blocks("abcdefgh", first=1))
     [['a'], ['b', 'c'], ['d', 'e', 'f', 'g'], ['h']]
@@ -62,14 +62,15 @@ def size_of(item: Any) -> int:
 
 
 class BlockOptions:
-    """The options of a call for one block of inputs after another, so that all blocks draw as a single call would.
+    """Options of a call for each block of inputs in turn, with seeds such that sampling gives the results of a single
+    call.
 
     Args:
         options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, a repeated input gets a seed of
             its own, made of the seed and the number of earlier occurrences (``seed_of_repeat``). A list has a seed for
             each input.
 
-    For one seed a digest of each distinct input is kept, some hundred bytes.
+    For a single seed, a digest of each distinct input is stored (some hundred bytes).
 
     >>> from heedful.generation.options import resolve
     >>> options = BlockOptions({"decoding": resolve({"do_sample": True, "seed": 5})})
@@ -105,7 +106,7 @@ class BlockOptions:
         return isinstance(self.seed, list | tuple)
 
     def _earlier(self, seed: Any, item: Any) -> int:
-        """Counts the earlier occurrences of the input under this seed."""
+        """Returns the number of earlier occurrences of the input with this seed, and counts this one."""
         key = blake2b(repr((seed, item)).encode(), digest_size=8).digest()
         self.occurrences[key] = self.occurrences.get(key, -1) + 1
         return self.occurrences[key]
@@ -124,7 +125,7 @@ class BlockWarnings(logging.Filter):
         self.counts: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns True for a record that is shown now."""
+        """Returns True for a log record to show now, False for one that is counted or hidden."""
         if threading.get_ident() != self.thread:
             return True
         if isinstance(record.msg, CountWarning):

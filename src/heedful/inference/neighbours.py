@@ -33,7 +33,7 @@ MIN_COSINE = 0.98  # of two vectors of a text by the same model, weights of 4 bi
 
 
 class Near(NamedTuple):
-    """Text near to a query."""
+    """A text near a query, with its score."""
 
     text: str
     score: float  # cosine of its vector and the query's, −1 to 1
@@ -51,7 +51,7 @@ class Index:
     'A man eats.'
 
     Args:
-        pipe: of feature extraction.
+        pipe: pipeline of feature extraction.
         engine: "numpy", or "faiss" (its ``IndexFlatIP``, equally exact; the extra ``faiss``).
     """
 
@@ -158,8 +158,8 @@ class Index:
         """Loads an index that ``save`` wrote, without encoding its texts again.
 
         Args:
-            folder: of the index.
-            pipe: of the model that computed the vectors; None loads the model that the index names.
+            folder: folder of the index.
+            pipe: pipeline of the model that computed the vectors; None loads the model that the index names.
             engine: as for a new index.
 
         Raises:

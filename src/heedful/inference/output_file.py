@@ -22,8 +22,8 @@ UNSUPPORTED = (".json", ".csv", ".tsv", ".parquet", ".gz", ".xz", ".zst", ".zip"
 
 
 def is_json(out: str | None, as_json: bool = False) -> bool:
-    """Returns True if predictions are written as JSON: in ``.jsonl`` and ``.ndjson``, in no other file; without a file,
-    ``as_json``. Raises ``HeedfulError`` for a file name of an unsupported format.
+    """Returns True if predictions are written as JSON: always in ``.jsonl`` and ``.ndjson``, never in other files;
+    without a file, ``as_json`` decides. Raises ``HeedfulError`` for a file name of an unsupported format.
     """
     if out is None:
         return as_json
@@ -36,7 +36,9 @@ def is_json(out: str | None, as_json: bool = False) -> bool:
 
 
 def check_output(source: str, out: str | None, overwrite: bool) -> None:
-    """Raises ``HeedfulError`` if predictions for ``source`` cannot be written to ``out``, as far as is known."""
+    """Raises ``HeedfulError`` if predictions for ``source`` cannot be written to ``out``, as far as can be known before
+    writing.
+    """
     if out is None:
         if overwrite:
             raise HeedfulError("--overwrite has no effect without --out; add --out FILE, or leave --overwrite out")
@@ -67,7 +69,8 @@ def one_line(output: Any) -> str:
 
 
 class PartialFile:
-    """``PATH.part``, which whole lines are added to, and ``PATH.part.json``, which records what they depend on.
+    """The files of an unfinished call: ``PATH.part``, to which whole lines are appended, and ``PATH.part.json``, which
+    records what the lines depend on.
 
     A call that was stopped, even within a line, is continued after its last whole line if the facts are the same.
     ``finish`` renames the file to ``PATH``.
@@ -76,7 +79,7 @@ class PartialFile:
         path: of the complete file.
         facts: what the lines depend on, by names for messages.
         initial: values that a first call chooses and later calls take over, such as a random seed.
-        overwrite: start anew, whatever exists.
+        overwrite: start again, even if a file exists.
 
     Attributes:
         done: number of whole lines that exist.
@@ -113,7 +116,7 @@ class PartialFile:
             write(self.record, json.dumps({"facts": dict(facts), "kept": self.values}))
 
     def _recorded(self) -> dict[str, Any] | None:
-        """Reads the record beside the partial file; None without a valid one."""
+        """Returns the content of ``PATH.part.json``: facts and initial values; None without a valid file."""
         try:
             recorded = read_json(self.record, "begin anew with --overwrite")
         except HeedfulError:

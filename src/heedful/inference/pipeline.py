@@ -87,7 +87,7 @@ class Pipeline:
             warnings.end(number)
 
     def predict_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
-        """Returns the predictions, computed together. Raises ``HeedfulError`` for a score or vector with NaN or
+        """Returns the predictions of one block of inputs. Raises ``HeedfulError`` for a score or vector with NaN or
         infinity.
         """
         predictions = self.task.predict(self.model, inputs, **resolved)
@@ -111,7 +111,8 @@ class Pipeline:
         return self.task.stream(self.model, text, **self.resolve(options))
 
     def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options of the task's ``predict``; those of decoding become one ``Options``, under ``decoding``.
+        """Returns the options for the task's ``predict``. Decoding options are combined into one ``Options``, under the
+        key ``decoding``.
 
         An option that the task does not have raises ``HeedfulError``. A seed is dropped if nothing is sampled, with a
         warning in the first call.
@@ -135,14 +136,16 @@ class Pipeline:
         return {**{name: value for name, value in options.items() if name not in NAMES}, "decoding": decoding}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options as they are, but without a seed that has no effect; raises as ``resolve`` does."""
+        """Returns the options unchanged, except that a seed without effect is removed; raises as ``resolve`` does."""
         decoding = self.resolve(options).get("decoding")
         unused = {"seed"} if decoding is not None and "seed" not in decoding.given else set()
         return {name: value for name, value in options.items() if name not in unused}
 
 
 def _is_stream(inputs: Any) -> bool:
-    """Returns True for an iterable over inputs: no text, pair, mapping, array, image or messages."""
+    """Returns True if ``inputs`` is an iterable over inputs, not a text, pair, mapping, array, image or list of
+    messages.
+    """
     single = str | bytes | bytearray | memoryview | tuple | list | Mapping
     return isinstance(inputs, Iterable) and not isinstance(inputs, single) and not hasattr(inputs, "__array__")
 
@@ -151,7 +154,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
     Args:
-        task: its name; None is the task that the folder was trained for or, where it names none, the task of the
+        task: name of the task; None is the task that the folder was trained for or, if it names none, the task of the
             model's head. Another task than the folder's is an error.
         model: a model folder, or a Hub id.
         device: "cpu", "cuda", ...; None is the best available.

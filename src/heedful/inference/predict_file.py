@@ -66,15 +66,15 @@ def predict(
         out: ``.jsonl``: an object a line, ``{"id", "input", "output", "score"}``, the id if the input has one.
             ``.txt``: the output alone, a line each; line ends inside it become ``\\n`` and ``\\r``. None: every
             prediction is shown.
-        task: its name; None is the task that the model was trained for.
+        task: name of the task; None is the task that the model was trained for.
         columns: the file's names of an input's columns.
-        options: of the task's ``predict``.
+        options: options of the task's ``predict``.
         device: where to compute.
         dtype: of the weights, as ``heedful.pipeline`` takes it.
         as_json: show predictions as JSON.
-        overwrite: start anew, whatever exists.
+        overwrite: start again, even if a file exists.
         quiet: show no progress.
-        show: takes each prediction as a line, without ``out``.
+        show: called with each prediction as a line, if ``out`` is None.
 
     Returns:
         ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: the number of inputs, and how many of them an
@@ -109,7 +109,9 @@ def predict(
 
 
 def _resolve(pipe: Pipeline, options: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
-    """Returns the resolved options; raises ``HeedfulError`` for options that the task or the format refuses."""
+    """Returns the resolved options; raises ``HeedfulError`` for options that the task or the output format does not
+    support.
+    """
     resolved = pipe.resolve(options)
     if resolved.get("logprobs") and not as_json:
         raise HeedfulError("logprobs are only in JSON; give --json, or write a .jsonl file")
@@ -124,7 +126,9 @@ def _write(
     progress: Progress,
     done: int,
 ) -> int:
-    """Writes lines to the file or shows them; returns their number with the ``done`` ones of an earlier call."""
+    """Writes lines to the file or shows them; returns the number of lines, including the ``done`` lines of an earlier
+    call.
+    """
     number = done
     try:
         for lines in blocks_of_lines:
@@ -145,7 +149,7 @@ def _write(
 
 
 def _reading_settings(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the reading settings of the training data that also apply to inputs."""
+    """Returns those settings for reading the training data that also apply to inputs."""
     return {"remembered": columns_in_card(card), "strip_prefix": stripped_prefix(card)}
 
 
@@ -185,8 +189,8 @@ def _output(
     resolved: Mapping[str, Any],
     overwrite: bool,
 ) -> tuple[PartialFile | None, int, dict[str, Any]]:
-    """Opens the output file on rank 0. Returns it, the number of predictions in it, and the options with the seed of
-    the call that began it.
+    """Opens the output file on rank 0. Returns the file, the number of predictions in it, and the options with the seed
+    of the call that began it.
     """
     file: PartialFile | None = None
 
@@ -261,7 +265,9 @@ def _predictions(
 def _block(
     pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any], warnings: BlockWarnings
 ) -> list[Prediction]:
-    """Returns the predictions for a block. A blank input of images gets an empty one; a blank text is the task's."""
+    """Returns the predictions for a block. A blank line in a file of images gets an empty prediction; blank texts are
+    left to the task.
+    """
     if "image" not in pipe.task.input_columns.values():
         return _named(pipe, block, resolved, warnings)
     images = [item for item in block if not item.blank]
@@ -274,7 +280,7 @@ def _block(
 def _named(
     pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any], warnings: BlockWarnings
 ) -> list[Prediction]:
-    """Returns the predictions; an error names the file and line of its input."""
+    """Returns the predictions for a block; an error names the file and line of its input."""
     try:
         with warnings.naming(lambda position: block[position].location):
             return pipe.predict_block([item.input for item in block], resolved)
@@ -287,7 +293,7 @@ def _named(
 
 
 def _first_failing(pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any]) -> int:
-    """Finds the position of the first input that raises, by halving the block."""
+    """Returns the index of the first input that raises, found by halving the block."""
     first, last = 0, len(block)
     while last - first > 1:
         middle = (first + last) // 2
