@@ -64,7 +64,7 @@ def test_several_labels_each_alone() -> None:
     assert said == [("car", "red"), (), ("red",)]
     assert linear_text(["a", "b"], [("x",), ("x",)], ["c"]) == [("x",)]
     assert linear_text(["a", "b"], [("x",), ("x",)], ["c"], several=True) == [("x",)]
-    with pytest.raises(HeedfulError, match="no training text has a word"):
+    with pytest.raises(HeedfulError, match="no training text contains a word"):
         linear_text(["!", "?"], [("x",), ("y",)], ["c"])
 
 

@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_one_line(pairs, prompts):
         ({"assistant_model": small}, "the assistant has 12 learned positions, but 36 may be needed"),
         ({"assistant_model": "gpt2"}, "assistant_model is 'gpt2'; give a model that generates"),
         ({"assistant_model": small, "num_beams": 2}, "assistant_model=<Decoder> has no effect on beam decoding"),
-        ({"assistant_model": small, "prompt_lookup_num_tokens": 2}, "both propose tokens; give one"),
+        ({"assistant_model": small, "prompt_lookup_num_tokens": 2}, "both propose tokens; give only one"),
         ({"num_assistant_tokens": 2}, "num_assistant_tokens=2 has no effect without assistant_model"),
         ({"prompt_lookup_num_tokens": 2, "num_beams": 2}, "prompt_lookup_num_tokens=2 has no effect on beam decoding"),
     ]

@@ -117,7 +117,7 @@ def test_source_and_target_hold_every_token_once() -> None:
     shown = [whole(task, *pair) for pair in pairs(batch)]
     assert [token for row in shown for token in row] == stream
     assert [len(row) for row in shown[:-1]] == [LENGTH - 1] * (len(shown) - 1)
-    assert encoded.note == f"{len(stream) + 1:,} tokens in windows of 15, a special one after each"
+    assert encoded.note == f"{len(stream) + 1:,} tokens in windows of 15, a special token after each"
     assert torch.equal(batch["target"][:, 1:], batch["labels"][:, :-1].masked_fill(batch["labels"][:, 1:] == -100, 0))
     assert (batch["target"][:, 0] == 1).all()
     ordinary = sum(task.evaluation_corruption.ordinary[token] for token in stream)
@@ -297,7 +297,7 @@ def test_a_model_that_writes_no_holes_is_told_of(caplog: pytest.LogCaptureFixtur
     _, fresh = made()
     answers = task.predict(fresh, ["The <extra_id_0> says moo", "", "The <extra_id_0>"], max_new_tokens=2)
     assert [answer.fills for answer in answers] == [[""], [], [""]]
-    assert caplog.messages[0].startswith("2 of 3 inputs without an answer: the model writes no <extra_id_0>, so it")
+    assert caplog.messages[0].startswith("2 of 3 inputs without output: the model wrote no <extra_id_0>, so it")
     caplog.clear()
     texts = ("The cow says moo, and the farmer says nothing", "The ox says moo", "Moo")
     first, other = task.logged_samples(fresh, Rows([Row({"text": text}, "a.txt", 1) for text in texts]), Measured({}))

@@ -219,7 +219,7 @@ def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
 def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: str) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("".join(f"{i % 2} text {i}\t{label.format(i)}\n" for i in range(20)))
-    remedy = "if the labels are in the other column, .*: --data.columns 2,1, else give validation data: --valid$"
+    remedy = "if the columns are swapped, give --data.columns 2,1, else give --valid FILE$"
     with pytest.raises(HeedfulError, match=rf"^{file}: {told}{remedy}"):
         TextClassification.split_rows(read(file, TextClassification.columns), 0.2, 0)
     (tmp_path / "a.txt").write_text("".join(f"text {i}\n" for i in range(20)))
@@ -235,7 +235,7 @@ def test_texts_that_were_learned_as_labels_are_told() -> None:
         label_ids(rows(("a text of 40 words", "1"))[0], training_labels(swapped))
     assert str(told.value) == (
         "set.tsv:1: the model has no label '1'; its 30 labels, such as 'a text of 0 words', look "
-        "like text; if they are, say which column of the training data holds the labels: --data.columns"
+        "like texts; if they are, train again and name the column of labels: --data.columns"
     )
     spaced = [f"class {i}" for i in range(20)]  # so few may well be names
     with pytest.raises(HeedfulError, match=r"the model has no label 'clas 1'; did you mean 'class 1'\?$"):
