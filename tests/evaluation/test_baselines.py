@@ -180,7 +180,7 @@ def test_training_files_that_are_gone(labels: Path, tmp_path: Path) -> None:
     assert result["baseline"]["metrics"]["accuracy"] == 100.0
     card = folder / "heedful.json"
     card.write_text(json.dumps({k: v for k, v in json.loads(card.read_text()).items() if k != "settings"}))
-    with pytest.raises(HeedfulError, match="does not say what it was trained on; name files"):
+    with pytest.raises(HeedfulError, match="does not say what it was trained on; name the files"):
         evaluate(str(folder), [str(moved)], baseline=True, say=lambda line: None)
     without = evaluate(str(folder), [str(moved)], say=lambda line: None)
     assert "baseline" not in without

@@ -323,7 +323,7 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
         "1 of 1 input longer than the 15 tokens that the model takes; only those around the spans were read"
     ]
     with pytest.raises(
-        HeedfulError, match=r"^the input has spans \d+ tokens apart, but the model takes 15; fill fewer"
+        HeedfulError, match=r"^the input has spans \d+ tokens apart, but the model takes 15; give fewer spans"
     ):
         short.predict(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
 
