@@ -449,7 +449,7 @@ def test_wrong_models_and_settings_are_one_line(
     for more, told in {
         "--preset=t5-small --masking.unit=word": "--masking.unit word has no effect for an encoder-decoder",
         "--preset=bert-tiny --masking.span-length=2": "--masking.span-length has no effect without --masking.unit span",
-        "--preset=bert-tiny --masking.unit=span --masking.span-length=6": "--masking.span-length 6: an encoder's spans",
+        "--preset=bert-tiny --masking.unit=span --masking.span-length=6": "--masking.span-length 6 is too long: spans",
         f"--from={tmp_path / 'plain'}": "the tokenizer has no <extra_id_0>",
         "--preset=gpt2": "is of the decoder family; fill-mask needs an encoder",
     }.items():
