@@ -96,7 +96,7 @@ def test_a_damaged_file_is_named(folder: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(folder, tmp_path / "broken"))
     for content in (b"", b"1234567", np.array([0, 5, 3], "<u8").tobytes(), np.array([99], "<u8").tobytes()):
         (broken / FILE).write_bytes(content)
-        with pytest.raises(HeedfulError, match=rf"{FILE} is damaged.*remove it"):
+        with pytest.raises(HeedfulError, match=rf"{FILE} is damaged.*remove the file"):
             TrainedOn.read(broken)
 
 

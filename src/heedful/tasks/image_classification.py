@@ -161,7 +161,7 @@ class ImageClassification(Task):
         folder = checked_folder(cls.name, find(folder), images=True)
         preprocessing, names, image = read_preprocessing(folder), _label_names(rows), settings.image
         if image.channels not in (None, preprocessing.channels):
-            channels = f"the model in {folder} takes images with {preprocessing.channels}"
+            channels = f"the model in {folder} takes images with {plural(preprocessing.channels, 'channel')}"
             raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave it out")
         side = preprocessing.shape[1]
         if image.size in (None, side):
