@@ -115,7 +115,9 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     index.save(made)
     vectors, texts = (made / "vectors.npy").read_bytes(), (made / "texts.jsonl").read_text()
     (made / "texts.jsonl").write_text(texts.partition("\n")[2])
-    refused(rf"holds {len(TEXTS) - 1} texts and vectors of shape \({len(TEXTS)}, 32\), not {len(TEXTS)} of both; create")
+    refused(
+        rf"holds {len(TEXTS) - 1} texts and vectors of shape \({len(TEXTS)}, 32\), not {len(TEXTS)} of both; create"
+    )
     (made / "texts.jsonl").write_text(texts.replace('{"text"', '{"text', 1))
     refused(r"broken JSON in .*texts\.jsonl:1: .*; create the index again")
     (made / "texts.jsonl").write_text(texts)

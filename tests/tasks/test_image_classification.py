@@ -477,7 +477,9 @@ def test_other_labels_get_a_fresh_linear_head(labels: list[str], tmp_path: Path)
 def test_a_trained_model_keeps_its_channels_and_takes_another_size(tmp_path: Path) -> None:
     _, model = written(tmp_path, settings(), rows())
     asked = replace(settings(), preset=None, image=ImageSettings(channels=3), start_from=str(tmp_path))
-    with pytest.raises(HeedfulError, match=r"--image\.channels is 3, but the model .* takes images with 1 channel; leave"):
+    with pytest.raises(
+        HeedfulError, match=r"--image\.channels is 3, but the model .* takes images with 1 channel; leave"
+    ):
         ImageClassification.for_fine_tuning(tmp_path, rows(), asked)
     task, larger = ImageClassification.for_fine_tuning(tmp_path, rows(), replace(asked, image=ImageSettings(size=16)))
     assert task.preprocessing.shape == (1, 16, 16)
