@@ -22,12 +22,12 @@ class HeedfulError(ValueError):
     """
 
     def __str__(self) -> str:
-        """Returns the message; line breaks in quoted text become blanks."""
+        """Returns the message on one line; line breaks in quoted text become spaces."""
         return " ".join(super().__str__().splitlines())
 
 
 class InputError(HeedfulError):
-    """Error about one input of a call. A caller that passes inputs in blocks renames the input.
+    """Error about one of the inputs of a call, which the message names by its index, or by file and line (``named``).
 
     >>> error = InputError(3, "has no text")
     >>> str(error), str(error.named("a.txt:4")), str(InputError(0, "has no text", of=1))
@@ -35,17 +35,17 @@ class InputError(HeedfulError):
     """
 
     def __init__(self, position: int, text: str, of: int | None = None) -> None:
-        """``position`` is the index of the input, ``of`` the number of inputs; a single one is called "the input"."""
+        """``position`` is the index of the input, ``of`` the number of inputs; if 1, it is called "the input"."""
         super().__init__(f"{'the input' if of == 1 else f'input {position}'} {text}")
         self.position, self.text = position, text
 
     def named(self, name: str) -> HeedfulError:
-        """Returns the same error with ``name`` as the name of the input."""
+        """Returns the same error with ``name``, such as a file and line, in place of "input 3"."""
         return HeedfulError(f"{name} {self.text}")
 
 
 def shorten(message: str, length: int = MAX_LENGTH) -> str:
-    """Returns a message on one line of at most ``length`` characters, shortened in the middle: its end is the remedy.
+    """Returns a message on one line of at most ``length`` characters, shortened in the middle to keep the remedy.
 
     >>> shorten("x" * 600 + "; give less", 30)
     'xxxxxxxxxxxx ... xx; give less'
@@ -58,22 +58,22 @@ def shorten(message: str, length: int = MAX_LENGTH) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a hint for an unknown name: the closest known one, else the known names, at most 50.
+    """Returns a hint for an unknown name: the most similar known name, else the known names (at most 50).
 
     >>> nearest("gpt-2", ["gpt2", "bert-base"]), nearest("x", map(str, range(10, 99)))[-14:]
     ("did you mean 'gpt2'?", '59 and 39 more')
     """
     names = sorted(known)
-    lower = {known.lower(): known for known in names}
-    close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     if close:
-        return f"did you mean {lower[close[0]]!r}?"
+        return f"did you mean {by_lower[close[0]]!r}?"
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return "known: " + ", ".join(names[:MAX_NAMES]) + more
 
 
 def plural(count: int, noun: str = "example", irregular: str | None = None) -> str:
-    """Returns a count with its noun; ``irregular`` is the plural if it is not formed by an s.
+    """Returns a count with its noun, such as "3 labels"; ``irregular`` is the plural of a noun that does not add an s.
 
     >>> plural(1), plural(1200, "label"), plural(0, "entity", "entities")
     ('1 example', '1,200 labels', '0 entities')
@@ -82,7 +82,7 @@ def plural(count: int, noun: str = "example", irregular: str | None = None) -> s
 
 
 def lookup(table: Mapping[str, T], key: str, kind: str) -> T:
-    """Returns ``table[key]``. Raises ``HeedfulError`` for an unknown key, with the nearest one; ``kind`` is a noun.
+    """Returns ``table[key]``. Raises ``HeedfulError`` for an unknown key, with a hint; ``kind`` is the noun for a key.
 
     >>> lookup({"relu": max}, "relu", "activation")
     <built-in function max>

@@ -54,7 +54,7 @@ class BpeDropout:
         model = json.loads(tokenizer.backend.to_str())["model"]
         if model["type"] != "BPE":
             raise HeedfulError(
-                f"--tokenizer.dropout needs a BPE vocabulary, and this one is of the kind {model['type']}; "
+                f"--tokenizer.dropout needs a BPE vocabulary, but this one is of the kind {model['type']}; "
                 "leave the option out, or use --tokenizer.kind=bpe"
             )
         self.tokenizer, self.rate = tokenizer, rate
@@ -71,7 +71,7 @@ class BpeDropout:
     def with_word_starts(
         self, texts: Sequence[str], rows: Sequence[list[int]], max_ids: int | None = None
     ) -> list[WordIds]:
-        """Returns ``rows``, the ids of ``texts``, with the starts of their words.
+        """Returns the ids of each text, ``rows``, together with the starts of its words.
 
         ``rows`` may have ids before and after those of the text, and may end within it.
         """
@@ -89,7 +89,7 @@ class BpeDropout:
         return rows_of_words
 
     def __call__(self, ids: list[int], random: np.random.Generator) -> list[int]:
-        """Segments ``ids`` from :meth:`with_word_starts` anew; unchanged if the result exceeds ``max_ids``."""
+        """Returns a random segmentation of ``ids`` (from :meth:`with_word_starts`); ``ids`` if it exceeds ``max_ids``."""
         assert isinstance(ids, WordIds)
         draws = self._draws(random)
         segmented = ids[: ids.starts[0]]

@@ -21,11 +21,11 @@ MAX_SIZE = 10**8  # maximum length of the result of one operation, and maximum i
 
 
 class LimitExceeded(Exception):
-    """A template works longer, or writes more, than a conversation needs."""
+    """Error: a template does more work, or writes more text, than the limits allow."""
 
 
 class WorkLimit:
-    """Counts the work of one rendering: 1,000 for a loop iteration or a call, 1 for a character."""
+    """Counter of the work of one rendering: 1,000 units for a loop iteration or a call, 1 for a character."""
 
     def __init__(self) -> None:
         self.work = 0

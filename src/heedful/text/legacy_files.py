@@ -100,7 +100,7 @@ def _pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any]
     extra_ids = settings.get("extra_ids", 0)
     if not 0 <= extra_ids <= MAX_EXTRA_IDS:
         raise HeedfulError(
-            f"{files[0].parent} asks for {extra_ids} extra ids; set extra_ids in tokenizer_config.json to at most "
+            f"extra_ids in tokenizer_config.json of {files[0].parent} is {extra_ids}; set it to a number from 0 to "
             f"{MAX_EXTRA_IDS}"
         )
     in_file = {piece.text for piece in model.pieces}

@@ -123,10 +123,10 @@ class Tokenizer:
                 raise HeedfulError(f"unknown tokenizer {name} {word!r}; {nearest(str(word), known)}")
         min_size = MIN_SIZES.get(kind, len(SPECIAL) + 1) + mask + sentinels
         if size < min_size:
-            raise HeedfulError(f"a {kind} vocabulary of {size} is too small; ask for {min_size} or more")
+            raise HeedfulError(f"a {kind} vocabulary of {size} is too small; choose {min_size} or more")
         texts = [text for text in texts if text.strip()]
         if not texts:
-            raise HeedfulError("no text to train a tokenizer on; give it at least one line that is not blank")
+            raise HeedfulError("there is no text to train a tokenizer on; give at least one line that is not blank")
         _configure_parallelism()
         sentinel_names = [SENTINEL.format(number) for number in reversed(range(sentinels))]
         backend = tokenizer_training.train(

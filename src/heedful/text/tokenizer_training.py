@@ -59,7 +59,9 @@ def train(
         tokenizer.train_from_iterator(parts, trainer)
     except Exception as error:  # the library raises the bare class
         reason = str(error).partition("\n")[0]
-        raise HeedfulError(f"no {kind} vocabulary of {size} from this text ({reason}); choose another size") from error
+        raise HeedfulError(
+            f"cannot train a {kind} vocabulary of {size} on this text ({reason}); choose another size"
+        ) from error
     if kind == "wordpiece":
         tokenizer = _with_special_tokens(tokenizer, unknown, special_tokens)
     tokenizer.add_special_tokens(sentinel_tokens)
@@ -71,7 +73,7 @@ def train(
 
 
 def _untrained(kind: str, lowercase: bool, unknown: str, is_bare: bool, has_gaps: bool) -> Tokenizer:
-    """Returns a tokenizer with the kind's normaliser, pre-tokenizer, empty model and decoder."""
+    """Returns an untrained tokenizer of a kind, with its normaliser, pre-tokenizer, empty model and decoder."""
     lower = [normalizers.Lowercase()] if lowercase else []
     if kind == "bpe":
         tokenizer = Tokenizer(models.BPE())
@@ -149,7 +151,7 @@ def _with_special_tokens(trained: Tokenizer, unknown: str, special_tokens: list[
 
 
 def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the most frequent letters, and in order those that continue a word as WordPiece writes them (``##x``).
+    """Returns the most frequent letters, and those of them that continue a word, written ``##x`` as in WordPiece.
 
     Both are given to the trainer as fixed tokens. By itself the library numbers continuations in an order that differs
     from run to run, and the same texts gave different vocabularies.
@@ -166,7 +168,7 @@ def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], li
 
 
 def part_bounds(text: str, length: int | None, part_end: re.Pattern[str] = PART_END) -> Iterator[tuple[int, int]]:
-    """Yields (start, end) of parts of at least ``length`` characters, the last one excepted. None gives one part.
+    """Yields (start, end) of the parts of a text: at least ``length`` characters, but for the last; None: one part.
 
     >>> list(part_bounds("one\\ntwo", 2))
     [(0, 3), (3, 7)]

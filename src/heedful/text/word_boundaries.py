@@ -24,14 +24,14 @@ BYTE_PREFIX = "<0x"  # `Tokenizer.pieces` writes a byte of an incomplete charact
 
 
 class WordJoints(NamedTuple):
-    """For each id of a vocabulary: it may continue a word (``before``); a word may continue after it (``after``)."""
+    """Flags for each id: ``before``, it may continue a word; ``after``, a word may continue after it."""
 
     before: Sequence[bool]
     after: Sequence[bool]
 
 
 def word_joints(tokenizer: Tokenizer) -> WordJoints:
-    """Returns which tokens of a vocabulary can be joined to one word.
+    """Returns, for each token of a vocabulary, whether it can be joined to the previous and to the next token.
 
     Two tokens join if letters, digits, marks or bytes of characters touch, without a space between: ``play`` and
     ``##ing`` in BERT's vocabularies, `` play`` and ``ing`` in those with spaces. ``play`` does not join `` ing``, ``.``

@@ -12,13 +12,13 @@ from typing import Literal
 
 
 class Refused(Exception):
-    """Failed download. The message continues "the Hub ..."."""
+    """Failed download. The message is the rest of a sentence that begins with "the Hub"."""
 
 
 def fetched(
     name: str, patterns: Iterable[str], revision: str | None = None, kind: Literal["model", "dataset"] = "model"
 ) -> Path:
-    """Downloads the files of a repository that match ``patterns``; returns their folder in the Hub's cache.
+    """Downloads the files of a Hub repository that match ``patterns``, and returns their folder in the Hub's cache.
 
     Raises ``Refused`` for an unknown name or revision, a gated repository, or an unreachable network.
     """

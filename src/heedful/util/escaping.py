@@ -1,4 +1,4 @@
-"""Escaping of untrusted text: no character moves the cursor, changes text direction, or is invisible."""
+"""Escaping of untrusted text, so that no character moves the cursor, changes the text direction or is invisible."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ JOINERS = "\u200c\u200d"  # needed inside emoji and Persian words, invisible by 
 def visible(text: str) -> str:
     """Returns ``text`` as one line that is safe in terminals, XML and HTML.
 
-    Control characters become their pictures (a tab ``␉``), non-characters (lone surrogates, U+FFFE, U+FFFF) U+FFFD.
-    Outer spaces are dropped; a text of spaces becomes ``␣``. Invisible characters and those that change the text's
-    direction become their number: ``<U+202E>``.
+    Control characters become visible symbols (a tab ``␉``); non-characters (lone surrogates, U+FFFE, U+FFFF) become
+    U+FFFD. Spaces around the text are removed; a text of only spaces becomes ``␣``. Invisible characters and those that
+    change the text direction become their code: ``<U+202E>``.
 
     >>> visible("  a\\tb"), visible("\\u202egnp.exe")
     ('a␉b', '<U+202E>gnp.exe')
@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def pictured(text: str) -> str:
-    """Returns ``visible(text)`` with its spaces unchanged.
+    """Returns ``text`` escaped as by ``visible``, but with all its spaces.
 
     >>> pictured(" a\\x1b[2J"), pictured("")
     (' a␛[2J', '')
@@ -37,7 +37,7 @@ def pictured(text: str) -> str:
 
 
 def named(label: str, length: int = 40) -> str:
-    """Returns a label name for display, shortened to ``length`` characters.
+    """Returns the name of a label escaped for display (``pictured``), shortened to ``length`` characters.
 
     >>> named("not\\nsure"), named("a" * 50, 8)
     ('not␊sure', 'aaaaaaa…')

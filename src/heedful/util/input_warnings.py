@@ -1,4 +1,4 @@
-"""Warnings about inputs, with fields, so that a caller that passes inputs in blocks can rename and add them."""
+"""Warnings about inputs of a call. Their fields let a caller that splits inputs into blocks renumber and sum them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InputWarning:
 
 @dataclass(frozen=True)
 class CountWarning:
-    """Warning that applies to some inputs of a call, to be logged.
+    """Warning about several inputs of a call, to be logged: how many, of how many.
 
     >>> str(CountWarning(2, 1000, "cut to 512 tokens"))
     '2 of 1,000 inputs cut to 512 tokens'

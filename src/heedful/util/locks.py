@@ -1,4 +1,4 @@
-"""Locks of files and folders: one process at a time writes."""
+"""Locks of files and folders, so that only one process at a time writes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ LOCKED_BYTE = 1 << 30  # Windows locks bytes against reading; this one is far af
 
 
 def contents(folder: Path) -> list[Path]:
-    """Returns the sorted contents of a folder without the lock file; [] for a missing folder."""
+    """Returns the sorted paths of a folder's contents, without the lock file; [] for a missing folder."""
     return sorted(path for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Locks a folder for this process and creates a missing one. Yields False if its file system has no locks.
+    """Locks a folder for this process during the block; creates a missing folder.
+
+    Yields True, or False if the file system has no locks.
 
     The operating system releases the lock when the process ends in any way. The end of the block removes the lock file,
     and the folders that were created here and are still empty.
@@ -70,7 +72,9 @@ def check_unlocked(folder: Path) -> None:
 
 
 def _acquire(path: Path, seconds: float) -> int | None:
-    """Opens, locks and signs a lock file; returns None if the file system has no locks.
+    """Opens and locks a lock file and writes the process id to it; returns its descriptor.
+
+    Returns None if the file system has no locks.
 
     Raises ``BlockingIOError`` if the lock is still held after ``seconds``.
     """

@@ -1,4 +1,4 @@
-"""Processor, memory and load of the machine; None if the system does not report them.
+"""Processor, memory and load of the machine. A function returns None if the system does not report the value.
 
 All calls that differ between Linux, macOS and Windows are here. None needs torch.
 """
@@ -53,7 +53,7 @@ def cores() -> int:
 
 
 def total_memory() -> int | None:
-    """Returns the bytes of memory of the machine, or of the container if its limit is lower."""
+    """Returns the memory of the machine in bytes, or the limit of the container if that is lower."""
     limits = [int(text) for text in (_text(path).strip() for path in LIMITS) if text.isdecimal()]
     try:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -63,7 +63,7 @@ def total_memory() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Returns the bytes of memory that are available without swapping; None on macOS, which does not report them."""
+    """Returns the memory in bytes that is available without swapping; None on macOS, which does not report it."""
     match = AVAILABLE.search(_text(MEMINFO))
     if match:
         return int(match[1]) * 1024
@@ -79,7 +79,7 @@ def load() -> float | None:
 
 
 def _windows_memory() -> list[_MemoryStatus]:
-    """Returns one entry on Windows, none elsewhere."""
+    """Returns a list with the memory status on Windows; [] elsewhere."""
     library = getattr(ctypes, "windll", None)
     if library is None:
         return []

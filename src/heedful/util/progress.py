@@ -53,13 +53,13 @@ class Bar:
             self._progress = None
 
     def update(self, description: str, text: str, **numbers: float | None) -> None:
-        """Sets the texts before and after the bar, and its ``completed`` and ``total``; absent ones are unchanged."""
+        """Sets the texts before and after the bar; ``numbers`` may set ``completed`` and ``total``."""
         if self._progress is not None:
             fields: dict[str, Any] = {"description": description, "text": text, **numbers}
             self._progress.update(self._progress.task_ids[0], **fields)
 
     def room(self, *texts: str) -> int:
-        """Returns the width that is left for the text after the bar, beside ``texts``."""
+        """Returns the number of characters left on the line for the text after the bar and ``texts``."""
         assert self._progress is not None
         return self._progress.console.width - BAR_WIDTH - sum(map(len, texts)) - 2  # spaces between the columns
 
@@ -132,7 +132,7 @@ class Progress:
 
 
 def remaining(seconds: float | None) -> str:
-    """Returns ``"  3:20 left"``; "" for None.
+    """Returns a duration as ``"  3:20 left"``; "" for None.
 
     >>> remaining(200), remaining(None)
     ('  3:20 left', '')

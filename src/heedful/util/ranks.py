@@ -27,7 +27,7 @@ LOSS_WORDS = ("gloo", GLOO_TIMEOUT, "Connection closed", "Connection reset", "Br
 
 
 class Ranks:
-    """Rank of a distributed run with its collectives; by default the only rank, for which they are trivial.
+    """Rank of this process in a distributed run, with the collectives; by default the only rank, which needs none.
 
     Args:
         rank: this process's rank. Rank 0 reads the data first, and alone writes files and prints.
@@ -66,7 +66,7 @@ class Ranks:
         return total.tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor summed over all ranks, on its device."""
+        """Returns the sum of a tensor over all ranks, on the device of the tensor."""
         if self.size > 1:
             tensor = tensor.clone()
             dist.all_reduce(tensor, group=self.group)
@@ -99,7 +99,7 @@ class Ranks:
         return cast(T, self.broadcast(result))
 
     def barrier(self) -> None:
-        """Waits for all ranks (barrier)."""
+        """Waits until all ranks have called it (barrier)."""
         if self.size > 1:
             dist.barrier(group=self.patient)
 
@@ -169,7 +169,7 @@ def is_loss(error: RuntimeError) -> bool:
 
 
 def loss_message(error: BaseException, where: str = "") -> str:
-    """Returns the message for another process that has ended, with the remedy."""
+    """Returns the message, with a remedy, for the loss of another process, from the ``error`` that it caused here."""
     detail, problem = " ".join(str(error).split())[:120], "has ended"
     # The forms of NCCL, gloo and the store.
     if waited := re.search(r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)):

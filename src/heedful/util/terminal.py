@@ -53,7 +53,7 @@ def program() -> str:
 
 
 def say_to(quiet_output: bool) -> Callable[[str], None]:
-    """Returns a function that prints a line: to standard output, or to standard error with ``quiet_output`` (JSON).
+    """Returns a function that prints a line to standard output, or with ``quiet_output`` to standard error.
 
     Lines that cannot be written are dropped without an error.
     """

@@ -22,7 +22,7 @@ BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Returns True if a value has the annotated type. An int is a float; a bool is neither."""
+    """Returns True if a value has the type of the annotation ``hint``. An int is also a float; a bool is neither."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(fits(value, arg) for arg in args)
@@ -37,7 +37,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """Returns an annotation in words: "a whole number", "one of relu, gelu"."""
+    """Returns a type annotation in words, such as "a whole number" or "one of relu, gelu"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(arg) for arg in args if arg is not types.NoneType)
