@@ -89,7 +89,7 @@ class BpeDropout:
         return rows_of_words
 
     def __call__(self, ids: list[int], random: np.random.Generator) -> list[int]:
-        """Returns a random segmentation of ``ids`` (from :meth:`with_word_starts`); ``ids`` if it exceeds ``max_ids``."""
+        """Returns ``ids`` (from :meth:`with_word_starts`) segmented anew; unchanged if that exceeds ``max_ids``."""
         assert isinstance(ids, WordIds)
         draws = self._draws(random)
         segmented = ids[: ids.starts[0]]
