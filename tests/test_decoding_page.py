@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from heedful.generation.options import NAMES
-from heedful.kernels import KINDS, PLANS
+from heedful.kernels import LINEAR_CLASSES, PLANS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 
@@ -32,5 +32,5 @@ def first_column(page: str) -> set[str]:
 
 def test_every_type_and_plan_is_named() -> None:
     optimise, kernels = re.split(r"^## (?=Optimise|Kernels)", PAGE, flags=re.M)[1:]
-    assert first_column(optimise) - {"dtype", "--dtype"} == set(KINDS) - {"float64"}
+    assert first_column(optimise) - {"dtype", "--dtype"} == set(LINEAR_CLASSES) - {"float64"}
     assert first_column(kernels) == set(PLANS)

@@ -12,8 +12,8 @@ from typing import Any
 
 from heedful.errors import HeedfulError, nearest
 
-_PLAIN = {"label_smoothing": 0.0, "clip": 0.0, "weight_decay": 0.0, "patience": 0}
-_NO_AVERAGE = {"polynomial": 0.0}
+_EXTRAS_OFF = {"label_smoothing": 0.0, "clip": 0.0, "weight_decay": 0.0, "patience": 0}
+_AVERAGING_OFF = {"polynomial": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Recipe:
 
 
 def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
-    """Returns the training of the original Transformer (Vaswani et al. 2017, sections 5.1, 5.3 and 5.4, table 3).
+    """Returns the recipe of the original Transformer (Vaswani et al. 2017, sections 5.1, 5.3 and 5.4, table 3).
 
     lr = dim^−½ · min(step^−½, step · 4000^−1½), whose peak, at step 4,000, is (4000 dim)^−½; 25,000 tokens of source
     and of target a batch; a shared vocabulary of 37,000 byte pairs.
@@ -48,8 +48,8 @@ def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
             "max_steps": steps,
             "tokenizer": {"kind": "bpe", "size": 37000, "shared": True},
             "model": {"dropout": dropout},
-            "averaging": _NO_AVERAGE,
-            "training": _PLAIN
+            "averaging": _AVERAGING_OFF,
+            "training": _EXTRAS_OFF
             | {
                 "lr": (dim * 4000) ** -0.5,
                 "schedule": "inverse_sqrt",
@@ -69,8 +69,8 @@ _CONSTANT = Recipe(  # padding is never part of the loss, in any recipe
     settings={
         "preset": "transformer-base",
         "model": {"dropout": 0.1},
-        "averaging": _NO_AVERAGE,
-        "training": _PLAIN | {"lr": 1e-4, "schedule": "constant", "warmup": 0, "betas": (0.9, 0.98), "eps": 1e-9},
+        "averaging": _AVERAGING_OFF,
+        "training": _EXTRAS_OFF | {"lr": 1e-4, "schedule": "constant", "warmup": 0, "betas": (0.9, 0.98), "eps": 1e-9},
     },
 )
 
@@ -78,10 +78,10 @@ _CONSTANT = Recipe(  # padding is never part of the loss, in any recipe
 # ---------------------------------------------------------------------------------------------------------- decoder
 
 
-def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Recipe:
-    """Returns nanoGPT's settings for Tiny Shakespeare: ``rows`` × ``context`` characters a step.
+def nanogpt(preset: str, context: int, batch_size: int, steps: int, source: str) -> Recipe:
+    """Returns the recipe with nanoGPT's settings for Tiny Shakespeare: ``batch_size`` × ``context`` characters a step.
 
-    The presets have its sizes and its dropout. Two things differ: linear maps and norms have biases here, and
+    The presets have nanoGPT's sizes and its dropout. Two things differ: linear maps and norms have biases here, and
     embeddings have no weight decay.
     """
     return Recipe(
@@ -92,8 +92,8 @@ def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Re
             "max_steps": steps,
             "data": {"max_length": context, "valid_fraction": 0.1},
             "tokenizer": {"kind": "character"},
-            "averaging": _NO_AVERAGE,
-            "training": _PLAIN
+            "averaging": _AVERAGING_OFF,
+            "training": _EXTRAS_OFF
             | {
                 "lr": 1e-3,
                 "schedule": "cosine",
@@ -103,7 +103,7 @@ def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Re
                 "eps": 1e-8,
                 "weight_decay": 0.1,
                 "clip": 1.0,
-                "batch_tokens": rows * context,
+                "batch_tokens": batch_size * context,
                 "evaluate_every": 250,
             },
         },
@@ -111,7 +111,9 @@ def nanogpt(preset: str, context: int, rows: int, steps: int, source: str) -> Re
 
 
 def shakespeare() -> Recipe:
-    """Returns the best settings of ``benchmarks/character_model.py`` for the same model, in the time of nanoGPT's.
+    """Returns the recipe that trains nanoGPT's CPU model to a lower loss in the same time.
+
+    The settings are the best ones of ``benchmarks/character_model.py``.
 
     They use Muon, twice the batch, and as many steps as fit the time; the preset has wider initial weights.
     """
@@ -124,7 +126,9 @@ def shakespeare() -> Recipe:
 
 
 def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float, dropout: float, clip: float) -> Recipe:
-    """Returns a row of table 3 (Dosovitskiy et al. 2021, appendix B.1): 4,096 images of 224² a batch, warm-up 10,000.
+    """Returns the recipe of a row of table 3 (Dosovitskiy et al. 2021, appendix B.1).
+
+    All rows have 4,096 images of 224 × 224 pixels a batch, and 10,000 steps of warm-up.
 
     Adam has β = (0.9, 0.999), section 4.1. Fine-tuning (table 4) uses SGD with momentum, which Heedful does not have,
     and is left out. Label smoothing, which section 4.3 mentions, is left out since the paper gives no value.
@@ -137,8 +141,8 @@ def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float,
             "max_epochs": epochs,
             "image": {"size": 224, "rand_augment": 0, "random_erasing": 0.0, "mixup": 0.0},
             "model": {"dropout": dropout},
-            "averaging": _NO_AVERAGE,
-            "training": _PLAIN
+            "averaging": _AVERAGING_OFF,
+            "training": _EXTRAS_OFF
             | {
                 "lr": lr,
                 "schedule": schedule,
@@ -182,7 +186,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Recipe:
-    """Returns the recipe of a name; an unknown name raises ``HeedfulError`` with the nearest.
+    """Returns the recipe called ``name``; raises ``HeedfulError``, which names the nearest one, if there is none.
 
     >>> get("transformer-base").settings["training"]["warmup"]
     4000

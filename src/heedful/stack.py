@@ -74,7 +74,7 @@ class Skip(nn.Module):
         return x
 
 
-Run = Callable[..., Tensor]  # the sublayers of a block and their arguments → their output
+BlockCall = Callable[..., Tensor]  # runs a block: its sublayers and their arguments → their output
 
 
 def called(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
@@ -106,7 +106,7 @@ class Block(nn.Module):
             dropout=config.dropout.hidden,
         )
         self.feed_forward_residual = Residual(config)
-        self.run: Run = called  # or the kernel of a plan: heedful.kernels.plan
+        self.run: BlockCall = called  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
         self,

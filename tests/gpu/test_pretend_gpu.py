@@ -114,7 +114,7 @@ def test_a_step_of_training_never_waits(name: str, precision: str, texts: bool) 
         assert all(group["fused"] for group in optimiser.param_groups)
         gradient = Gradient(
             model=model,
-            objective=loss_of,
+            loss=loss_of,
             count=lambda batch: 21,
             engine=Alone(),
             precision=precision,

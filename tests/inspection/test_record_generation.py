@@ -248,7 +248,7 @@ def test_one_generation_at_a_time() -> None:
     with heedful.record(model) as seen:
         first = stream(model, PROMPTS, MASK, max_new_tokens=6)
         next(first)
-        with pytest.raises(HeedfulError, match="while another is recorded"):
+        with pytest.raises(HeedfulError, match="another generation is still being recorded"):
             model.generate(PROMPTS, MASK, max_new_tokens=2)
         list(first)
         assert all(torch.equal(seen[path], alone[path]) for path in alone)

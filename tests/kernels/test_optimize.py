@@ -17,7 +17,7 @@ import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import SequenceHead, SpecialTokens
 from heedful.inspection.pruning import prune
-from heedful.kernels import KINDS, optimize, prepacked_linear
+from heedful.kernels import LINEAR_CLASSES, optimize, prepacked_linear
 from heedful.kernels import onednn_linear as onednn
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import FEW, onednn_linear
@@ -107,7 +107,7 @@ def can_pack(dtype: str) -> None:
 @pytest.mark.parametrize("activation", [None, F.relu, F.gelu, F.silu, torch.tanh])
 def test_a_packed_map_multiplies_by_the_weights_it_shows(dtype: str, activation: Any) -> None:
     can_pack(dtype)
-    kind = KINDS[dtype][0]
+    kind = LINEAR_CLASSES[dtype][0]
     assert kind is not None
     random = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(70, 64, generator=random) * 0.1, torch.randn(70, generator=random)
@@ -143,7 +143,7 @@ def test_int8_is_exact_where_whole_numbers_are_enough() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4"])
 @pytest.mark.parametrize("count", [1, 2, 3, FEW, 9])
 def test_a_row_gives_the_same_alone_and_beside_others(dtype: str, count: int) -> None:
-    kind = KINDS[dtype][0]
+    kind = LINEAR_CLASSES[dtype][0]
     assert kind is not None
     packed = kind(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))
     x = torch.randn(count, 64, generator=torch.Generator().manual_seed(1)) * torch.arange(1, count + 1)[:, None]
@@ -238,8 +238,8 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "says"),
     [
-        ("int3", r"not a type of optimised models; did you mean '?int\d"),
-        ("float8", "not a type of optimised models"),
+        ("int3", r"can be optimised to dtype 'int3'; did you mean '?int\d"),
+        ("float8", "can be optimised to dtype 'float8'"),
         ("complex64", "not a type"),
     ],
 )
@@ -310,7 +310,7 @@ def test_fused_attention_has_the_heads_of_the_old() -> None:
 def test_weights_that_lie_turned_are_the_same_weights(dtype: str) -> None:
     """As GPT-2's files have them: read across, a kernel that expects rows multiplies by other numbers."""
     can_pack(dtype)
-    kind, number = KINDS[dtype][0], torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    kind, number = LINEAR_CLASSES[dtype][0], torch.bfloat16 if dtype == "bfloat16" else torch.float32
     assert kind is not None
     weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0)).to(number)
     turned = weight.t().contiguous().t()

@@ -29,7 +29,7 @@ def made(engine: Alone, **options) -> Gradient:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)).double()
     settings = {
-        "objective": lambda model, batch: model(batch["x"]).square().sum(),
+        "loss": lambda model, batch: model(batch["x"]).square().sum(),
         "count": lambda batch: len(batch["x"]),
         "precision": "fp32",
         "seed": 7,
@@ -79,10 +79,10 @@ def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():
         rows.append(len(batch["x"]))
         return model[0](batch["x"]).square().sum()
 
-    gradient = made(Alone(), objective=objective, on_split=told.append)
+    gradient = made(Alone(), loss=objective, on_split=told.append)
     loss = gradient.compute(gradient.micro_batches(0, BATCHES))
     assert (told, gradient.parts, sum(rows)) == ([2, 4], 4, 10)
-    whole = made(Alone(), objective=lambda model, batch: model[0](batch["x"]).square().sum())
+    whole = made(Alone(), loss=lambda model, batch: model[0](batch["x"]).square().sum())
     assert loss.item() == pytest.approx(whole.compute(whole.micro_batches(0, BATCHES)).item())
     assert_close(grads(gradient), grads(whole))
 

@@ -110,7 +110,7 @@ def test_a_gradient_is_followed_from_the_loss_backwards(model: tuple[nn.Module, 
     assert locate_nonfinite(made, [forward]) == "the sum over all gradients, each of which is finite"
     assert (
         locate_nonfinite(made, [forward, lambda: forward() * math.nan])
-        == "the objective, from finite outputs of the model"
+        == "the loss function, whose inputs from the model are finite"
     )
 
 

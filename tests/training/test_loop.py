@@ -178,7 +178,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_last_good_checkpo
     loop.objective = replace(loop.objective, loss=breaks)
     with pytest.raises(
         HeedfulError,
-        match=r"loss is nan at step 7, first in the objective.*; the checkpoint of step 5 is in .*; lower the",
+        match=r"loss is nan at step 7, first in the loss function.*; the checkpoint of step 5 is in .*; lower the",
     ):
         loop.fit()
     state = Checkpoints(tmp_path).load()

@@ -14,7 +14,7 @@ from heedful import tasks
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES, check_option
 from heedful.inference.input_blocks import BLOCK, FIRST, BlockOptions, BlockWarnings, blocks
-from heedful.kernels.optimize import optimize, stored_as
+from heedful.kernels.optimize import load_dtype, optimize
 from heedful.models import Model
 from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
@@ -178,7 +178,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
         raise HeedfulError(f"{folder} was trained for {trained_for}, not for {task}; use a model of that task")
     task_class = tasks.get(task or trained_for or task_of(folder), config_of(folder).kind).for_folder(folder)
     best_device = device_of(device)
-    loaded = load(folder, head=task_class.head, device=best_device, dtype=stored_as(dtype, best_device))
+    loaded = load(folder, head=task_class.head, device=best_device, dtype=load_dtype(dtype, best_device))
     loaded_task = task_class.load(folder)
     loaded_task.check_model(loaded)
     return Pipeline(loaded_task, optimize(loaded, dtype), card)

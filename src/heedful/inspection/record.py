@@ -61,7 +61,10 @@ class Recorder:
         ``reading``: an encoder reads sources first. Raises ``HeedfulError`` during another generation.
         """
         if self.generation is not None:
-            raise HeedfulError("a generation begins while another is recorded; end that first, or drop its stream")
+            raise HeedfulError(
+                "another generation is still being recorded; read it to its end, or close its iterator, before you "
+                "start a new one"
+            )
         self.recorded.clear()
         self.generation = RecordedGeneration(counts, width, reading)
 

@@ -79,10 +79,10 @@ class RecordedGeneration:
         return rows
 
     def assembled(self, generated: Tensor, copies: int, points: dict[str, HookPoint]) -> dict[str, Tensor]:
-        """Returns path → tensor, zero-padded (scores with −∞).
+        """Returns the recorded tensor of each hook path, put together from all decoder calls.
 
-        With queries it is (N, ..., G, ...): row t is the query that chose token t. Keys have the columns of the
-        returned ids, or of the sources for cross-attention.
+        Missing positions are 0, in attention scores −∞. A tensor with queries is (N, ..., G, ...): row t is the query
+        that chose token t. Keys have the columns of the returned ids, or of the sources for cross-attention.
         """
         rows, steps = self.rows_of_calls(generated, copies), int((generated != NONE).sum(1).max())
         prompts = torch.arange(len(generated), device=generated.device) // copies

@@ -11,7 +11,7 @@ A plan writes one attribute of each part (``Attention.attend``, ``Linear.linear`
 is a function in a file here, its entry in ``KERNELS`` and the plans that use it (``plan``).
 """
 
-from heedful.kernels.optimize import KINDS, optimize
+from heedful.kernels.optimize import LINEAR_CLASSES, optimize
 from heedful.kernels.plan import PLANS, Plan, apply_plan, using
 
-__all__ = ["KINDS", "PLANS", "Plan", "apply_plan", "optimize", "using"]
+__all__ = ["LINEAR_CLASSES", "PLANS", "Plan", "apply_plan", "optimize", "using"]

@@ -32,8 +32,8 @@ from heedful.stack import Block
 
 M = TypeVar("M", bound=Model)
 
-# the class of prepacked linear maps, and the type of all other weights
-KINDS: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
+# by dtype: the class of prepacked linear maps (None: plain ones), and the dtype of all other weights
+LINEAR_CLASSES: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
     "float64": (None, torch.float64),
     "float32": (FloatLinear, torch.float32),
     "bfloat16": (FloatLinear, torch.bfloat16),
@@ -75,101 +75,108 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     torch.Size([1, 8])
     """
     if model.optimised:
-        raise HeedfulError(f"the model is optimised already, in {model.optimised}; load it anew for another type")
-    name = str(model.dtype if dtype is None else dtype).removeprefix("torch.")
-    if name not in KINDS:
-        raise HeedfulError(f"dtype {name!r} is not a type of optimised models; {nearest(name, KINDS)}")
+        raise HeedfulError(f"the model is optimised already, in {model.optimised}; load it anew for another dtype")
+    dtype_name = str(model.dtype if dtype is None else dtype).removeprefix("torch.")
+    if dtype_name not in LINEAR_CLASSES:
+        raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
-    kind, other_dtype = _linear_kind(model, name)
+    linear_class, other_dtype = _linear_class(model, dtype_name)
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
-    count = model.count()
-    _replace_linears(model, kind, FloatLinear if kind is not None and has_onednn(other_dtype) else None)
+    parameters_before = model.count()
+    _replace_linears(model, linear_class, FloatLinear if linear_class is not None and has_onednn(other_dtype) else None)
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
         apply_plan(model, "cpu-inference")
         keep_memory()
     else:
         apply_plan(model, "gpu")
-    model.optimised, model.prepacked = name, count - model.count()
+    model.optimised, model.prepacked = dtype_name, parameters_before - model.count()
     return model.eval()  # includes the new parts
 
 
-def _linear_kind(model: Model, name: str) -> tuple[type[PrepackedLinear] | None, torch.dtype]:
-    """Returns the class of prepacked linear maps (None for plain ones) and the type of all other weights.
+def _linear_class(model: Model, dtype_name: str) -> tuple[type[PrepackedLinear] | None, torch.dtype]:
+    """Returns the class of prepacked linear maps (None for plain ones) and the dtype of all other weights.
 
-    Raises ``HeedfulError`` for a type that the device or the weights do not support.
+    Raises ``HeedfulError`` for a dtype that the device or the weights do not support.
     """
-    kind, other_dtype = KINDS[name]
+    linear_class, other_dtype = LINEAR_CLASSES[dtype_name]
     if model.device.type != "cpu":
-        if name in CPU_ONLY:
-            raise HeedfulError(f"{name} weights are for a CPU, the model is on {model.device}; take bfloat16")
-        return None, getattr(torch, name)
-    if kind is FloatLinear:
+        if dtype_name in CPU_ONLY:
+            raise HeedfulError(f"{dtype_name} weights need a CPU, but the model is on {model.device}; take bfloat16")
+        return None, getattr(torch, dtype_name)
+    if linear_class is FloatLinear:
         return FloatLinear if has_onednn(other_dtype) else None, other_dtype
-    if kind is not None:
-        _check(model, kind)
-    return kind, other_dtype
+    if linear_class is not None:
+        _check_weights(model, linear_class)
+    return linear_class, other_dtype
 
 
 def _replace_linears(
-    model: Model, kind: type[PrepackedLinear] | None, small_kind: type[PrepackedLinear] | None
+    model: Model, linear_class: type[PrepackedLinear] | None, small_class: type[PrepackedLinear] | None
 ) -> None:
-    """Fuses blocks and replaces all linear maps: by ``kind`` in blocks and for a vocabulary, else ``small_kind``."""
+    """Fuses the projections of each block, and replaces every linear map.
+
+    ``linear_class`` replaces those of blocks and the output projection to a vocabulary, ``small_class`` the others.
+    """
     for block in [part for part in model.modules() if isinstance(part, Block)]:
-        _fuse(block, kind)
+        _fuse(block, linear_class)
     has_vocabulary = isinstance(model.config.head, LanguageHead | MaskedHead)
-    for path, part in _linears(model):
+    for path, linear in _linears(model):
         is_large = ".block." in path or (has_vocabulary and path == "head.output")
-        parent, _, last = path.rpartition(".")
-        setattr(model.get_submodule(parent), last, _packed(kind if is_large else small_kind, part.weight, part.bias))
+        parent, _, attribute = path.rpartition(".")
+        new = _packed_linear(linear_class if is_large else small_class, linear.weight, linear.bias)
+        setattr(model.get_submodule(parent), attribute, new)
 
 
-def stored_as(dtype: str | torch.dtype | None, device: torch.device) -> str | torch.dtype | None:
-    """Returns the type in which to load a model that is then optimised to ``dtype`` on ``device``.
+def load_dtype(dtype: str | torch.dtype | None, device: torch.device) -> str | torch.dtype | None:
+    """Returns the dtype in which to load the weights of a model that will be optimised to ``dtype`` on ``device``.
 
-    >>> stored_as("int8", torch.device("cpu")), stored_as("bfloat16", torch.device("cpu"))
+    >>> load_dtype("int8", torch.device("cpu")), load_dtype("bfloat16", torch.device("cpu"))
     (torch.float32, torch.bfloat16)
     """
-    name = str(dtype).removeprefix("torch.")
-    if name in CPU_ONLY or (name in KINDS and device.type == "cpu"):
-        return KINDS[name][1]
+    dtype_name = str(dtype).removeprefix("torch.")
+    if dtype_name in CPU_ONLY or (dtype_name in LINEAR_CLASSES and device.type == "cpu"):
+        return LINEAR_CLASSES[dtype_name][1]
     return dtype
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Yields the present linear maps with their paths."""
-    yield from [(path, part) for path, part in model.named_modules() if type(part) is Linear]
+    """Yields the path and the module of each linear map that is not prepacked yet."""
+    yield from [(path, module) for path, module in model.named_modules() if type(module) is Linear]
 
 
-def _packed(
-    kind: type[PrepackedLinear] | None, weight: Tensor, bias: Tensor | None, activation: Activation | None = None
+def _packed_linear(
+    linear_class: type[PrepackedLinear] | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: Activation | None = None,
 ) -> nn.Module:
-    return plain_linear(weight, bias) if kind is None else kind(weight, bias, activation)
+    return plain_linear(weight, bias) if linear_class is None else linear_class(weight, bias, activation)
 
 
-def _fuse(block: nn.Module, kind: type[PrepackedLinear] | None) -> None:
+def _fuse(block: nn.Module, linear_class: type[PrepackedLinear] | None) -> None:
     """Fuses the projections of self-attention, and the activation with the linear map before it."""
     if type(block.attention) is Attention:
-        block.attention = FusedAttention(block.attention, partial(_packed, kind))
+        block.attention = FusedAttention(block.attention, partial(_packed_linear, linear_class))
     feed_forward = block.feed_forward
-    if kind is not None and isinstance(feed_forward, FeedForward):
-        name = "up" if feed_forward.gate is None else "gate"
-        part = getattr(feed_forward, name)
-        setattr(feed_forward, name, kind(part.weight, part.bias, feed_forward.activation))
+    if linear_class is not None and isinstance(feed_forward, FeedForward):
+        attribute = "up" if feed_forward.gate is None else "gate"
+        linear = getattr(feed_forward, attribute)
+        setattr(feed_forward, attribute, linear_class(linear.weight, linear.bias, feed_forward.activation))
         feed_forward.activation = _identity
 
 
 def _identity(x: Tensor) -> Tensor:
-    """Activation of a feed-forward whose linear map includes it."""
+    """Returns ``x``: the activation of a feed-forward network whose linear map already applies it."""
     return x
 
 
-def _check(model: nn.Module, kind: type[PrepackedLinear]) -> None:
-    """Raises ``HeedfulError`` for weights of blocks that ``kind`` does not support."""
-    for path, part in _linears(model):
+def _check_weights(model: nn.Module, linear_class: type[PrepackedLinear]) -> None:
+    """Raises ``HeedfulError`` if a weight of a block cannot be stored in ``linear_class``; names its path."""
+    for path, linear in _linears(model):
         if ".block." in path:
             try:
-                kind.check(part.weight)
+                linear_class.check(linear.weight)
             except HeedfulError as error:
                 raise HeedfulError(f"{path}: {error}") from None

@@ -41,9 +41,9 @@ from heedful.layers.norm import Identity
 from heedful.stack import (
     Add,
     Block,
+    BlockCall,
     Layout,
     Residual,
-    Run,
     Stack,
     Sublayer,
     called,
@@ -114,7 +114,7 @@ class Plan:
         name: shown by ``print(model)`` and ``Model.kernels``.
         attend: computes attention.
         linear: chooses the function that multiplies a linear map.
-        dropout: computes dropout.
+        dropout: computes the dropout of ``Dropout`` modules; not that of adapters or of attention weights.
         layout: runs a stack over a batch.
         run: runs the sublayers of a block.
         add: adds a sublayer's output to the residual stream.
@@ -125,7 +125,7 @@ class Plan:
     linear: Callable[[Linear], Multiply] = _plain_linear
     dropout: Drop = F.dropout
     layout: Layout = padded
-    run: Run = called
+    run: BlockCall = called
     add: Add = every_slot
 
     def kernel(self, part: nn.Module, slot: str) -> Any:

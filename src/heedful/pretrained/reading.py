@@ -13,7 +13,7 @@ import torch
 
 from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
 from heedful.errors import HeedfulError, nearest
-from heedful.kernels.optimize import CPU_ONLY, optimize, stored_as
+from heedful.kernels.optimize import CPU_ONLY, load_dtype, optimize
 from heedful.kernels.plan import AUTO, apply_plan, plan_of
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -83,7 +83,7 @@ def load(
     options["check_finite"] = check_finite
     options["sizes"] = {"positions": positions, "image_size": image_size, "vocab_size": vocab_size}
     if (name := str(dtype)) in CPU_ONLY:
-        options["dtype"] = stored_as(name, device_of(device or "cpu"))
+        options["dtype"] = load_dtype(name, device_of(device or "cpu"))
     folder = find(folder_or_id, revision)
     if is_adapter(folder):
         model = load_adapter(folder, _load_folder, **options)

@@ -67,7 +67,10 @@ class Clock:
         return next((name for name, share in shares.items() if share >= 1), None)
 
     def _reserved(self, steps: int) -> float:
-        """Returns the seconds of max_minutes that are not for steps; 0 before the first step, which is always taken."""
+        """Returns the part of max_minutes, in seconds, that is kept for start-up, an evaluation and the end.
+
+        It is 0 before the first step, so that at least one step always runs.
+        """
         return self.beginning + self.evaluation_seconds + self.ending if steps else 0.0
 
     def evaluation_share(self) -> float:

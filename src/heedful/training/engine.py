@@ -24,7 +24,7 @@ from heedful.util.ranks import Ranks
 from heedful.util.sharding import among
 
 Batch = Mapping[str, Tensor]
-Objective = Callable[[Any, Batch], Tensor]
+LossFunction = Callable[[Any, Batch], Tensor]  # model and batch → the loss summed over the batch
 
 
 class Alone:
@@ -40,12 +40,12 @@ class Alone:
         """True if this rank writes a checkpoint or a part of it."""
         return self.needs_all or self.ranks.is_first
 
-    def wrap(self, model: nn.Module, objective: Objective) -> Objective:
-        """Returns the objective to call in training; call this before the optimiser is created."""
-        return objective
+    def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
+        """Returns the loss function to call in training; call this before the optimiser is created."""
+        return loss
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Context of a forward and backward pass; the ``last`` one of a step averages gradients over all ranks."""
+        """Returns the context of a forward and backward pass; the ``last`` pass of a step averages gradients over ranks."""
         return nullcontext()
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
@@ -53,11 +53,11 @@ class Alone:
         return nn.utils.get_total_norm(gradients)
 
     def evaluating(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Context in which all ranks call the model's methods with the same inputs."""
+        """Returns the context in which all ranks call the model's methods with the same inputs."""
         return among(self.ranks)
 
     def whole(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Context that gives the model with whole weights on rank 0, and None on the others."""
+        """Returns a context that yields the model with whole weights on rank 0, and None on the others."""
         return nullcontext(model if self.ranks.is_first else None)
 
     def state(self, model: nn.Module, optimiser: Any) -> dict[str, Any]:
@@ -67,33 +67,33 @@ class Alone:
         return {"model": weights, "optimiser": optimiser.state_dict()}
 
     def restore(self, model: nn.Module, optimiser: Any, state: Mapping[str, Any]) -> None:
-        """Restores a :meth:`state`; raises ``ValueError`` or ``RuntimeError`` if it is of another model."""
+        """Restores a :meth:`state`; raises ``ValueError`` or ``RuntimeError`` if it does not fit the model."""
         if different := state["model"].keys() ^ self.state(model, optimiser)["model"].keys():
-            raise RuntimeError(f"only one of them has {', '.join(sorted(different))}")
+            raise RuntimeError(f"only the model or only the checkpoint has {', '.join(sorted(different))}")
         model.load_state_dict(state["model"], strict=False)
         optimiser.load_state_dict(state["optimiser"])
 
 
-class ModelWithObjective(nn.Module):
-    """A model and its objective as one module, which DDP and ``fully_shard`` wrap."""
+class ModelWithLoss(nn.Module):
+    """A model and its loss function as one module, which DDP and ``fully_shard`` wrap."""
 
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
+    def __init__(self, model: nn.Module, loss: LossFunction) -> None:
         super().__init__()
-        self.model, self.objective = model, objective
+        self.model, self.loss = model, loss
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the loss summed over the batch; 0 for an empty one."""
-        return self.objective(self.model, batch) if batch else torch.zeros(())
+        return self.loss(self.model, batch) if batch else torch.zeros(())
 
 
 class Replicated(Alone):
     """Engine with the whole model on each rank; the batches of an evaluation are spread over the ranks."""
 
-    def wrap(self, model: nn.Module, objective: Objective) -> Objective:
-        """Returns the objective under ``DistributedDataParallel``, which averages gradients during backward."""
+    def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
+        """Returns the loss function under ``DistributedDataParallel``, which averages gradients during backward."""
         device = next(model.parameters()).device
         self._ddp = nn.parallel.DistributedDataParallel(
-            ModelWithObjective(model, objective),
+            ModelWithLoss(model, loss),
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=True,  # a pooler without a loss, an adapter's frozen head
         )
@@ -107,7 +107,7 @@ class Replicated(Alone):
 class Sharded(Alone):
     """Engine with a shard of the model on each rank; all ranks evaluate together, with the same inputs.
 
-    With one rank, with which a run of several can be resumed, nothing is sharded.
+    A run of several ranks can be resumed with one rank; then nothing is sharded.
 
     Args:
         ranks: the processes.
@@ -122,10 +122,10 @@ class Sharded(Alone):
         self._root: Any = None
         self._whole_model: nn.Module | None = None
 
-    def wrap(self, model: nn.Module, objective: Objective) -> Objective:
-        """Returns the objective over sharded weights: each block is a unit, and the rest of the model is one."""
+    def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
+        """Shards the weights, a unit for each block and one for the rest; returns the loss function over them."""
         if self.ranks.size == 1:
-            return objective
+            return loss
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -135,7 +135,7 @@ class Sharded(Alone):
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             fully_shard(block, mesh=mesh, mp_policy=policy)
-        self._root = fully_shard(ModelWithObjective(model, objective), mesh=mesh, mp_policy=policy)
+        self._root = fully_shard(ModelWithLoss(model, loss), mesh=mesh, mp_policy=policy)
         with torch.no_grad():
             self._root(
                 {}
@@ -156,7 +156,7 @@ class Sharded(Alone):
 
     @contextmanager
     def evaluating(self, model: nn.Module) -> Iterator[None]:
-        """Context with the weights outside the blocks gathered; all ranks compute every batch together."""
+        """Gathers the weights outside the blocks while entered; all ranks compute every batch together."""
         if self._root is None:
             yield
             return
@@ -168,7 +168,7 @@ class Sharded(Alone):
 
     @contextmanager
     def whole(self, model: nn.Module) -> Iterator[Any]:
-        """Context that gives a copy of the model on rank 0's CPU, with gathered weights."""
+        """Yields a copy of the model on rank 0's CPU with gathered weights, and None on the other ranks."""
         if self._root is None:
             yield model
             return
@@ -188,7 +188,7 @@ class Sharded(Alone):
         return {"model": weights, "optimiser": optimiser_state}
 
     def restore(self, model: nn.Module, optimiser: Any, state: Mapping[str, Any]) -> None:
-        """Restores this rank's shards; another number of ranks may have written them."""
+        """Restores this rank's shards; the run may have been saved with another number of ranks."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
         set_state_dict(
@@ -201,7 +201,7 @@ class Sharded(Alone):
 
 
 def parts_of(optimiser: Any) -> Any:
-    """Returns the optimisers of a combined one (Muon with AdamW), or the optimiser itself."""
+    """Returns the optimisers inside a combined optimiser (Muon with AdamW), or the optimiser itself."""
     return getattr(optimiser, "optimisers", optimiser)
 
 

@@ -37,7 +37,7 @@ class MicroBatches:
 
 @dataclass(kw_only=True)
 class Gradient:
-    """Gradient ∇ (Σ objective over the micro-batches of a step) / (Σ count over them), the same on all ranks.
+    """Gradient ∇ (Σ loss over the micro-batches of a step) / (Σ count over them), the same on all ranks.
 
     Random numbers in a micro-batch (dropout) are a function of (seed, step, its number in the step), whichever rank
     computes it. From a micro-batch on that does not fit the memory of one process, micro-batches are split into halves,
@@ -45,7 +45,7 @@ class Gradient:
     """
 
     model: nn.Module
-    objective: Callable[[nn.Module, Batch], Tensor]
+    loss: Callable[[nn.Module, Batch], Tensor]  # summed over the batch
     count: Callable[[Batch], int]
     engine: Alone
     precision: Literal["fp32", "bf16"]
@@ -119,7 +119,7 @@ class Gradient:
         moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
         seed_generators(_micro_batch_seed(self.seed, step, number), self.device)
         with self._cast():
-            return self.objective(self.model, moved)
+            return self.loss(self.model, moved)
 
     def _cast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-OBJECTIVE = "the objective, from finite outputs of the model"
+LOSS = "the loss function, whose inputs from the model are finite"
 WINDOW = 100  # steps whose median gradient norm is the usual one
 
 
@@ -49,7 +49,7 @@ def locate_nonfinite(
         order.clear()
         with _check_modules(model, order) as faulty, torch.no_grad():
             loss = forward()
-        origin = origin or (_describe(*faulty[0]) if faulty else "" if is_finite(loss) else OBJECTIVE)
+        origin = origin or (_describe(*faulty[0]) if faulty else "" if is_finite(loss) else LOSS)
     if origin := agree(origin):
         return origin
     # The gradient of a tied weight is complete after the last use in backward order, the first in forward order.
@@ -71,7 +71,7 @@ def _describe(path: str, module: nn.Module) -> str:
 @contextmanager
 def _check_modules(model: nn.Module, order: list[tuple[str, nn.Module]]) -> Iterator[list[tuple[str, nn.Module]]]:
     """Appends modules to ``order`` as they end, while the block runs; yields a list of the first faulty module."""
-    running: list[tuple[str, nn.Module]] = [("the objective", model)]
+    running: list[tuple[str, nn.Module]] = [("the loss function", model)]
     faulty: list[tuple[str, nn.Module]] = []
 
     def before(path: str) -> Callable[..., None]:

@@ -122,7 +122,7 @@ class Loop:
         """Trains until a limit is met; the model then has the last weights."""
         self._gradient = Gradient(
             model=self.model,
-            objective=self.objective.loss,
+            loss=self.objective.loss,
             count=self.objective.count,
             engine=self.engine,
             precision=self.precision,

@@ -61,7 +61,7 @@ class Outcome:
 
     steps: int
     epochs: float
-    tokens: int  # what the objective counted, over the whole run
+    tokens: int  # or predictions that the loss was summed over, in the whole run
     seconds: float  # of training and evaluating, over all sessions of the run
     best: dict[str, Any] | None  # {"step", "value", "metrics"} of the evaluation whose weights were saved
     highest: int | None  # step of the best value of the metric; it may differ from ``best`` by chance

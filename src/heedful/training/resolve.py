@@ -1,4 +1,8 @@
-"""Resolves the settings of a run: given, from a recipe, suggested by the task, limited by the machine."""
+"""Resolves the settings of a run: given, from a recipe, suggested by the task, limited by the machine.
+
+Also compares the settings of a resumed run with those it started with: refuses changes that its model cannot take
+(``check_resumed``), and lists all others (``changed_settings``).
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,10 @@ def _other_model(folder: Path, error: BaseException) -> HeedfulError:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the error of the first rank that has one, as one line."""
+    """Returns the message of an error in one line of at most 200 characters.
+
+    For a ``CheckpointException``, which holds the errors of several ranks, it is the message of the first one.
+    """
     if isinstance(error, dcp.api.CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
