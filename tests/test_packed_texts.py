@@ -137,7 +137,7 @@ def test_one_text_is_what_a_mask_of_truths_says() -> None:
 def test_a_cache_takes_one_text_a_row() -> None:
     model = made(DecoderConfig(embedding=EMBEDDING, decoder=stack(causal=True), head=LanguageHead(tied=False)))
     ids, numbers = packed(texts())
-    with pytest.raises(HeedfulError, match="the mask numbers several; give each"):
+    with pytest.raises(HeedfulError, match="several texts, but a cache takes one; give each"):
         model(ids, numbers, cache=Cache(2))
     with torch.no_grad():
         model(ids, (numbers > 0).long(), cache=Cache(2))

@@ -178,13 +178,16 @@ class PackedPositions(TokenPositions):
 def _check_single_texts(new: Tensor | None, real: Tensor) -> None:
     """Raises ``HeedfulError`` for a packed mask of new tokens; padding may be on either side."""
     if new is not None and bool((new > 1).any()):
-        raise HeedfulError("a cache takes one text a row, and the mask numbers several; give each text its own row")
+        raise HeedfulError("a row of the mask holds several texts, but a cache takes one; give each text its own row")
 
 
 def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
     """Raises ``HeedfulError`` for padding after real tokens, which would push them out of a sliding cache."""
     if new is not None and bool((real[:, 1:] < real[:, :-1]).any() | (new > 1).any()):
-        raise HeedfulError("a sliding cache takes one text a row, padded on the left; or use a cache without window")
+        raise HeedfulError(
+            "a sliding cache takes one text a row, with padding on the left only; pad on the left, or use a cache "
+            "without window"
+        )
 
 
 def token_positions(real: Tensor) -> Tensor:

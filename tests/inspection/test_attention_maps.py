@@ -143,7 +143,7 @@ def test_head_similarity_leaves_empty_rows_out() -> None:
     [
         ([], "none"),
         ([torch.ones(1, 2, 3, 3), torch.ones(1, 2, 3, 4)], r"\(1, 2, 3, 4\)"),
-        ([torch.zeros(1, 2, 3, 3)], "no query to compare"),
+        ([torch.zeros(1, 2, 3, 3)], "there is no query to compare"),
     ],
 )
 def test_head_similarity_refuses(patterns: list[Tensor], said: str) -> None:

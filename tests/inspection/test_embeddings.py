@@ -118,7 +118,7 @@ def test_words_of_a_published_model(shared_data: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: neighbours(torch.randn(4, 2), [0], k=4), "4 neighbours in a table of shape"),
+        (lambda: neighbours(torch.randn(4, 2), [0], k=4), "k is 4 for a table of shape"),
         (lambda: neighbours(torch.randn(4, 2), [4], k=1), "no row 4; the table has 4"),
         (lambda: neighbours(torch.randn(4, 2), [-1], k=1), "no row -1"),
         (lambda: neighbours(torch.randn(4, 2), [0], k=1, by="cosin"), "did you mean 'cosine'"),  # type: ignore[arg-type]

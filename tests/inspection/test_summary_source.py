@@ -132,7 +132,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     assert gone in str(error.value)
     assert cut in str(error.value)
     file.write_bytes(b"\xff" * 20)
-    with pytest.raises(HeedfulError, match="no whole safetensors file"):
+    with pytest.raises(HeedfulError, match="not a complete safetensors file"):
         heedful.summary(tmp_path)
 
 

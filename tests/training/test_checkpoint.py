@@ -44,7 +44,7 @@ def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog, monkey
     checkpoints.wait()  # and nothing is left to be told
     assert checkpoints.load()["step"] == 2
     (said,) = caplog.messages
-    assert said.startswith("a checkpoint was left out and the next one is written: cannot write ")
+    assert said.startswith("an earlier checkpoint could not be written, this one was: cannot write ")
     in_the_way.mkdir()
     checkpoints.save({**STATE, "step": 3}, wait=False)
     with pytest.raises(HeedfulError, match="cannot write"):
@@ -89,7 +89,7 @@ def test_the_newest_that_is_whole_is_taken_up_and_told(tmp_path, caplog, damaged
     assert again.load() == {"step": 3 - damaged}
     (said,) = caplog.messages
     names = ", ".join(path.name for path in paths[:damaged])
-    assert said == f"{names} in {tmp_path} is cut off or damaged; the run resumes from {paths[damaged].name} before it"
+    assert said == f"{names} in {tmp_path} is cut off or damaged; the run resumes from the older {paths[damaged].name}"
     again.save({"step": 9})
     assert steps(again) == [9, *range(3 - damaged, 0, -1)], "what is damaged takes no whole one's place"
 

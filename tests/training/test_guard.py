@@ -193,7 +193,7 @@ def test_the_parameter_with_most_of_the_gradient_is_named(toy: Any) -> None:
     made.fit()
     (line,) = [line for line in said.getvalue().splitlines() if "left out" in line]
     found = re.fullmatch(
-        r"step 111 is left out: its gradient is [0-9.]+ times the usual, (\d+) % of its square in (.+)", line
+        r"step 111 is skipped: its gradient norm is [0-9.]+ times the usual, (\d+) % of its square in (.+)", line
     )
     assert found
     assert found[2] in dict(made.model.named_parameters())

@@ -223,7 +223,7 @@ def test_short_epochs_do_not_save_each(tmp_path, monkeypatch, soon, every, evalu
 
 
 def test_a_step_without_a_token_is_refused():
-    with pytest.raises(HeedfulError, match="step 1 has nothing to predict; check that the targets"):
+    with pytest.raises(HeedfulError, match="step 1 has no target token or label; check that the targets"):
         made([[[[0, 0]]]]).fit()
 
 

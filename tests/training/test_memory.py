@@ -27,8 +27,8 @@ from tolerances import approx
             TrainingSettings(batch_size=32, batch_tokens=100, accumulate=1),
             "--training.batch-tokens=50 --training.batch-size=16 --training.accumulate=2 --overwrite: steps of as many",
         ),
-        (TrainingSettings(batch_size=1), "a batch is one example already"),
-        (TrainingSettings(batch_size=1, batch_tokens=512), "a batch is one example already"),
+        (TrainingSettings(batch_size=1), "a batch has one example already"),
+        (TrainingSettings(batch_size=1, batch_tokens=512), "a batch has one example already"),
     ],
 )
 def test_half_of_a_batch_twice_as_often(training: TrainingSettings, told: str) -> None:

@@ -128,7 +128,7 @@ def test_the_command_suggests_a_rate_and_leaves_nothing(
     assert cli.main([*run, "--resume"]) == 2
     assert "--lr-range-test starts a new run" in capsys.readouterr().err
     assert cli.main([*run, "--training.report", "tensorboard"]) == 2
-    assert "--lr-range-test leaves no log to report; leave --training.report out" in capsys.readouterr().err
+    assert "--lr-range-test writes no log to report; leave --training.report out" in capsys.readouterr().err
     assert cli.main([*run[:-1], "--lr-range-test=false"]) == 2
     assert "--out" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["data.tsv"]

@@ -307,7 +307,7 @@ def test_shares_of_another_model_are_refused_once(data: Path, tmp_path: Path) ->
     shutil.copytree(shares := next(other.glob("shards-*")), one / shares.name)
     shutil.copy(other / "checkpoint.pt", one)
     (said,) = failed(data, one, "--resume", "--max-steps=4")
-    assert f"{one / shares.name} is of another model; start a new run" in said
+    assert f"the weights in {one / shares.name} do not fit this model; start a new run" in said
 
 
 @pytest.mark.full
@@ -320,7 +320,7 @@ def test_of_shares_that_are_kept_the_newest_that_are_whole_are_taken_up(
     file = max(out.glob("shards-6-*/*.distcp"), key=lambda path: path.stat().st_size)
     file.write_bytes(file.read_bytes()[:-1])
     _, err = done(2, "-m", "heedful", *train(data, out, "--resume", "--max-steps=8"))
-    assert "the run resumes from checkpoint.1.pt before it" in err
+    assert "the run resumes from the older checkpoint.1.pt" in err
     assert list(told(out)) == list(range(1, 9))
     assert losses(out) == approx(losses(alone))
     assert same_weights(alone, out)
@@ -339,7 +339,7 @@ def test_shares_that_find_no_room_are_told_once_and_go(data: Path, tmp_path: Pat
 
 def test_a_refused_option_is_said_once_and_all_end_with_it(data: Path, tmp_path: Path) -> None:
     (said,) = failed(data, tmp_path / "x", "--max-steps=4", "--training.shard", "--averaging.last=2")
-    assert "--averaging.last needs whole weights" in said
+    assert "--averaging.last needs all weights in one process" in said
     assert not (tmp_path / "x").exists()
 
 
@@ -398,7 +398,7 @@ def test_a_process_that_is_alone_speaks_whatever_its_number(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--training.shard"], "--training.shard shards the weights over processes, and there is one"),
+        (["--training.shard"], "--training.shard shards the weights over several processes, but there is only one"),
         (["--training.shard", "--resume"], "--training.shard is True, but the run in"),
     ],
 )

@@ -152,7 +152,7 @@ def test_other_inputs_are_refused_on_resuming(
     [
         ("a\tb\tc", "3 texts"),
         (" ", "--training.record-attention is empty"),
-        ("\tone", "a text is blank"),
+        ("\tone", "a text has no words"),
         ("one " * 1100 + "\tone", "positions"),
     ],
 )
@@ -203,7 +203,7 @@ def test_an_encoder_and_its_pair_of_texts(tmp_path: Path, capsys: pytest.Capture
     assert len(one["queries"]) >= 4
     assert one["queries"] == one["keys"]
     assert cli.main([*arguments, "--out", str(tmp_path / "two"), *more, "one\ttwo"]) == 2
-    assert "2 texts with tabs between them; text-classification takes 1" in capsys.readouterr().err
+    assert "2 texts, separated by tabs, but text-classification takes 1" in capsys.readouterr().err
 
 
 def test_a_classifier_with_a_decoder_names_what_each_side_reads(tmp_path: Path) -> None:

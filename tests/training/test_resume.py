@@ -232,7 +232,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(to
     newest.write_bytes(newest.read_bytes()[:-1])
     resumed = toy.loop(tmp_path)
     resumed.fit()
-    assert "the run resumes from checkpoint.1.pt before it" in caplog.text
+    assert "the run resumes from the older checkpoint.1.pt" in caplog.text
     assert_same(straight, everything(resumed))
 
 

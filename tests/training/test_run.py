@@ -185,7 +185,7 @@ def test_a_run_that_is_done_says_so(run: Path, capsys: pytest.CaptureFixture[str
     assert cli.main([*command(run.parent / "pairs.tsv", run, "--max-steps", "40"), "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stopped_because"] == "already done"
     assert cli.main([*command(run.parent / "pairs.tsv", run, "--max-epochs", "90"), "--resume"]) == 0
-    assert "this run was done already, by --max-steps, after 40 steps" in capsys.readouterr().out
+    assert "this run had already ended, by --max-steps, after 40 steps" in capsys.readouterr().out
 
 
 def test_an_evaluation_tells_what_the_model_says(run: Path) -> None:
@@ -365,7 +365,7 @@ def test_overwriting_takes_only_what_a_run_wrote(tmp_path: Path, capsys: pytest.
     mine.mkdir()
     (mine / "letter.txt").write_text("dear", encoding="utf-8")
     assert cli.main(command(pairs(tmp_path), mine, "--max-steps", "2", "--overwrite")) == 2
-    assert "holds no run of heedful" in capsys.readouterr().err
+    assert "is not the folder of a heedful run" in capsys.readouterr().err
     assert (mine / "letter.txt").read_text(encoding="utf-8") == "dear"
 
 
@@ -519,7 +519,7 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
     other = [*command(tmp_path / "pairs.tsv", out, *options, "--max-steps=20", "--resume"), "--training.lr=1.0"]
     assert cli.main([*other, "--json"]) == 0
     told, said = capsys.readouterr()
-    assert "! the best weights so far were replaced after this checkpoint" in said + told
+    assert "! the best weights are from a step after this checkpoint" in said + told
     found = json.loads(told.splitlines()[-1])
     assert found["best_step"] in (15, 20)
     assert found["metrics"] == json.loads((out / "heedful.json").read_text(encoding="utf-8"))["metrics"] != metrics
@@ -531,7 +531,7 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
         (
             50,
             40,
-            "step 40; their bleu equals that of step 20 within chance, and their loss is lower\n",
+            "step 40; their bleu is within a standard error of the highest (step 20), and their loss is lower\n",
         ),  # a 7th of them
         (5000, 20, "those of step 20\n"),  # a 70th of them
         (None, 20, "those of step 20\n"),
@@ -578,7 +578,7 @@ def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small]
     assert cli.main([*run, "--max-steps=1", "--training.precision=bf16"]) == 0
     said = [line for line in "".join(capsys.readouterr()).splitlines() if "no instructions" in line]
-    told = "! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32"
+    told = "! --training.precision bf16 is many times slower here: no instructions for bfloat16; take fp32"
     assert said == ([] if has else [told])
 
 

@@ -249,7 +249,7 @@ def test_planned_steps_end_a_run_before_its_time(toy: Any, clock: Clock) -> None
     assert (outcome.steps, outcome.stopped_because) == (12, "max_minutes")
     assert end_reason(outcome, 12).startswith("all planned steps are done after 12 steps")
     assert end_reason(outcome, 13) == end_reason(outcome)
-    assert end_reason(outcome).startswith("the time is over")
+    assert end_reason(outcome).startswith("the time of --max-minutes is over")
 
 
 @pytest.mark.parametrize(

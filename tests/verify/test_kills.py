@@ -375,7 +375,7 @@ def test_a_kill_in_words() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--max-minutes=3"], "--max-minutes ends a run by the clock, so no two are the same; give --max-steps"),
+        (["--max-minutes=3"], "--max-minutes ends a run by the clock, so two runs would differ; give --max-steps"),
         (["--resume"], "verify resume sets --resume itself; leave it out"),
         (["--overwrite"], "verify resume sets --overwrite itself; leave it out"),
         (["--kills=0"], "--kills must be at least 1, not 0"),

@@ -276,7 +276,7 @@ def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -
     folder = str(published("vit"))
     assert cli.main(["verify", folder]) == 0
     first, *table = capsys.readouterr().out.splitlines()
-    assert first.startswith("everything holds: 6 checks, 7 skipped (")
+    assert first.startswith("all 6 checks passed, 7 skipped (")
     assert any(line.startswith("logits, float64") and " ok " in line and "≤ 1e-10" in line for line in table)
     assert cli.main(["verify", folder, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -292,7 +292,7 @@ def test_the_command_finds_a_fault(
     folder = str(published("bert"))
     monkeypatch.setattr("heedful.cache.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
     assert cli.main(["verify", folder]) == 1
-    assert capsys.readouterr().out.startswith("5 of 8 checks are off, 5 skipped (")
+    assert capsys.readouterr().out.startswith("5 of 8 checks failed, 5 skipped (")
     assert cli.main(["verify", folder, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["ok"] is False
 

@@ -55,7 +55,9 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     paths = _targets(model, config.targets)
     outside = [name for name in model.fresh if name not in fresh_head(model)]
     if outside:
-        raise HeedfulError(f"{', '.join(outside)} is new, and no part of an adapter; train the whole model instead")
+        raise HeedfulError(
+            f"{', '.join(outside)} has fresh weights, which an adapter does not store; train the whole model instead"
+        )
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
         if seed is not None:
@@ -122,7 +124,7 @@ def merge(model: M) -> M:
     for path, part in _adapted(model).items():
         if sum(part.weight is p for _, p in model.named_parameters(remove_duplicate=False)) > 1:
             raise HeedfulError(
-                f"{path} shares its weight with another part, which merging would change; untie it first"
+                f"{path} shares its weight with another layer, which merging would change; untie it first"
             )
     return _replace_parts(model, {path: part.merged() for path, part in low_rank_parts(model).items()})
 
@@ -167,7 +169,7 @@ def _targets(model: Model, targets: Iterable[str]) -> list[str]:
     }
     for name in sorted(requested - {"all"}):
         if name not in LORA_TARGETS:
-            raise HeedfulError(f"unknown target {name!r} of an adapter; {nearest(name, [*LORA_TARGETS, 'all'])}")
+            raise HeedfulError(f"unknown adapter target {name!r}; {nearest(name, [*LORA_TARGETS, 'all'])}")
         if name not in names.values():
             raise HeedfulError(
                 f"the model has no linear map {name!r} for an adapter; known: {', '.join(sorted(set(names.values())))}"

@@ -80,7 +80,7 @@ def ablate(
     {'decoder.block.0.attention': (4,)}
     """
     if groups is not None and what != "units":
-        raise HeedfulError(f"groups are of units, but {what!r} are ablated; leave groups out")
+        raise HeedfulError(f"groups apply to units only, but {what!r} are ablated; leave groups out")
     use_mean = lookup({"zero": False, "mean": True}, by, "kind of ablation")
     parts = list(lookup(PARTS, what, "part to ablate")(model, layers, GROUPS if groups is None else groups))
     points = {part.point.path: part.point for part in parts}
@@ -140,7 +140,7 @@ def _units(
             if wrong:
                 raise HeedfulError(f"{point.path} has no unit {wrong[0]}; number its {size} units from 0")
             if not group:
-                raise HeedfulError(f"an empty group of units of {point.path}; give one unit at least")
+                raise HeedfulError(f"a group of units of {point.path} is empty; give at least one unit")
             yield _RemovablePart(_module_path(point.path), point, group, 2)
 
 

@@ -99,14 +99,15 @@ def alignment_error_rate(
     possible = [()] * len(sure) if possible is None else possible
     if not len(links) == len(sure) == len(possible):
         raise HeedfulError(
-            f"links has {len(links)} sentences, sure {len(sure)} and possible {len(possible)}; give one list a sentence"
+            f"links has {len(links)} sentences, sure {len(sure)} and possible {len(possible)}; "
+            "give one list for each sentence"
         )
     predicted = required = predicted_possible = predicted_sure = 0
     for a, s, p in zip(map(set, links), map(set, sure), map(set, possible), strict=True):
         predicted, required = predicted + len(a), required + len(s)
         predicted_possible, predicted_sure = predicted_possible + len(a & (s | p)), predicted_sure + len(a & s)
     if not predicted or not required:
-        raise HeedfulError(f"{predicted} links and {required} sure ones cannot be compared; give some of both")
+        raise HeedfulError(f"{predicted} links and {required} sure links have no error rate; give at least one of each")
     error = 1 - (predicted_sure + predicted_possible) / (predicted + required)
     return Agreement(error, predicted_possible / predicted, predicted_sure / required)
 
@@ -115,5 +116,7 @@ def _word_numbers(words: Words | None, length: int, side: str) -> Words:
     if words is None:
         return range(length)
     if len(words) != length:
-        raise HeedfulError(f"{len(words)} {side}_words, but the pattern has {length} {side} tokens; give one for each")
+        raise HeedfulError(
+            f"{len(words)} {side}_words, but the pattern has {length} {side} tokens; give a word number for each"
+        )
     return words

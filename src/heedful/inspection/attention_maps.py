@@ -125,12 +125,16 @@ def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> T
     layers = [precise(pattern) for pattern in patterns]
     if not layers or len({(len(pattern), *pattern.shape[2:]) for pattern in layers}) > 1:
         shapes = ", ".join(str(tuple(pattern.shape)) for pattern in layers) or "none"
-        raise HeedfulError(f"heads are compared over the same queries and keys, but the patterns are {shapes}")
+        raise HeedfulError(
+            f"patterns of different shapes cannot be compared: {shapes}; give patterns over the same tokens"
+        )
     heads = torch.cat(layers, dim=1).transpose(0, 1)  # (N, B, T, S)
     compared = heads.ne(0).any(-1).all(0)  # (B, T): a mask is the same for all heads
     compared = compared if real is None else compared & real.bool()
     if not compared.any():
-        raise HeedfulError("no query to compare: every row is padding, or attends to nothing")
+        raise HeedfulError(
+            "there is no query to compare: every row is padding, or attends to no key; give other inputs"
+        )
     rows = heads[:, compared]  # (N, queries, S)
     entropies = torch.special.entr(rows).sum((-2, -1))
     result = torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
@@ -174,7 +178,7 @@ def _prefix(attention: Tensor, grid: tuple[int, int]) -> int:
     tokens = attention.size(-1)
     if attention.size(-2) != tokens or not 0 <= tokens - rows * columns <= 2:
         raise HeedfulError(
-            f"attention of shape {tuple(attention.shape)} is not that of {rows} × {columns} patches and up to two "
-            "tokens before them"
+            f"attention of shape {tuple(attention.shape)} does not fit {rows} × {columns} patches and up to two tokens "
+            "before them; give the grid of the model"
         )
     return tokens - rows * columns

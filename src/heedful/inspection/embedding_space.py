@@ -57,7 +57,7 @@ def neighbours(
     nearness = lookup({"cosine": _cosine, "distance": _distance}, by, "measure")
     rows = torch.as_tensor(ids, device=table.device).long().flatten()
     if table.dim() != 2 or not 1 <= k < len(table):
-        raise HeedfulError(f"{k} neighbours in a table of shape {tuple(table.shape)}; give (V, D), and k below V")
+        raise HeedfulError(f"k is {k} for a table of shape {tuple(table.shape)}; give a table (V, D), and k below V")
     wrong = [row for row in rows.tolist() if not 0 <= row < len(table)]
     if wrong:
         raise HeedfulError(f"there is no row {wrong[0]}; the table has {len(table)}, numbered from 0")
@@ -90,7 +90,9 @@ def cosine_similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
     unit = _unit(vectors)
     other = unit if others is None else _unit(others)
     if unit.size(1) != other.size(1):
-        raise HeedfulError(f"vectors of {unit.size(1)} and of {other.size(1)} numbers cannot be compared")
+        raise HeedfulError(
+            f"vectors of {unit.size(1)} and of {other.size(1)} numbers cannot be compared; give both the same size"
+        )
     return (unit @ other.to(unit).T).clamp(-1, 1)
 
 
@@ -130,10 +132,12 @@ def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalCompo
     if vectors.dim() != 2 or len(vectors) < 2:
         raise HeedfulError(f"vectors of shape {tuple(vectors.shape)} have no components; give at least two, (N, D)")
     if not 1 <= dimensions <= min(vectors.shape):
-        raise HeedfulError(f"{len(vectors)} vectors of {vectors.size(1)} numbers have no {dimensions} axes; give fewer")
+        raise HeedfulError(
+            f"{len(vectors)} vectors of {vectors.size(1)} numbers do not have {dimensions} axes; give fewer"
+        )
     exact = vectors.detach().double()
     if not exact.isfinite().all():
-        raise HeedfulError("vectors with numbers that are not finite have no components; leave those out")
+        raise HeedfulError("some vectors hold NaN or infinity; leave those out")
     mean = exact.mean(0)
     triangle = torch.linalg.qr(exact - mean, mode="r").R
     _, singular_values, axes = torch.linalg.svd(triangle, full_matrices=False)

@@ -84,7 +84,7 @@ def find_heads(
         lookup(dict.fromkeys([*EXPECTED_KEYS, "alignment"]), by, "pattern")
     is_alignment = not isinstance(by, Tensor) and by == "alignment"
     if not is_alignment and (gold is not None or when != "output"):
-        raise HeedfulError("gold and when are for by='alignment'; leave them out")
+        raise HeedfulError("gold and when apply to by='alignment' only; leave them out")
     model = unwrap(model)
     inputs = inputs or (_default_input(model),)
     name = CROSS if is_alignment else SELF
@@ -112,8 +112,8 @@ def _sums(
     if isinstance(by, Tensor):
         if len(sides) > 1:
             raise HeedfulError(
-                f"by is a tensor, but the model has {len(sides)} stacks with different tokens; give by the name of a "
-                "pattern, such as by='previous-token'"
+                f"by is a tensor, but the model has {len(sides)} stacks with different tokens; name a pattern, such "
+                "as by='previous-token'"
             )
         [(_, real)] = sides.values()
         expected_shape = (*real.shape, real.size(1))
@@ -146,12 +146,12 @@ def expects_links(
     shift = lookup({"output": 1, "input": 0}, when, "time of alignment")
     expected = torch.zeros(len(real), real.size(1), source_real.size(1), dtype=torch.bool, device=real.device)
     if len(gold) != len(real):
-        raise HeedfulError(f"gold links of {len(gold)} sentences for a batch of {len(real)}; give one list a sentence")
+        raise HeedfulError(f"gold has {len(gold)} lists for a batch of {len(real)} sentences; give one list for each")
     for row, links in enumerate(gold):
         for source, target in links:
             if not (0 <= source < source_real.size(1) and 1 <= target < real.size(1) + shift):
                 raise HeedfulError(
-                    f"sentence {row}: the link ({source}, {target}) is outside of {source_real.size(1)} source tokens "
+                    f"sentence {row}: the link ({source}, {target}) is outside the {source_real.size(1)} source tokens "
                     f"and columns 1 to {real.size(1) - 1 + shift} of the target"
                 )
             expected[row, target - shift, source] = True
@@ -174,7 +174,7 @@ class _ExpectedWeight:
         self.expected = expected
         self.queries = {path: int(keys.any(-1).sum()) for path, keys in expected.items()}
         if not any(self.queries.values()):
-            raise HeedfulError("no token of these inputs expects a key under this pattern; give longer or other inputs")
+            raise HeedfulError("the pattern expects no key of any token in these inputs; give longer or other inputs")
         self.sum: dict[str, Tensor] = {}
         self.uniform: dict[str, float] = dict.fromkeys(expected, 0.0)
 

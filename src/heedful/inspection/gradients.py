@@ -68,7 +68,7 @@ def gradient_x_input(
     torch.Size([1, 3])
     """
     if of is not None and (label is not None or query is not None):
-        raise HeedfulError("of chooses the number by itself; leave label and query out")
+        raise HeedfulError("of= already chooses the number to explain; leave label and query out")
     model, embedded = unwrap(model), list[Tensor]()
 
     def leaf(old: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def weight_on(pattern: Tensor, expected: Tensor) -> Tensor:
     """
     queries = int(expected.any(-1).sum())
     if not queries:
-        raise HeedfulError("no token of these inputs expects a key under this pattern; give longer or other inputs")
+        raise HeedfulError("the pattern expects no key of any token in these inputs; give longer or other inputs")
     return (precise(pattern) * expected[:, None]).sum((0, 2, 3)) / queries
 
 
@@ -91,7 +91,9 @@ def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
     counted = counted if real is None else counted & real.bool()
     queries = counted.sum(-1)
     if not queries.all():
-        raise HeedfulError("a sequence has no query to measure: every row is padding, or attends to nothing")
+        raise HeedfulError(
+            "a sequence has no query to measure: every row is padding, or attends to no key; leave the sequence out"
+        )
     weights = weights * counted[:, None, :, None]
     mean = weights.sum(2) / queries[:, None, None]
     mean_entropy = torch.special.entr(weights).sum((2, 3)) / queries[:, None]

@@ -111,4 +111,4 @@ class _NoGeneration:
 
     def begin(self, counts: Tensor, width: int, reading: bool) -> None:
         """Raises ``HeedfulError``."""
-        raise HeedfulError("queries are numbered anew at each step of a generation; intervene on all of them")
+        raise HeedfulError("queries have other numbers at each step of a generation; leave queries out")

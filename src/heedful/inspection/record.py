@@ -85,7 +85,9 @@ class Recorder:
 
     def reread(self) -> None:
         """Raises ``HeedfulError``: a row that is read again in a shorter context cannot be recorded."""
-        raise HeedfulError("a text that is read anew in a shorter context cannot be recorded; raise context")
+        raise HeedfulError(
+            "the text has outgrown the context and is read again, which cannot be recorded; raise context"
+        )
 
     def end(self, rows: Tensor, copies: int) -> None:
         """Fills ``recorded`` for returned ``rows`` (N, columns) of ids, prompt included, ``copies`` rows a prompt."""
@@ -228,7 +230,7 @@ def observe(
     points = select_hook_points(model, name, layers, heads)
     wrong = next((point.path for point in points if point.kind.name not in ("scores", "pattern")), None)
     if wrong is not None:
-        raise HeedfulError(f"{wrong} does not come in blocks of queries; record it, or observe patterns")
+        raise HeedfulError(f"{wrong} is neither a pattern nor scores, so it cannot be observed; use record")
     with ExitStack() as stack:
         for point in points:
             observer = WeightsObserver(point.kind.name, heads, None, rows or 64, partial(receive, point.path))

@@ -158,7 +158,7 @@ def select_hook_points(
         if isinstance(value, int):
             raise HeedfulError(f"{option} is {value}, but must be a list; give [{value}]")
         if value is not None and not len(value):
-            raise HeedfulError(f"{option} is empty and selects nothing; give one at least, or leave it out")
+            raise HeedfulError(f"{option} is empty; give at least one, or leave it out")
     points = list(hook_points(model))
     selected_paths: set[str] = set()
     for suffix in [name] if isinstance(name, str) else name:

@@ -52,7 +52,7 @@ class FusedAttention(Attention):
     ) -> Tensor:
         """Computes ``Attention.forward`` for self-attention; raises ``HeedfulError`` for another ``source``."""
         if source is not None:
-            raise HeedfulError("fused projections attend to their own input; cross-attention needs an Attention")
+            raise HeedfulError("fused projections compute self-attention only; use an Attention for cross-attention")
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
         q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))  # (B, heads, T, E)
         k, v = cache.update(lambda: (position.rotate(self.key_norm(k)), v))

@@ -243,7 +243,7 @@ def plan_of(plan: str | Plan) -> Plan:
     if isinstance(plan, Plan):
         return plan
     if plan not in PLANS:
-        raise HeedfulError(f"there is no plan of kernels {plan!r}; {nearest(plan, PLANS)}")
+        raise HeedfulError(f"unknown plan of kernels {plan!r}; {nearest(plan, PLANS)}")
     return PLANS[plan]
 
 

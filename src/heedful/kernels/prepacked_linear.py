@@ -122,7 +122,7 @@ class HalfLinear(PrepackedLinear):
         check_kernels("float16", "quantized", "linear_prepack_fp16", "linear_dynamic_fp16")
         largest = float(weight.detach().abs().amax())
         if not largest <= torch.finfo(torch.float16).max:
-            raise HeedfulError(f"a weight of {largest:g} is beyond float16; take bfloat16 or float32")
+            raise HeedfulError(f"a weight of {largest:g} is too large for float16; take bfloat16 or float32")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
@@ -193,7 +193,7 @@ class Int4Linear(PrepackedLinear):
         """Raises ``HeedfulError`` for inputs that do not fill their groups."""
         check_kernels("int4", "aten", "_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
         if weight.size(1) % cls.GROUP:
-            raise HeedfulError(f"int4 takes inputs by groups of {cls.GROUP}, not {weight.size(1)}; take int8")
+            raise HeedfulError(f"int4 needs a multiple of {cls.GROUP} input features, not {weight.size(1)}; take int8")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
@@ -238,7 +238,9 @@ def _fused(activation: Activation | None) -> tuple[str, str]:
     for name, name_and_formula in FUSED.items():
         if _function(ACTIVATIONS[name]) == _function(activation):
             return name_and_formula
-    raise HeedfulError(f"the activation {activation} is none of {', '.join(FUSED)}; leave the model as it is")
+    raise HeedfulError(
+        f"no kernel for the activation {activation}, only for {', '.join(FUSED)}; do not optimise this model"
+    )
 
 
 def _function(activation: Any) -> tuple[Any, Any]:

@@ -56,7 +56,9 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
     if num_labels is None:
         return chosen
     if not isinstance(chosen, SequenceHead | TokenHead | ImageHead):
-        raise HeedfulError(f"num_labels={num_labels}, but a {chosen.kind!r} head has no labels; give head= as well")
+        raise HeedfulError(
+            f"num_labels={num_labels}, but a {chosen.kind!r} head has no labels; give head= of a classifier as well"
+        )
     return replace(chosen, labels=num_labels)
 
 

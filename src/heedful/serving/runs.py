@@ -211,7 +211,7 @@ class WatchedRun:
                 offset += len(text) + 1
             if len(rest) > MAX_LINE:
                 self._damaged_at = offset
-                self._errors[LOG] = f"{LOG}: a line of more than {MAX_LINE:,} bytes; it is left out"
+                self._errors[LOG] = f"{LOG}: a line of more than {MAX_LINE:,} bytes is left out"
                 offset, rest = offset + len(rest), b""
 
     def as_dict(self, now: float) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
         return None
     line = parse_json(text, "a line", "it is left out")
     if not isinstance(line, dict) or not _is_number(line.get("step")):
-        raise HeedfulError("a line has no step; it is left out")
+        raise HeedfulError("a line without a step is left out")
     return line
 
 

@@ -36,7 +36,9 @@ class Resolved(Settings):
         hints = get_type_hints(cls)
         for name, value in values.items():
             if value is None and not fits(None, hints[name]):
-                raise HeedfulError(f"--{key(cls, name).replace('_', '-')} has no default here; give it")
+                raise HeedfulError(
+                    f"--{key(cls, name).replace('_', '-')} is not set, and this task has no default for it; give it"
+                )
         return cls(**values, unset=unset)
 
     def given(self) -> dict[str, Any]:
@@ -93,7 +95,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_tokens is None and self.batch_size is None:
-            raise HeedfulError("a batch has no size; give --training.batch-tokens or --training.batch-size")
+            raise HeedfulError("no batch size is set; give --training.batch-tokens or --training.batch-size")
 
     def token_budget(self, longest: int) -> int:
         """Returns the most tokens of a batch whose longest example has ``longest`` tokens."""

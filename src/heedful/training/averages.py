@@ -67,15 +67,18 @@ class Average(ABC):
         """
         if state["kind"] != self.kind:
             raise HeedfulError(
-                f"the saved average is another ({state['kind']}, not {self.kind}); resume with the average the run "
-                "started with"
+                f"the checkpoint holds averages of kind {state['kind']}, not {self.kind}; resume with the --averaging "
+                "options that the run started with"
             )
         self.updates = state["updates"]
 
     def _check(self, weights: Mapping[str, Tensor]) -> None:
         shapes = {name: tuple(p.shape) for name, p in self._parameters.items()}
         if shapes != {name: tuple(mean.shape) for name, mean in weights.items()}:
-            raise HeedfulError("the saved average is of another model; resume with the model that the run started with")
+            raise HeedfulError(
+                "the averaged weights in the checkpoint do not fit this model; resume with the model that the run "
+                "started with"
+            )
 
 
 class _Running(Average):
@@ -180,7 +183,7 @@ class Last(Average):
 
     def __init__(self, model: nn.Module, *, most: int = 5) -> None:
         if most < 2:
-            raise HeedfulError(f"an average of the last {most} evaluations has no meaning; give a whole number above 1")
+            raise HeedfulError(f"the number of evaluations to average is {most}; give a whole number above 1")
         super().__init__(model)
         self.most = most
         self._copied_after = 0  # number of updates at the last copy

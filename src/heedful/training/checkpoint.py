@@ -69,7 +69,7 @@ class Checkpoints:
         if wait or last_error is not None:
             self._write(state)
             if last_error is not None and self.warns:
-                log.warning(f"a checkpoint was left out and the next one is written: {last_error}")
+                log.warning(f"an earlier checkpoint could not be written, this one was: {last_error}")
             return
         self._writer = threading.Thread(target=self._write_in_thread, args=(self._copy(state),), name="checkpoint")
         self._writer.start()
@@ -179,7 +179,7 @@ class Checkpoints:
             if self._damaged and self.warns:
                 names = ", ".join(damaged.name for damaged in self._damaged)
                 log.warning(
-                    f"{names} in {path.parent} is cut off or damaged; the run resumes from {path.name} before it"
+                    f"{names} in {path.parent} is cut off or damaged; the run resumes from the older {path.name}"
                 )
             return state
         self._damaged.clear()
@@ -191,7 +191,7 @@ class Checkpoints:
         return list(self.paths().values())
 
     def _read(self, path: Path) -> dict[str, Any]:
-        check_regular(path, "remove it and start a new run, or replace it by a whole copy")
+        check_regular(path, "remove it and start a new run, or replace it by an undamaged copy")
         try:
             with path.open("rb") as file:
                 if not _has_digest(file):
@@ -203,7 +203,7 @@ class Checkpoints:
             raise kind(f"cannot read {path}: {error.strerror}; make it readable, or start a new run") from None
         except (pickle.UnpicklingError, RuntimeError):  # torch raises these for a file that heedful did not write
             raise DamagedCheckpoint(
-                f"{path} is cut off or damaged; remove it and start a new run, or replace it by a whole copy"
+                f"{path} is cut off or damaged; remove it and start a new run, or replace it by an undamaged copy"
             ) from None
         return state
 

@@ -21,7 +21,7 @@ def fixed_workspace() -> None:
 
 @contextmanager
 def threads_restored() -> Iterator[None]:
-    """Restores the number of CPU threads at its end."""
+    """Context that restores the number of CPU threads when it is left."""
     before = torch.get_num_threads()
     try:
         yield
@@ -39,15 +39,15 @@ def use_threads(count: int, say: Callable[[str], None]) -> None:
     if (used := torch.get_num_threads()) == count:
         say(f"threads    {count} (--training.threads) in place of {before}, the default here")
     else:
-        say(f"! --training.threads {count}: this PyTorch uses {used} instead; a resumed run ends with other bits")
+        say(f"! --training.threads {count}: this PyTorch uses {used} instead; a resumed run will not be bit-identical")
 
 
 @contextmanager
 def deterministic(enabled: bool) -> Iterator[None]:
     """Makes PyTorch use only deterministic algorithms while the block runs; then restores its settings.
 
-    On a CPU they mostly do anyway. The switch is the whole process's. What has no such algorithm is a
-    :class:`HeedfulError` in place of PyTorch's own words.
+    On a CPU most algorithms are deterministic anyway. The setting holds for the whole process. An operation without a
+    deterministic algorithm raises a :class:`HeedfulError` that names it.
     """
     if not enabled:
         yield
@@ -62,15 +62,14 @@ def deterministic(enabled: bool) -> Iterator[None]:
     except RuntimeError as error:
         if WORKSPACE in str(error):
             raise HeedfulError(
-                f"--deterministic needs {WORKSPACE}={FIXED} before the first matrix product on the GPU, and there "
-                "was one; set it before Python starts"
+                f"--deterministic needs the environment variable {WORKSPACE}={FIXED} before the first matrix product "
+                "on the GPU, which has run already; set it before you start Python"
             ) from None
         operation, known, _ = str(error).partition(" does not have a deterministic implementation")
         if not known:
             raise
         raise HeedfulError(
-            f"{operation} has no algorithm in PyTorch {torch.__version__} that gives the same bits each time; "
-            "leave out --deterministic"
+            f"{operation} has no deterministic algorithm in PyTorch {torch.__version__}; leave out --deterministic"
         ) from None
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])

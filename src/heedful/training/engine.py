@@ -45,7 +45,7 @@ class Alone:
         return loss
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Returns the context of a forward and backward pass; the ``last`` pass of a step averages gradients over ranks."""
+        """Returns the context of a forward and backward pass; gradients are averaged over ranks in the ``last`` one."""
         return nullcontext()
 
     def norm(self, gradients: list[Tensor]) -> Tensor:

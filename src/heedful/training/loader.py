@@ -43,7 +43,7 @@ class Loader:
         digests: Mapping[str, str] | None = None,
     ) -> None:
         if accumulate < 1:
-            raise HeedfulError(f"a step has {accumulate} micro-batches; accumulate at least 1")
+            raise HeedfulError(f"accumulate is {accumulate} micro-batches a step; give at least 1")
         self.lengths = as_lengths(lengths)
         self.collate = collate
         self.accumulate = accumulate

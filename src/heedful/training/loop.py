@@ -182,7 +182,9 @@ class Loop:
         self._loader_before = self.loader.state_dict()
         micro_batches = self._gradient.micro_batches(counters.step, next(self.loader))
         if micro_batches.total == 0:
-            raise HeedfulError(f"step {counters.step + 1} has nothing to predict; check that the targets are not empty")
+            raise HeedfulError(
+                f"step {counters.step + 1} has no target token or label; check that the targets are not empty"
+            )
         factor = self.schedule(counters.step + 1, self._clock.progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
@@ -224,7 +226,7 @@ class Loop:
         self._counters.skipped += 1
         share = largest_gradient(self.model, self.engine.norm)
         self.logging.log.note(
-            f"step {self._counters.step + 1:,} is left out: its gradient is {ratio:.3g} times the usual, {share}"
+            f"step {self._counters.step + 1:,} is skipped: its gradient norm is {ratio:.3g} times the usual, {share}"
         )
         return True
 
@@ -288,7 +290,7 @@ class Loop:
         share, started = ranks.broadcast(self._clock.evaluation_share()), time.monotonic()
         if share < 1:
             self.logging.log.note(
-                f"! step {self.step:,}: --max-minutes has time for {share:.0%} of the evaluation and evaluates that"
+                f"! step {self.step:,}: --max-minutes leaves time for only {share:.0%} of the validation examples"
             )
         with (
             self.engine.evaluating(self.model),
@@ -406,9 +408,12 @@ class Loop:
             whole = with_stored(state, saving.stored, path)
             state, self._reduced = whole, whole is not state
         if state.get("format") != FORMAT:
-            raise HeedfulError(f"{path} is no checkpoint of this version of heedful; start a new run")
+            raise HeedfulError(f"{path} was not written by this version of heedful; start a new run")
         if (state["average"] is None) != (self.average is None):
-            raise HeedfulError(f"{path} was written with averaging {'on' if state['average'] else 'off'}; resume it so")
+            raise HeedfulError(
+                f"{path} was written with averaging {'on' if state['average'] else 'off'}; resume with the same "
+                "--averaging options"
+            )
         restored = ("params", "lr")
         settings = [{k: v for k, v in group.items() if k not in restored} for group in self.optimiser.param_groups]
         self.loader.load_state_dict(state["loader"])
@@ -417,7 +422,7 @@ class Loop:
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise HeedfulError(
-                f"{path} is of another model; resume with the one it was started with ({reason})"
+                f"the weights in {path} do not fit this model; resume with the model the run started with ({reason})"
             ) from None
         for group, own in zip(self.optimiser.param_groups, settings, strict=True):
             group.update(own)

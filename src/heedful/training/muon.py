@@ -143,7 +143,7 @@ class CombinedOptimiser:
         """Restores ``state``; raises ``ValueError`` if it is of other optimisers."""
         states: Sequence[dict[str, Any]] = state.get("optimisers", ())
         if len(states) != len(self.optimisers):
-            raise ValueError("the saved state is of another optimiser")
+            raise ValueError(f"the checkpoint holds {len(states)} optimisers, not {len(self.optimisers)}")
         for optimiser, own in zip(self.optimisers, states, strict=True):
             optimiser.load_state_dict(own)
 

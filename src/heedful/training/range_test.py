@@ -87,10 +87,10 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
     if settings.resume:
         raise HeedfulError("--lr-range-test starts a new run, and --resume continues one; give one of them")
     if settings.training.report:
-        raise HeedfulError("--lr-range-test leaves no log to report; leave --training.report out")
+        raise HeedfulError("--lr-range-test writes no log to report; leave --training.report out")
     with join_ranks() as ranks, threads_restored(), TemporaryDirectory() as folder:
         if ranks.size > 1:
-            raise HeedfulError("--lr-range-test needs one process; leave torchrun out")
+            raise HeedfulError("--lr-range-test runs in one process; start it without torchrun")
         temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
         run = prepare(temporary, ranks, print_nothing, started=time.monotonic())
         loop = build_loop(run, None, ranks, quiet=True)

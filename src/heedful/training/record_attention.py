@@ -145,7 +145,7 @@ class AttentionRecorder:
         """Returns the input as a batch of one example."""
         encoded = self.task.encode(Rows([self._row(text)]))
         if len(encoded.examples) != 1 or encoded.lost:
-            raise HeedfulError("it is longer than the model's context; give a shorter one")
+            raise HeedfulError("the text is longer than the model's context; give a shorter one")
         batch = self.task.collate(encoded.examples)
         if isinstance(self.model.config, DecoderConfig) and "labels" in batch and batch["labels"].dtype == torch.long:
             last = batch["labels"][:, -1:]
@@ -160,10 +160,11 @@ class AttentionRecorder:
         texts = [name for name, kind in columns.items() if kind in ("text", "text?")]
         parts = text.split("\t") if texts else []
         if not all(part.strip() for part in parts):
-            raise HeedfulError("a text is blank; give at least one word")
+            raise HeedfulError("a text has no words; give at least one")
         if len(parts) > max(1, len(texts)):
             raise HeedfulError(
-                f"{len(parts)} texts with tabs between them; {self.task.name} takes {max(1, len(texts))}"
+                f"{len(parts)} texts, separated by tabs, but {self.task.name} takes {max(1, len(texts))}; leave out "
+                "the others"
             )
         values: dict[str, Any] = dict(zip(texts, parts, strict=False))
         for name, kind in columns.items():
@@ -190,7 +191,7 @@ class AttentionRecorder:
     def _generated(self, source: str) -> str:
         """Returns the model's output for ``source``, greedily decoded."""
         if "max_new_tokens" not in self.task.options:
-            raise HeedfulError("the task takes two texts, with a tab between them")
+            raise HeedfulError("the task takes two texts; separate them by a tab")
         least = int(self.model.generation.get("min_new_tokens") or 0)
         options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(GENERATED, least)}
         return str(self.task.predict(self.model, [source], **options)[0].output)

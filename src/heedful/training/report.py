@@ -47,7 +47,7 @@ def opening_lines(
     """Returns the first lines of a run: data, ``notes`` on how it was read, model, training, processes and folder."""
     rows, t = train.rows, settings.training
     means = task.lengths(train.examples).mean(axis=0)
-    left_out = f", {rows.skipped:,} blank or unreadable ones left out" if rows.skipped else ""
+    left_out = f", {rows.skipped:,} empty or unreadable rows skipped" if rows.skipped else ""
     limits = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
     origin = f"from {settings.start_from}" if settings.start_from else settings.preset
     fresh = f", {', '.join(model.fresh)} with fresh weights" if model.fresh else ""
@@ -75,9 +75,9 @@ def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
     reasons = {
         "max_steps": "all steps are done",
         "max_epochs": "all epochs are done",
-        "max_minutes": "all planned steps are done" if planned else "the time is over",
+        "max_minutes": "all planned steps are done" if planned else "the time of --max-minutes is over",
         "patience": "no more gain",
-        "already done": f"this run was done already, by {_flag(outcome.met)},",
+        "already done": f"this run had already ended, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {plural(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"
 
@@ -87,7 +87,9 @@ def within_chance(outcome: Outcome, task: Task) -> str:
     if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
         return ""
     name = task.main_metric.replace("_", " ")
-    return f"; their {name} equals that of step {outcome.highest:,} within chance, and their loss is lower"
+    return (
+        f"; their {name} is within a standard error of the highest (step {outcome.highest:,}), and their loss is lower"
+    )
 
 
 def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
@@ -99,7 +101,7 @@ def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
     if steps >= max(SHORT * planned, warmup + 1):
         return None
     where = f"inside the warm-up of {warmup:,} steps" if steps <= warmup else f"after {steps / planned:.0%} of its plan"
-    why = "the machine became slower than it was measured; " if planned > steps else ""
+    why = "the machine was slower than measured at the start; " if planned > steps else ""
     return f"! the time ended {where}: {why}continue with --resume and a larger --max-minutes"
 
 

@@ -48,7 +48,9 @@ REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fix
 def check_resumed(settings: RunSettings, first: RunSettings) -> None:
     """Raises ``HeedfulError`` for a setting that a resumed run cannot change; ``first`` are those it started with."""
     if settings.task != first.task:
-        raise HeedfulError(f"the run in {settings.out} is of {first.task}, not of {settings.task}; resume it as that")
+        raise HeedfulError(
+            f"the run in {settings.out} trains for {first.task}, not for {settings.task}; resume it with that task"
+        )
     named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
     given = {name: value for name, value in (named | _given(settings)).items() if value is not None}
     before = {"recipe": first.recipe, "preset": first.preset, "from": first.start_from} | _given(first)
@@ -78,7 +80,7 @@ def _shown(value: Any) -> str:
 
 
 def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
-    """Merges the given settings with their recipe; refuses settings without effect."""
+    """Returns the given settings, filled up from their recipe; raises ``HeedfulError`` for settings without effect."""
     given = _given(settings)
     idle = [
         _flag(name) for name in given if {name, name.partition(".")[0]} & (specific_settings() - kind.used_settings)
@@ -87,7 +89,7 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in REGULARISATION]
     if settings.start_from and fixed:
-        raise HeedfulError(f"--from fine-tunes a model as it is; leave out {', '.join(fixed)}")
+        raise HeedfulError(f"--from keeps the sizes and the tokenizer of its model; leave out {', '.join(fixed)}")
     if settings.recipe is None:
         return settings
     recipe = recipes.get(settings.recipe)
@@ -112,8 +114,8 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
     if training.shard:
         if ranks.size == 1 and not settings.resume:
             raise HeedfulError(
-                "--training.shard shards the weights over processes, and there is one; start more: torchrun "
-                "--nproc-per-node 2 -m heedful train ..., or leave it out"
+                "--training.shard shards the weights over several processes, but there is only one; start more: "
+                "torchrun --nproc-per-node 2 -m heedful train ..., or leave --training.shard out"
             )
         need_whole_weights = {
             "--training.record-attention": training.record_attention,
@@ -122,13 +124,17 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
         for flag, value in need_whole_weights.items():
             if value:
                 raise HeedfulError(
-                    f"{flag} needs whole weights, and with --training.shard no process has them; leave one out"
+                    f"{flag} needs all weights in one process, but --training.shard divides them; leave one of the two "
+                    "out"
                 )
     if training.accumulate is None and ranks.size > 1:
         return replace(settings, training=replace(training, accumulate=ranks.size))
     idle = ranks.size - (training.accumulate or ranks.size)
     if idle > 0:
-        say(f"! a step of --training.accumulate {training.accumulate} leaves {idle} of {ranks.size} processes idle")
+        say(
+            f"! --training.accumulate {training.accumulate} leaves {idle} of {ranks.size} processes idle; give at "
+            f"least {ranks.size}, or start fewer processes"
+        )
     return settings
 
 
@@ -186,7 +192,7 @@ def with_machine(
         training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio
     )  # raises for options it does not have
     if training.precision == "bf16" and emulates_bfloat16(device):
-        say("! --training.precision bf16: this machine has no instructions for it, many times slower; take fp32")
+        say("! --training.precision bf16 is many times slower here: no instructions for bfloat16; take fp32")
     return settings
 
 

@@ -122,7 +122,7 @@ def train(
             settings = replace(settings, resume=True, overwrite=False)  # rank 0 has created the folder
         with ranks.while_others_wait() if ranks.is_first else nullcontext():
             if ranks.is_first and not stack.enter_context(locked(Path(settings.out))):
-                say(f"! the file system of {settings.out} has no locks; start no second run in that folder")
+                say(f"! the file system of {settings.out} has no file locks; do not start a second run in that folder")
             check_unused(settings)
             run = prepare(settings, ranks, say, started=started, draw_attention=draw_attention, audit=audit)
         ranks.barrier()  # until all have read the data
@@ -478,4 +478,4 @@ def _save_new_settings(loop: Loop, *, settings: ResolvedSettings, ranks: Ranks, 
         metrics = None if is_unchanged else read_card(out).get("metrics", {})
     metrics = ranks.broadcast(metrics)
     if metrics is not None and loop.forget_best(metrics):
-        say("! the best weights so far were replaced after this checkpoint; those evaluated next are the best")
+        say("! the best weights are from a step after this checkpoint; the next evaluation will replace them")

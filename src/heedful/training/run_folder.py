@@ -87,7 +87,9 @@ def check_overwrite(settings: RunSettings) -> None:
     """Raises ``HeedfulError`` where ``--overwrite`` would empty a folder that no run wrote."""
     out = Path(settings.out)
     if settings.overwrite and contents(out) and not any((out / name).is_file() for name in RUN_MARKERS):
-        raise HeedfulError(f"--overwrite: {out} holds no run of heedful; empty it yourself, or choose another --out")
+        raise HeedfulError(
+            f"--overwrite: {out} is not the folder of a heedful run; empty it yourself, or choose another --out"
+        )
 
 
 def check_unused(settings: RunSettings) -> None:

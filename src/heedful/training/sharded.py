@@ -23,7 +23,7 @@ from heedful.training.run_folder import SHARDS
 from heedful.util.ranks import Ranks
 
 DIGESTS = "digests"  # key of the digests of shard files, by name
-REMEDY = "start a new run, or replace it by a whole copy"
+REMEDY = "start a new run, or replace it by an undamaged copy"
 State = dict[str, Any]
 
 
@@ -111,7 +111,7 @@ class ShardedCheckpoints(Checkpoints):
         """Reads a checkpoint if all of its shards are whole; the same on all ranks."""
         rest = self._read_on_all_ranks(path)
         if SHARDS not in rest:
-            raise HeedfulError(f"{path} was not written with --training.shard; resume it without")
+            raise HeedfulError(f"{path} was written without --training.shard; resume without it")
         folder, digests = path.parent / rest[SHARDS], rest[DIGESTS]
         files = sorted(folder / name for name in digests)
         if self._digests(files[self.ranks.rank :: self.ranks.size]) != digests:
@@ -167,7 +167,7 @@ class ShardedCheckpoints(Checkpoints):
 
 
 def _other_model(folder: Path, error: BaseException) -> HeedfulError:
-    return HeedfulError(f"{folder} is of another model; {REMEDY} ({_reason(error)})")
+    return HeedfulError(f"the weights in {folder} do not fit this model; {REMEDY} ({_reason(error)})")
 
 
 def _reason(error: BaseException) -> str:

@@ -111,7 +111,7 @@ class Report(CheckResults):
         finished = [check for check in self.checks if check.verdict != "skipped"]
         off = sum(check.verdict == "off" for check in finished)
         skipped = len(self.checks) - len(finished)
-        text = f"{off} of {len(finished)} checks are off" if off else f"everything holds: {len(finished)} checks"
+        text = f"{off} of {len(finished)} checks failed" if off else f"all {len(finished)} checks passed"
         return f"{text}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
 
     def as_dict(self) -> dict[str, Any]:

@@ -229,7 +229,9 @@ def predictions(verified: VerifiedFolder) -> Comparison:
     for first, second in zip(alone, batch, strict=True):
         output = difference(first["output"], second["output"])
         if output > SCORE_ALLOWED:
-            return Comparison(difference=output, allowed=SCORE_ALLOWED, reason=f"{first['input']!r} has another output")
+            return Comparison(
+                difference=output, allowed=SCORE_ALLOWED, reason=f"the output for {first['input']!r} differs"
+            )
         largest = max(largest, output, difference(first["score"], second["score"]))
     return Comparison(difference=largest, allowed=SCORE_ALLOWED)
 

@@ -117,7 +117,7 @@ class Session:
             for process in others:
                 _end(process, kill=kill)
         if KILLED in [process.wait() for process in others]:
-            self.left_running = f"rank {self.victim} was killed, and another rank did not end after SIGTERM"
+            self.left_running = f"rank {self.victim} was killed, but another rank did not end after SIGTERM"
             return
         for rank in ranks:
             if TRACEBACK in self._stderr(rank):

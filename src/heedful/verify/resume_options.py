@@ -10,7 +10,7 @@ from heedful.util.values import check
 def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> None:
     """Raises ``HeedfulError`` for options whose run cannot be repeated with the same bits."""
     if settings.max_minutes is not None:
-        raise HeedfulError("--max-minutes ends a run by the clock, so no two are the same; give --max-steps")
+        raise HeedfulError("--max-minutes ends a run by the clock, so two runs would differ; give --max-steps")
     if settings.training.keep_checkpoints == 0:
         raise HeedfulError("--training.keep-checkpoints 0 leaves no checkpoint to compare; leave it out")
     for flag, is_given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):

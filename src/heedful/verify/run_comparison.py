@@ -38,7 +38,7 @@ def compare_runs(whole: Path, stopped: Path) -> list[CheckResult]:
         ("checkpoint", "weights, optimiser, averages, position in the data, best and patience", _state),
         ("losses", "metrics.jsonl, without seconds and speeds", _lines),
         ("attention", "watch.jsonl", lambda run: _digests(run, ["watch.jsonl"])),
-        ("files", "the same ones, and nothing half-written", _names),
+        ("files", "the same file names, and no half-written file", _names),
     ]
     pairs = [(name, what, facts(whole), facts(stopped)) for name, what, facts in checks]
     return [_result(name, what, first, second) for name, what, first, second in pairs if first or second]

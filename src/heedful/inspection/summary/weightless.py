@@ -146,4 +146,4 @@ def _header(path: Path) -> dict[str, Tensor]:
             for name, entry in table.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise HeedfulError(f"{path} is no whole safetensors file ({error}); copy or download it again") from None
+        raise HeedfulError(f"{path} is not a complete safetensors file ({error}); copy or download it again") from None
