@@ -272,8 +272,8 @@ class Cache(NoCache):
             raise HeedfulError(
                 f"a cache of {self.length} tokens cannot be cropped to {length}; give 0 to {self.length}"
             )
-        for own, _ in self.pairs:
-            own.crop(length)
+        for self_attention, _ in self.pairs:
+            self_attention.crop(length)
         self.real, self.length = None if self.real is None else self.real[:, :length], length
 
     def reorder(self, rows: Tensor) -> None:
@@ -288,8 +288,8 @@ class Cache(NoCache):
         changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         if len(changed):
             sources = rows[changed]
-            for own, _ in self.pairs:
-                own.reorder(rows, changed, sources)
+            for self_attention, _ in self.pairs:
+                self_attention.reorder(rows, changed, sources)
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         """Keeps ``rows`` (B',) of the batch, in that order: the new order of beams, or the rows not yet finished.
@@ -303,8 +303,8 @@ class Cache(NoCache):
 
     def _select(self, rows: Tensor) -> None:
         self.rows = len(rows)
-        for own, _ in self.pairs:
-            own.select(rows)
+        for self_attention, _ in self.pairs:
+            self_attention.select(rows)
 
 
 def _boolean(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:

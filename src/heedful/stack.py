@@ -27,7 +27,7 @@ ALL_TOKENS = slice(None)
 
 
 def norm_of(config: StackConfig) -> nn.Module:
-    """Returns a norm of the stack's kind."""
+    """Returns a norm of the kind that the stack's configuration names."""
     return NORMS[config.norm](config.dim, eps=config.norm_eps)
 
 

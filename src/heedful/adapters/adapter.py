@@ -98,7 +98,7 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
 
 
 def train_whole(model: M, names: Sequence[str]) -> M:
-    """Makes these parameters, of a head, trainable, and saves them with the adapter."""
+    """Makes the head's parameters called ``names`` trainable; they are then saved with the adapter."""
     assert model.adapter is not None
     for name in names:
         model.get_parameter(name).requires_grad_(True)
@@ -107,7 +107,7 @@ def train_whole(model: M, names: Sequence[str]) -> M:
 
 
 def fresh_head(model: Model) -> tuple[str, ...]:
-    """Returns the parameters of a new head; a larger vocabulary has only new rows, which do not count."""
+    """Returns the names of the parameters of a fresh head; new rows of a larger vocabulary do not count."""
     return tuple(name for name in model.fresh if name.startswith("head.") and "[" not in name)
 
 
@@ -182,6 +182,6 @@ def _targets(model: Model, targets: Iterable[str]) -> list[str]:
 
 
 def _groups(model: Model, paths: Iterable[str]) -> list[tuple[str, ...]]:
-    """Groups the paths that are one linear map in the model's layout."""
+    """Groups the paths whose linear maps are stored as one in the model's layout."""
     fused = {path: tuple(group) for group in model.fused for path in group}
     return list(dict.fromkeys(fused.get(path, (path,)) for path in paths))

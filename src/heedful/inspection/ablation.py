@@ -102,7 +102,7 @@ def ablate(
 
 @dataclass(frozen=True)
 class _RemovablePart:
-    """Numbers along an axis of a tensor, removed together."""
+    """Indices along one axis of a tensor that are removed together."""
 
     path: str
     point: HookPoint

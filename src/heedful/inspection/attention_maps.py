@@ -70,11 +70,11 @@ def entropy(pattern: Tensor) -> Tensor:
 
 
 def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
-    """Returns each head's mean attention distance in an image, in pixels: mean over queries of Σ_s a_ts d_ts / Σ_s
-    a_ts.
+    """Returns each head's mean attention distance in an image, in pixels.
 
-    d is the Euclidean distance between the centres of two patches. The tokens before the patches (class, distillation)
-    have no position and are left out as queries and as keys. Dosovitskiy et al. 2021, figure 7 and appendix D.7.
+    It is the mean over queries of Σ_s a_ts d_ts / Σ_s a_ts, where d is the Euclidean distance between the centres of
+    two patches. The tokens before the patches (class, distillation) have no position and are left out as queries and
+    as keys. Dosovitskiy et al. 2021, figure 7 and appendix D.7.
 
     Args:
         pattern: (B, H, N, N), prefix tokens first.
@@ -100,11 +100,11 @@ def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
 
 
 def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> Tensor:
-    """Returns the similarity of heads: 1 − JS / ln 2, JS the Jensen-Shannon divergence of their rows, mean over
-    queries.
+    """Returns the similarity of each pair of heads: 1 − JS / ln 2, averaged over queries.
 
-    JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2, from 0 (equal rows) to ln 2 (no key in common); Clark et al. 2019,
-    section 6, cluster heads by it. Heads are numbered pattern by pattern.
+    JS is the Jensen-Shannon divergence of two rows: JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2, from 0 (equal rows)
+    to ln 2 (no key in common); Clark et al. 2019, section 6, cluster heads by it. Heads are numbered pattern by
+    pattern.
 
     Args:
         patterns: of one kind of attention, each (B, H, T, S), all over the same T queries and S keys.

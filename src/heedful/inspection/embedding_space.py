@@ -29,10 +29,10 @@ def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
     return {path: part.weight.detach() for path, part in model.named_modules() if isinstance(part, nn.Embedding)}
 
 
-def _unit(vectors: Tensor, what: str = "vectors") -> Tensor:
+def _unit(vectors: Tensor, name: str = "vectors") -> Tensor:
     """Divides each row by its length, in float32 at least; a row of zeros stays, and has cosine 0 with every other."""
     if vectors.dim() != 2 or not len(vectors):
-        raise HeedfulError(f"{what} of shape {tuple(vectors.shape)}; give one row a vector, (N, D)")
+        raise HeedfulError(f"{name} of shape {tuple(vectors.shape)}; give one row a vector, (N, D)")
     rows = precise(vectors.detach())
     return rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
 

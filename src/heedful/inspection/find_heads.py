@@ -108,7 +108,7 @@ def _sums(
     gold: Sequence[Iterable[Link]] | None,
     when: Literal["output", "input"],
 ) -> _ScoreAccumulator:
-    """Returns the accumulator for the patterns at ``paths``."""
+    """Returns the object that sums the scores of the patterns at ``paths``."""
     if isinstance(by, Tensor):
         if len(sides) > 1:
             raise HeedfulError(
@@ -134,8 +134,7 @@ def _sums(
 def expects_links(
     gold: Sequence[Iterable[Link]], real: Tensor, source_real: Tensor, when: Literal["output", "input"] = "output"
 ) -> Tensor:
-    """Returns the expected keys of cross-attention for ``gold``: (B, T, S), True in a target token's row at its
-    sources.
+    """Returns the expected keys (B, T, S) of cross-attention: True in a target token's row at its source tokens.
 
     Args:
         gold: for each sequence, links (source token, column of the target ids).

@@ -130,7 +130,9 @@ def _index(index: Index, output: Tensor, axis: int, name: str, noun: str, lowest
     size = output.size(axis)
     numbers = torch.as_tensor(index, device=output.device)
     if numbers.shape not in ((), output.shape[:1]):
-        raise HeedfulError(f"{name} has shape {tuple(numbers.shape)}; give one, or one for each of {len(output)}")
+        raise HeedfulError(
+            f"{name} has shape {tuple(numbers.shape)}; give one number, or one for each of {len(output)}"
+        )
     for wrong in numbers[(numbers < lowest) | (numbers >= size)].flatten().tolist()[:1]:
         raise HeedfulError(f"{name} is {wrong}, but there are {size} {noun}s; number them from 0")
     return numbers.expand(len(output)) % size

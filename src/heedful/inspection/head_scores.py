@@ -16,8 +16,9 @@ from heedful.inspection.attention_maps import precise
 
 
 def weight_on(pattern: Tensor, expected: Tensor) -> Tensor:
-    """Returns the mean over queries of Σ_{s expected} a_ts, for each head (H,); queries without expected keys are left
-    out.
+    """Returns the mean weight (H,) on expected keys: for each head, the mean over queries of Σ_{s expected} a_ts.
+
+    Queries without expected keys are left out.
 
     Args:
         pattern: (B, H, T, S).
@@ -33,8 +34,9 @@ def weight_on(pattern: Tensor, expected: Tensor) -> Tensor:
 
 
 def previous_token(pattern: Tensor, real: Tensor | None = None, *, offset: int = 1) -> Tensor:
-    """Returns the mean weight on the token before the query: (B, H, T, T) → (H,). ``offset`` 2: two before; −1: the
-    next.
+    """Returns the mean weight on the token before the query: (B, H, T, T) → (H,).
+
+    ``offset`` 2: on the token two before; −1: on the next token.
 
     >>> previous_token(torch.tensor([[[[1.0, 0.0], [0.75, 0.25]]]]))
     tensor([0.7500])
@@ -104,7 +106,7 @@ def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
 
 
 def expects_previous(real: Tensor, offset: int = 1) -> Tensor:
-    """Query t expects key t − offset."""
+    """Returns the expected keys (B, T, T): query t expects key t − ``offset``."""
     if offset == 0:
         raise HeedfulError("offset is 0, the token itself; give 1 for the one before, −1 for the next")
     position = torch.arange(real.size(1), device=real.device)
@@ -112,27 +114,27 @@ def expects_previous(real: Tensor, offset: int = 1) -> Tensor:
 
 
 def expects_first(real: Tensor) -> Tensor:
-    """Every later query expects the first real key."""
+    """Returns the expected keys (B, T, T): every later query expects the first real key."""
     order = real.long().cumsum(1)  # 1 at the first real token
     return (order == 1)[:, None, :] & (order > 1)[:, :, None] & _real_pairs(real)
 
 
 def expects_duplicate(ids: Tensor, real: Tensor) -> Tensor:
-    """Query t expects every earlier key of the same id."""
+    """Returns the expected keys (B, T, T): query t expects every earlier key of the same id."""
     return (ids[:, :, None] == ids[:, None, :]).tril(-1) & _real_pairs(real)
 
 
 def expects_induction(ids: Tensor, real: Tensor) -> Tensor:
-    """Query t expects every earlier key whose own previous token has the same id."""
+    """Returns the expected keys (B, T, T): query t expects every earlier key whose previous token has its id."""
     after = expects_duplicate(ids, real).roll(1, dims=2)  # from key s − 1 to key s
     return after.tril(-1) & _real_pairs(real)
 
 
 def expects_object(objects: Tensor, prefix: int = 1, token: int = 0) -> Tensor:
-    """Query ``token``, the class token, expects the patches of the object: (B, rows, columns) → (B, N, N).
+    """Returns the expected keys (B, N, N): the class token, query ``token``, expects the patches of the object.
 
     Args:
-        objects: True for a patch that shows the object.
+        objects: (B, rows, columns), True for a patch that shows the object.
         prefix: number of tokens before the patches.
         token: number of the query; the others expect nothing and are left out.
 

@@ -76,8 +76,8 @@ def logit_lens(
     if single and queries is not None:
         raise HeedfulError("this head has one output for the whole input; leave queries out")
     if target is not None and target.dim() != (1 if single else 2):
-        wanted = "(B,) classes" if single else "(B, T) ids"
-        raise HeedfulError(f"a target of shape {tuple(target.shape)}; give {wanted}")
+        expected = "(B,) classes" if single else "(B, T) ids"
+        raise HeedfulError(f"a target of shape {tuple(target.shape)}; give {expected}")
     name, stack = head_stack(model)
     paths = [f"{name}.stream", *(f"{name}.block.{layer}.stream" for layer in range(len(stack.block)))]
     with evaluating(model), record(model, paths, queries=queries) as recorded:
@@ -184,7 +184,7 @@ def _checked(target: Tensor, log_p: Tensor) -> Tensor:
 
 def _of_target(log_p: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Returns probability and rank of the target."""
-    own = log_p.gather(-1, target.clamp(min=0)[..., None])
+    target_log_p = log_p.gather(-1, target.clamp(min=0)[..., None])
     absent = target < 0
-    probability = own.squeeze(-1).exp().masked_fill(absent, float("nan"))
-    return probability, (log_p > own).sum(-1).masked_fill(absent, -1)
+    probability = target_log_p.squeeze(-1).exp().masked_fill(absent, float("nan"))
+    return probability, (log_p > target_log_p).sum(-1).masked_fill(absent, -1)

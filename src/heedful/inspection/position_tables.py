@@ -44,8 +44,9 @@ def position_similarity(model: nn.Module, length: int | None = None, stack: str 
 
 
 def position_table(model: nn.Module, length: int | None = None, stack: str | None = None) -> Tensor:
-    """Returns the rows that are added to the embeddings, position 0 first: (P, D). Arguments as
-    ``position_similarity``.
+    """Returns the rows (P, D) that are added to the embeddings, position 0 first.
+
+    Arguments as of ``position_similarity``.
 
     >>> import heedful
     >>> position_table(heedful.create("transformer-tiny"), 3, "encoder").shape

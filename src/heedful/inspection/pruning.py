@@ -122,13 +122,13 @@ def _removed_parts(
 
 
 def _numbers_by_path(parts: Parts, sizes: Mapping[str, int]) -> dict[str, set[int]]:
-    """Returns the numbers to remove of every path, checked against its size."""
+    """Returns the numbers of the heads or units to remove, by path; raises ``HeedfulError`` for one out of range."""
     removed: dict[str, set[int]] = {path: set() for path in sizes}
     for key, numbers in parts.items():
         for path in _matching_paths(key, list(sizes), "part"):
             wrong = [n for n in numbers if not 0 <= n < sizes[path]]
             if wrong:
-                raise HeedfulError(f"{path} has no number {wrong[0]}; it has {sizes[path]}, from 0")
+                raise HeedfulError(f"{path} has no number {wrong[0]}; number its {sizes[path]} from 0")
             removed[path] |= {int(n) for n in numbers}
     return removed
 
@@ -220,7 +220,7 @@ def _head_rows(numbers: Sequence[int], size: int) -> Tensor:
 
 
 def _order_by_slope(path: str, heads: Sequence[int], silent: Collection[int], slopes: Sequence[float]) -> list[int]:
-    """Orders heads so that each has its ALiBi slope in a model with their number; silent ones get the other places."""
+    """Orders heads so that each has its ALiBi slope in a model with their number; silent heads fill the gaps."""
     new = Alibi(len(heads)).slopes
     active = {slopes[head]: head for head in heads if head not in silent}
     if set(active) - set(new):
@@ -300,7 +300,9 @@ def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Coll
     size = heads // kv_heads
     remaining = {path: [h for h in range(heads) if h not in numbers] for path, numbers in removed.items()}
     union = sorted({h for path in one_table for h in remaining[path]})
-    groups = {path: _by_group(union if path in one_table else own, size) for path, own in remaining.items()}
+    groups = {
+        path: _by_group(union if path in one_table else heads_left, size) for path, heads_left in remaining.items()
+    }
     count = max(map(len, groups.values()))
     largest = max((len(group) for by_group in groups.values() for group in by_group.values()), default=0)
     if not count:
@@ -328,7 +330,9 @@ def remaining_units(removed: Numbers, units: int, *, pad: bool) -> Remaining:
             f"{fewest} would keep {len(remaining[fewest])} units and others {count}, but a model's blocks are equal; "
             "prune as many in each, or give pad=True to fill up with silent ones"
         )
-    return Remaining(count, {path: _fill_groups({0: own}, 1, count, units) for path, own in remaining.items()})
+    return Remaining(
+        count, {path: _fill_groups({0: units_left}, 1, count, units) for path, units_left in remaining.items()}
+    )
 
 
 def _by_group(heads: Sequence[int], size: int) -> dict[int, list[int]]:
@@ -342,9 +346,9 @@ def _fill_groups(groups: Mapping[int, list[int]], count: int, largest: int, size
         if len(chosen) < count:
             chosen.setdefault(number, [])
     filled = []
-    for number, own in sorted(chosen.items()):
-        others = [n for n in range(number * size, (number + 1) * size) if n not in own]
-        filled += sorted(own + others[: largest - len(own)])
+    for number, members in sorted(chosen.items()):
+        others = [n for n in range(number * size, (number + 1) * size) if n not in members]
+        filled += sorted(members + others[: largest - len(members)])
     return filled
 
 
@@ -352,10 +356,10 @@ def _uneven_message(
     path: str, remaining: Mapping[str, list[int]], others: int, size: int, one_table: Collection[str]
 ) -> str:
     """Explains why the remaining heads of ``path`` do not fit."""
-    own = remaining[path]
-    problem, remedy = f"{path} would keep heads {own}", "or give pad=True to fill up with silent heads"
-    if path in one_table and any(remaining[other] != own for other in one_table):
+    heads = remaining[path]
+    problem, remedy = f"{path} would keep heads {heads}", "or give pad=True to fill up with silent heads"
+    if path in one_table and any(remaining[other] != heads for other in one_table):
         return f"{problem}, but all blocks share one table of positions; prune the same heads in each, {remedy}"
-    if size > 1 and len({len(group) for group in _by_group(own, size).values()}) > 1:
+    if size > 1 and len({len(group) for group in _by_group(heads, size).values()}) > 1:
         return f"{problem} of groups of {size} that share a key-value head; prune as many in each group, {remedy}"
     return f"{problem}, but others keep {others}, and a model's blocks are equal; prune as many in each, {remedy}"

@@ -34,7 +34,7 @@ class Recorder:
         self.generation: RecordedGeneration | None = None
 
     def recorded_queries(self, length: int) -> Sequence[int]:
-        """Returns the recorded ones of ``length`` queries: in a decoder's call, the one that chooses a token."""
+        """Returns which of ``length`` queries are recorded; in a decoder's call the last one, which chooses a token."""
         if self.generation is not None:
             return range(length) if self.generation.in_encoder else [length - 1]
         return range(length) if self.queries is None else from_start(self.queries, length)

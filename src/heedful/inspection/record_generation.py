@@ -63,7 +63,7 @@ class RecordedGeneration:
         self.parents = rows.clone() if self.parents is None else self.parents[rows]
 
     def rows_of_calls(self, generated: Tensor, copies: int) -> list[Tensor]:
-        """Returns for each call the row (N,) of each returned row; −1 where that had ended.
+        """Returns for each decoder call the row (N,) that each returned row had in it; −1 where it had ended.
 
         ``generated`` (N, G) are the new tokens, ``NONE`` after the end; ``copies`` rows belong to each prompt.
         """

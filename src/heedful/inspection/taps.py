@@ -40,7 +40,7 @@ class WeightsObserver(NamedTuple):
     Attributes:
         kind: "scores" (−∞ where masked) or "pattern" (weights, before dropout).
         heads: numbers, in this order; None is all.
-        queries: returns the observed ones of T queries, in order; None is all.
+        queries: given T, returns the positions of the observed queries, in order; None is all.
         block_size: queries at a time; None is all at once. ``first`` is the number of queries before the block.
         receive: called with each block.
     """
@@ -52,7 +52,7 @@ class WeightsObserver(NamedTuple):
     receive: Callable[[Tensor, int], None]
 
     def blocks(self, length: int) -> Iterator[tuple[int, Tensor]]:
-        """Yields the observed ones of ``length`` queries in blocks, each with the number of queries before it."""
+        """Yields the observed queries of ``length`` in blocks, each with the number of queries before it."""
         queries = torch.as_tensor(list(range(length) if self.queries is None else self.queries(length)))
         size = self.block_size or max(1, len(queries))
         for first in range(0, len(queries), size):

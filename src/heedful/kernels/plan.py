@@ -94,13 +94,13 @@ def _plain_linear(part: Linear) -> Multiply:
 
 
 def _inference_linear(part: Linear) -> Multiply:
-    """Returns oneDNN's product for float32 maps on a CPU; it is used in inference mode."""
+    """Returns the function that multiplies ``part`` in inference: oneDNN's for float32 on a CPU, else PyTorch's."""
     is_supported = part.weight.dtype is torch.float32 and part.weight.device.type == "cpu" and has_onednn(torch.float32)
     return onednn_linear if is_supported else F.linear
 
 
 def _training_linear(part: Linear) -> Multiply:
-    """Returns oneDNN's product for large float32 maps on a CPU that is not Intel's; it is used in training too."""
+    """Returns the function that multiplies ``part`` in training: oneDNN's for large float32 maps on most CPUs."""
     multiply = _inference_linear(part)
     is_large = multiply is onednn_linear and part.weight.numel() >= LARGE
     return onednn_training_linear if is_large and onednn_is_faster() else multiply
@@ -239,7 +239,7 @@ def using(model: nn.Module, plan: str | Plan) -> Iterator[None]:
 
 
 def plan_of(plan: str | Plan) -> Plan:
-    """Returns the plan of a name; raises ``HeedfulError`` for an unknown one. A plan is returned as it is."""
+    """Returns the plan called ``plan``, or ``plan`` if it is a ``Plan``; raises ``HeedfulError`` if there is none."""
     if isinstance(plan, Plan):
         return plan
     if plan not in PLANS:
@@ -248,7 +248,7 @@ def plan_of(plan: str | Plan) -> Plan:
 
 
 def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]]:
-    """Writes the attributes; returns the changes: part, attribute, old value, new value."""
+    """Writes the plan's kernels to the model's parts; returns the changes: part, attribute, old value, new value."""
     changes = []
     for part in model.modules():
         if isinstance(getattr(type(part), "kernels", None), str):  # a model

@@ -215,7 +215,7 @@ class WatchedRun:
                 offset, rest = offset + len(rest), b""
 
     def as_dict(self, now: float) -> dict[str, Any]:
-        """Returns what the page shows of the run, without its curves.
+        """Returns the values that the page shows of the run, except its curves.
 
         Its "state" is "unreadable" if files are damaged, and "reason" says how; "done" if its last weights are younger
         than its last line, or a limit in its settings is reached; "running" if its last line is recent, compared with
@@ -231,9 +231,9 @@ class WatchedRun:
             state = "running"
         else:
             state = "done" if share is not None and share >= 1 else "stopped"
-        left = None
+        seconds_left = None
         if state == "running" and share is not None and 0 < share <= 1 and "seconds" in latest:
-            left = max(0.0, latest["seconds"] * (1 / share - 1) - age)
+            seconds_left = max(0.0, latest["seconds"] * (1 / share - 1) - age)
         if self._errors:
             state = "unreadable"
         unit, speed = next(
@@ -253,7 +253,7 @@ class WatchedRun:
             "reason": visible("; ".join(self._errors.values())) if self._errors else None,
             "step": latest.get("step", 0),
             "share": None if share is None or share > 1 else share,
-            "left": left,
+            "left": seconds_left,
             "seconds": latest.get("seconds"),
             "loss": latest.get("loss"),
             "best": _best(summary),
@@ -264,7 +264,7 @@ class WatchedRun:
         }
 
     def curves(self) -> dict[str, list[list[float]]]:
-        """Returns the points (step, value) of its curves.
+        """Returns the points (step, value) of the run's curves.
 
         These are "training", "validation", "rate", every other number of its log by name, and "seconds", the time at
         which a step was done.
@@ -277,7 +277,7 @@ class WatchedRun:
         }
 
     def pages(self) -> list[str]:
-        """Returns the names of its pages and figures: regular files in its folder itself, no links."""
+        """Returns the names of the run's pages and figures: regular files directly in its folder, no links."""
         try:
             with os.scandir(self.path) as entries:
                 names = [e.name for e in entries if e.name.endswith(PAGES) and e.is_file(follow_symlinks=False)]
@@ -287,7 +287,7 @@ class WatchedRun:
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
-    """Returns a line of a log; None of a blank one. Raises ``HeedfulError`` for anything else."""
+    """Returns a line of a log as a dictionary; None for an empty line. Raises ``HeedfulError`` for anything else."""
     if not text.strip():
         return None
     line = parse_json(text, "a line", "it is left out")

@@ -77,7 +77,7 @@ class Settings(metaclass=_OldNames):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the settings of :meth:`to_dict`; raises :class:`HeedfulError` for an unknown key or a wrong value."""
+        """Returns settings from the output of :meth:`to_dict`; raises ``HeedfulError`` for an unknown key or value."""
         hints = get_type_hints(cls)
         values = renamed.new_settings(cls.section, values)
         names = [f.name for f in fields(cls)]

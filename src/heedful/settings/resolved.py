@@ -14,7 +14,7 @@ from heedful.util.values import fits
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(Settings):
-    """Base of resolved settings, in which None has a meaning of its own; the class says which.
+    """Base of resolved settings, in which None has a meaning of its own; each class says which.
 
     Unset options with a fixed default (``defaults``) have it here. ``unset`` names them, and ``run.toml`` and
     ``heedful.json`` have no value for them.
@@ -98,7 +98,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
             raise HeedfulError("no batch size is set; give --training.batch-tokens or --training.batch-size")
 
     def token_budget(self, longest: int) -> int:
-        """Returns the most tokens of a batch whose longest example has ``longest`` tokens."""
+        """Returns the maximum tokens of a batch whose longest example has ``longest`` tokens."""
         return self.batch_tokens if self.batch_tokens is not None else (self.batch_size or 1) * longest
 
 

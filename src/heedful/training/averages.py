@@ -36,13 +36,13 @@ class Average(ABC):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Gives the model the averaged weights while the block runs; then its own again, bit for bit."""
-        own = {name: p.detach().clone() for name, p in self._parameters.items()}
+        """Puts the averaged weights into the model while entered; then restores its own weights, bit for bit."""
+        own_weights = {name: p.detach().clone() for name, p in self._parameters.items()}
         try:
             self._set_weights(self.weights)
             yield
         finally:
-            self._set_weights(own)
+            self._set_weights(own_weights)
 
     @torch.no_grad()
     def _set_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -60,7 +60,7 @@ class Average(ABC):
         return {"kind": self.kind, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``; the settings of the average (share, decay or number) stay as given now.
+        """Restores ``state``; the options of the average (share, decay or number) stay those of this object.
 
         Raises:
             HeedfulError: the state is of another kind of average or of other parameters.
@@ -82,7 +82,7 @@ class Average(ABC):
 
 
 class _Running(Average):
-    """ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) after update t, counted from 1."""
+    """Running average: ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) after update t, counted from 1."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -95,7 +95,7 @@ class _Running(Average):
 
     @abstractmethod
     def weight_of_update(self) -> float:
-        """Returns w_t."""
+        """Returns w_t, the weight of the present weights in update t."""
 
     @torch.no_grad()
     def update(self) -> None:
@@ -195,7 +195,7 @@ class Last(Average):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Gives the model the averaged weights while the block runs, including the present ones; then its own again."""
+        """Adds the present weights to the mean, once a step, and puts the mean into the model while entered."""
         if not self._copies or self._copied_after != self.updates:
             self._copies = [*self._copies, self._copy_of_weights()][-self.most :]
             self._copied_after = self.updates
@@ -212,7 +212,7 @@ class Last(Average):
         return dict(zip(self._parameters, means, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the weights of the last evaluations."""
+        """Returns the copies of the weights and the number of updates."""
         return {**super().state_dict(), "taken": self._copied_after, "kept": self._copies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -228,8 +228,9 @@ class Last(Average):
 
 
 def create_average(model: nn.Module, *, polynomial: float = 0.0, ema: float = 0.0, last: int = 0) -> Average | None:
-    """Returns the average of one of the settings that is not 0, or None: ``polynomial`` is the mean age, ``ema`` the
-    decay, ``last`` the number of evaluations.
+    """Returns the average whose option is not 0, or None if all of them are 0.
+
+    ``polynomial`` is the mean age, ``ema`` the decay, ``last`` the number of evaluations.
     """
     if ema:
         return Exponential(model, decay=ema)

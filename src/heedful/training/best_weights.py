@@ -15,7 +15,8 @@ class BestWeights:
     """Tracks the evaluation whose weights are the best so far.
 
     Args:
-        metric: decides, by its own direction (:func:`heedful.metrics.registry.sign`); among equals the loss decides.
+        metric: its best value decides, the highest or the lowest (:func:`heedful.metrics.registry.sign`); among equal
+            values the lower loss decides.
         margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within it of
             the best value become the best where their loss is lower.
     """
@@ -64,7 +65,7 @@ class BestWeights:
         return sign(self.metric) * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
 
     def same(self, metrics: Mapping[str, float]) -> bool:
-        """Returns True if ``metrics`` rank as those of the best weights, or if there are none yet."""
+        """Returns True if ``metrics`` rank equal to those of the best weights, or if there are no best weights yet."""
         if self.best is None:
             return True
         return self.metric in metrics and self._rank(metrics) == self._rank(self.best["metrics"])

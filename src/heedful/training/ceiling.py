@@ -62,7 +62,7 @@ class Ceiling:
             self._work += sum(map(self.flops, batches))
 
     def share(self, seconds: float) -> float | None:
-        """Returns the share of the peak that the last steps reached in ``seconds``; None: not known yet."""
+        """Returns the share (0 to 1) of the peak that the steps since the last call reached; None: not measured yet."""
         work, self._work = self._work, 0.0
         if self._started is None:
             self._started = time.monotonic()
@@ -156,8 +156,8 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
             return first(source, source) + second(target, target, source) + of_head(batch, target)
 
         return of_pairs
-    (own,) = (part for part in vars(config).values() if isinstance(part, StackConfig))
-    stack = _Stack(getattr(model, "decoder" if own.causal else "encoder"), own)
+    (stack_config,) = (part for part in vars(config).values() if isinstance(part, StackConfig))
+    stack = _Stack(getattr(model, "decoder" if stack_config.causal else "encoder"), stack_config)
 
     def of_texts(batch: Batch) -> float:
         total = 0.0
@@ -185,8 +185,8 @@ class _Stack:
 
     def __call__(self, queries: Tensor, keys: Tensor, source: Tensor | None = None) -> float:
         """Returns the FLOPs for texts of these lengths (N,), ``keys`` in self-, ``source`` in cross-attention."""
-        own = keys if self.window is None else keys.clamp(max=self.window)
-        flops = self.token * float(queries.sum()) + self.pair * float((queries * own).sum())
+        self_keys = keys if self.window is None else keys.clamp(max=self.window)
+        flops = self.token * float(queries.sum()) + self.pair * float((queries * self_keys).sum())
         if source is not None:
             flops += self.memory * float(source.sum()) + self.pair * float((queries * source).sum())
         return flops
@@ -201,7 +201,7 @@ def _of_images(model: Any, config: VisionConfig) -> Callable[[Batch], float]:
 
 
 def _maps(part: nn.Module) -> float:
-    """Returns the FLOPs a token of the linear maps in a part of a model, with adapters."""
+    """Returns the FLOPs for one token, forward and backward, of all linear maps in ``part``, adapters included."""
     weights = {
         id(p): p
         for module in part.modules()

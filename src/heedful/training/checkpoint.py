@@ -35,15 +35,15 @@ class DamagedCheckpoint(HeedfulError):
 class Checkpoints:
     """The checkpoint of a run, ``checkpoint.pt`` in ``folder``: tensors, numbers, strings, lists, dictionaries.
 
-    A checkpoint is written beside the last one and renamed, so that a whole one exists at any moment. It ends with a
+    A checkpoint is written beside the last one and renamed, so that a complete one exists at any moment. It ends with a
     digest of all its bytes (a zip file's comment), which is checked first when it is read. Nothing in it can run code
     (``weights_only``). Older checkpoints are ``checkpoint.1.pt``, the one before last, and so on. A run resumes from
-    the newest whole one.
+    the newest undamaged one.
 
     Args:
         folder: of the run.
         keep: maximum number of checkpoints.
-        warns: this process logs warnings; with several ranks, one does.
+        warns: True if this process logs warnings; of several ranks only one does.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 1, *, warns: bool = True) -> None:
@@ -60,7 +60,7 @@ class Checkpoints:
         With ``wait=False`` the state is copied in memory and written by a thread; later changes of its tensors have no
         effect. At most one checkpoint is being written: the next ``save`` waits for it, and :meth:`wait` does. A
         process that ends meanwhile waits for the thread, unless it is killed by SIGKILL. After a failed write the next
-        one is waited for.
+        ``save`` waits until its own write has ended.
 
         Raises:
             HeedfulError: the checkpoint cannot be written; the last one stays.
@@ -106,7 +106,7 @@ class Checkpoints:
             self._error = error
 
     def rescue(self, state: Mapping[str, Any]) -> None:
-        """Replaces the newest checkpoint in place of a rank that was lost; of several ranks at one step, one writes."""
+        """Writes the newest checkpoint in place of a lost rank; if several ranks call this at one step, one writes."""
         temporary = self.path.with_name(f".{self.path.name}.{state['numbers']['step']}-0.part")
         with write_errors(self.path):
             try:
@@ -139,7 +139,7 @@ class Checkpoints:
         sync(file)
 
     def _renumber(self) -> None:
-        """Renames each checkpoint up to the first gap to the next number, over the oldest.
+        """Makes room for a new checkpoint: renames number n to n + 1, up to the first missing number.
 
         A kill in between leaves a gap, which :meth:`load` skips.
         """
@@ -155,12 +155,12 @@ class Checkpoints:
         return self.path.with_name(f"checkpoint.{number}.pt") if number else self.path
 
     def paths(self) -> dict[int, Path]:
-        """Returns the checkpoints on disk, the newest first, by number: how many are newer."""
+        """Returns the checkpoint files on disk by number, 0 being the newest, 1 the one before it, and so on."""
         matches = (FILE_NAME.fullmatch(path.name) for path in self.path.parent.glob("checkpoint*.pt"))
         return {n: self._path(n) for n in sorted(int(match[1] or 0) for match in matches if match)}
 
     def load(self) -> dict[str, Any] | None:
-        """Returns the newest whole state, on the CPU; None if there is no checkpoint.
+        """Returns the state in the newest undamaged checkpoint, on the CPU; None if there is no checkpoint.
 
         Raises:
             HeedfulError: all checkpoints are damaged.
@@ -246,10 +246,10 @@ def _has_digest(file: BinaryIO) -> bool:
 def _digest(file: BinaryIO, length: int) -> bytes:
     """Returns the SHA-256 of the first ``length`` bytes; the file's position is after them."""
     file.seek(0)
-    digest, left = hashlib.sha256(), length
-    while left and (block := file.read(min(left, MEBIBYTE))):
+    digest, bytes_left = hashlib.sha256(), length
+    while bytes_left and (block := file.read(min(bytes_left, MEBIBYTE))):
         digest.update(block)
-        left -= len(block)
+        bytes_left -= len(block)
     return digest.hexdigest().encode()
 
 
@@ -279,7 +279,7 @@ LoadWeights = Callable[[str], Tensors]  # returns the weights in the folder "las
 
 
 def without_stored(state: Mapping[str, Any], stored: LoadWeights) -> dict[str, Any]:
-    """Returns a state without the weights that the run folder stores with the same bits, and notes of them.
+    """Returns ``state`` with the names and a digest of the weights that the run folder also stores, in their place.
 
     The inverse is :func:`with_stored`.
     """
@@ -293,7 +293,7 @@ def without_stored(state: Mapping[str, Any], stored: LoadWeights) -> dict[str, A
 
 
 def with_stored(state: Mapping[str, Any], stored: LoadWeights, path: Path) -> Mapping[str, Any]:
-    """Returns a state with the weights that the run folder stores; returns a complete state as it is.
+    """Returns ``state`` completed by the weights in the run folder; a complete state is returned unchanged.
 
     Raises:
         HeedfulError: the folder's weights have changed; ``path`` is the checkpoint's.
@@ -352,7 +352,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 class Interrupts:
-    """Context manager that defers Ctrl-C and SIGTERM until the loop's state is whole.
+    """Context manager that defers Ctrl-C and SIGTERM until the loop can save a complete state.
 
     A second signal is raised at once. Outside the main thread, which alone receives signals, it changes nothing.
     """
@@ -379,7 +379,7 @@ class Interrupts:
 
     @property
     def deferred(self) -> bool:
-        """True if exactly one signal was received: then the loop's state is whole."""
+        """True if exactly one signal was received: then the loop's state is complete."""
         return len(self._received) == 1
 
     @property
@@ -394,7 +394,7 @@ class Interrupts:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Raises signals at once while the block runs; it changes nothing that a checkpoint holds."""
+        """Raises signals at once while entered, for code that changes nothing in a checkpoint."""
         self.check()
         self._at_once = True
         try:

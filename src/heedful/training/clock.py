@@ -28,7 +28,7 @@ class ReservedTime:
 
 
 class Clock:
-    """Seconds of training and evaluating, over all sessions of a run, against its limits.
+    """Counts the seconds of training and evaluating, over all sessions of a run, and checks its limits.
 
     Rank 0's clock is that of all ranks (:meth:`update`).
 
@@ -51,14 +51,14 @@ class Clock:
         self._mark = time.monotonic()
 
     def lap(self) -> float:
-        """Counts the seconds since the last lap, and returns them."""
+        """Adds the seconds since the last lap to the total, and returns them."""
         now = time.monotonic()
         seconds, self._mark = now - self._mark, now
         self.seconds += seconds
         return seconds
 
     def update(self, ranks: Ranks, steps: int, epochs: float) -> str | None:
-        """Updates the progress on all ranks; returns the limit that is met, or None."""
+        """Updates the progress on all ranks; returns the name of the limit that is met, or None."""
         first = (self.seconds, self._reserved(steps)) if ranks.is_first else (0.0, 0.0)
         self.seconds, reserved = ranks.sum(*first)
         self.updated = self.seconds
@@ -74,9 +74,9 @@ class Clock:
         return self.beginning + self.evaluation_seconds + self.ending if steps else 0.0
 
     def evaluation_share(self) -> float:
-        """Returns the share of an evaluation, 0 to 1, that max_minutes has time for at the pace of the last one.
+        """Returns the share (0 to 1) of the validation examples that max_minutes leaves time to evaluate.
 
-        A small overrun is allowed.
+        The pace is that of the last evaluation. A small overrun is allowed.
         """
         minutes = self.limits.max_minutes
         if minutes is None or not self.evaluation_seconds:
@@ -85,7 +85,7 @@ class Clock:
         return 1.0 if self.evaluation_seconds <= OVERRUN * left + 1 else left / self.evaluation_seconds
 
     def left(self) -> float | None:
-        """Returns the seconds to the end at the pace so far, or those that max_minutes leaves if they are fewer."""
+        """Returns the expected seconds to the end of the run, at the pace so far or by max_minutes; None: unknown."""
         elapsed, minutes = self._elapsed(), self.limits.max_minutes
         by_pace = elapsed * (1 / self.progress - 1) if self.progress else None
         by_clock = None if minutes is None else 60 * minutes - elapsed - self.beginning

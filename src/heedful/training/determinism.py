@@ -65,8 +65,8 @@ def deterministic(enabled: bool) -> Iterator[None]:
                 f"--deterministic needs the environment variable {WORKSPACE}={FIXED} before the first matrix product "
                 "on the GPU, which has run already; set it before you start Python"
             ) from None
-        operation, known, _ = str(error).partition(" does not have a deterministic implementation")
-        if not known:
+        operation, separator, _ = str(error).partition(" does not have a deterministic implementation")
+        if not separator:
             raise
         raise HeedfulError(
             f"{operation} has no deterministic algorithm in PyTorch {torch.__version__}; leave out --deterministic"

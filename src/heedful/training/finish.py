@@ -80,7 +80,7 @@ def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:
 
 
 def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome) -> list[str]:
-    """Removes or reduces the checkpoint; returns a line where it was removed.
+    """Removes the checkpoint, or makes it smaller; returns a line for the user if it was removed.
 
     It stays after a run that a limit ended, without the weights that the folder stores, and is removed after one that
     patience ended, unless --training.keep-checkpoints says otherwise.

@@ -63,9 +63,9 @@ class Gradient:
         """
         ranks = self.engine.ranks
         numbers = range(ranks.rank, -(-len(batches) // ranks.size) * ranks.size, ranks.size)
-        mine = [(number, batches[number if number < len(batches) else 0]) for number in numbers]
-        total = int(ranks.sum(sum(self.count(batch) for number, batch in mine if number < len(batches)))[0])
-        return MicroBatches(step, mine, total, has_filler=numbers[-1] >= len(batches))
+        numbered = [(number, batches[number if number < len(batches) else 0]) for number in numbers]
+        total = int(ranks.sum(sum(self.count(batch) for number, batch in numbered if number < len(batches)))[0])
+        return MicroBatches(step, numbered, total, has_filler=numbers[-1] >= len(batches))
 
     def compute(self, micro_batches: MicroBatches) -> Tensor:
         """Writes the step's gradient to the parameters; returns the summed loss of this rank's micro-batches."""
@@ -74,7 +74,7 @@ class Gradient:
         return loss
 
     def locate_nonfinite(self, micro_batches: MicroBatches) -> str:
-        """Returns where NaN or infinity first appears (:func:`heedful.training.guard.locate_nonfinite`); all ranks."""
+        """Returns where NaN or infinity first appears (:func:`heedful.training.guard.locate_nonfinite`)."""
         forwards = [partial(self._loss, micro_batches.step, *numbered) for numbered in self._parts(micro_batches)]
         return locate_nonfinite(
             self.model, forwards, lambda origin: next(filter(None, self.engine.ranks.gather(origin)), "")

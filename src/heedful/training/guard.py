@@ -22,7 +22,7 @@ class GradientLimits:
 
     Attributes:
         clip: maximum global norm (Pascanu et al. 2013); None: not clipped.
-        skip_spikes: a step is skipped where its norm is above so many times the usual norm; None: never.
+        skip_spikes: a step is skipped if its norm is more than this many times the usual norm; None: never.
     """
 
     clip: float | None = 1.0
@@ -41,7 +41,7 @@ def locate_nonfinite(
     Args:
         model: the model.
         forwards: compute the step's losses again, one a micro-batch, with the same weights and random numbers.
-        agree: turns the origin in this rank's forward passes ("" for none) into that of all ranks.
+        agree: given the origin found on this rank ("" for none), returns the one that all ranks report.
     """
     order: list[tuple[str, nn.Module]] = []
     origin = ""

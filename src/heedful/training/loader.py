@@ -81,9 +81,9 @@ class Loader:
         return {"epoch": self.epoch, "step": self.step, "order": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``; raises :class:`HeedfulError` if it is of other data or another batch size."""
-        own, saved = self._identity(), state["order"]
-        changed = [name for name in own if own[name] != saved.get(name)]
+        """Restores ``state``; raises :class:`HeedfulError` if it was saved with other data or another batch size."""
+        present, saved = self._identity(), state["order"]
+        changed = [name for name in present if present[name] != saved.get(name)]
         if changed:
             raise HeedfulError(
                 f"the run was started with other examples or another order of them (changed: {', '.join(changed)}); "

@@ -34,7 +34,7 @@ class LogWindow:
 
 
 class Log:
-    """Writes a line a logged step to a file, and shows the run on standard error.
+    """Writes one line for each logged step to a file, and shows the run on standard error.
 
     A terminal shows one progress bar, anything else a plain line a logged step.
 
@@ -64,7 +64,7 @@ class Log:
         self._shown: Mapping[str, Any] = {}  # the last line that was shown
 
     def begin(self, step: int) -> None:
-        """Opens the file after ``step``: drops lines of later steps and half a line; 0 empties it."""
+        """Opens the file to continue after ``step``: drops later lines and an incomplete last one; 0 empties it."""
         for reporter in self.reporters:
             reporter.begin(step)
         if self.path is None:

@@ -32,7 +32,7 @@ MIN_SECONDS = 60.0  # between two checkpoints at ends of epochs
 
 @dataclass
 class _Counters:
-    """The loop's own part of the state."""
+    """Counters of the loop that a checkpoint stores."""
 
     step: int = 0
     tokens: int = 0
@@ -300,8 +300,8 @@ class Loop:
             measured = evaluation.measure(self.step, share)
         if share == 1:
             self._clock.evaluation_seconds = time.monotonic() - started
-        own = None if measured is None else {name: float(value) for name, value in measured.items()}
-        metrics: dict[str, float] | None = ranks.broadcast(own)
+        local_metrics = None if measured is None else {name: float(value) for name, value in measured.items()}
+        metrics: dict[str, float] | None = ranks.broadcast(local_metrics)
         return metrics
 
     def _show_evaluation(self, done: int, total: int) -> None:
@@ -424,15 +424,15 @@ class Loop:
             raise HeedfulError(
                 f"the weights in {path} do not fit this model; resume with the model the run started with ({reason})"
             ) from None
-        for group, own in zip(self.optimiser.param_groups, settings, strict=True):
-            group.update(own)
+        for group, given in zip(self.optimiser.param_groups, settings, strict=True):
+            group.update(given)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         numbers = state["numbers"]
-        self._counters = _Counters(**{own.name: numbers[own.name] for own in fields(_Counters)})
+        self._counters = _Counters(**{field.name: numbers[field.name] for field in fields(_Counters)})
         self._clock.restore(numbers)
         self._best.restore(numbers)
-        self._window = LogWindow(**{own.name: numbers[f"window_{own.name}"] for own in fields(LogWindow)})
+        self._window = LogWindow(**{field.name: numbers[f"window_{field.name}"] for field in fields(LogWindow)})
         if self.engine.ranks.size == 1:  # several ranks never split
             self._gradient.parts = self._counters.parts
         self._saved, self._saved_at = (self._counters.step, self._counters.evaluated), self._clock.seconds
@@ -454,7 +454,7 @@ class Loop:
         return HeedfulError(loss_message(error, f", at step {self.step + 1:,}{self._newest_checkpoint()}"))
 
     def _newest_checkpoint(self) -> str:
-        """Names the newest checkpoint, for a message."""
+        """Returns the end of a message that names the newest checkpoint; "" without one."""
         if self.saving is None or self.saving.checkpoints.step is None:
             return ""
         checkpoints = self.saving.checkpoints

@@ -74,10 +74,10 @@ class Objective:
     """The loss of a batch, and the number of predictions that it sums over.
 
     Attributes:
-        loss: returns the loss *summed* over the batch's predictions.
-        count: returns their number; sees the batch before it is moved to the device.
-        unit: of ``count``, for the log.
-        divisible: False where the loss is of a batch as a whole: then no batch is split where memory is too small.
+        loss: given model and batch, returns the loss *summed* over the batch's predictions (``Task.objective``).
+        count: returns the number of predictions in a batch; called before the batch is moved to the device.
+        unit: name of what ``count`` counts, for the log.
+        divisible: False if the loss is no sum over examples: then a batch that does not fit the memory is not split.
     """
 
     loss: Callable[[nn.Module, Batch], Tensor]
@@ -94,10 +94,10 @@ class Evaluation:
         measure: given the number of steps done and a share (0 to 1) of the examples, returns the model's metrics.
         every: steps between evaluations; None: at the end of each epoch. The last step is always evaluated.
         metric: decides which weights are best.
-        margin: the standard error of that metric, as evaluated last; 0: not known.
+        margin: returns the standard error of that metric in the last evaluation; 0: not known.
         patience: evaluations with neither a better metric nor a lower loss after which the run stops; None: never.
         on_better: called with the metrics while the model has the best weights.
-        samples: outputs of the last evaluation, for the log.
+        samples: returns some outputs of the last evaluation, for the log.
     """
 
     measure: Callable[[int, float], Mapping[str, float] | None]
@@ -115,8 +115,8 @@ class Saving:
 
     Attributes:
         checkpoints: the run resumes from the newest one, if there is one.
-        every: steps between checkpoints; None: after evaluations, and after epochs a minute later. The last step is
-            always saved.
+        every: steps between checkpoints; None: after each evaluation, and after an epoch if the last checkpoint is a
+            minute old. The last step is always saved.
         stored: returns the weights in the folder "last" or "average" of the run.
         on_resume: called with the loop before the first step after a checkpoint.
     """
@@ -132,7 +132,7 @@ class Logging:
     """The log of a run.
 
     Attributes:
-        log: takes the lines.
+        log: writes and shows the lines.
         every: steps between lines.
         ceiling: measures the share of the machine's peak; None: not shown.
     """

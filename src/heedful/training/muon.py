@@ -77,7 +77,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def gathered(matrix: Any) -> Tensor:
-    """Returns the whole of a matrix that may be sharded; called on all ranks."""
+    """Returns the whole matrix, gathered from all ranks if it is sharded; called on all ranks."""
     whole: Tensor = matrix.full_tensor() if hasattr(matrix, "full_tensor") else matrix
     return whole
 
@@ -140,12 +140,12 @@ class CombinedOptimiser:
         return {"optimisers": [optimiser.state_dict() for optimiser in self.optimisers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``; raises ``ValueError`` if it is of other optimisers."""
+        """Restores ``state``; raises ``ValueError`` if it holds another number of optimisers."""
         states: Sequence[dict[str, Any]] = state.get("optimisers", ())
         if len(states) != len(self.optimisers):
             raise ValueError(f"the checkpoint holds {len(states)} optimisers, not {len(self.optimisers)}")
-        for optimiser, own in zip(self.optimisers, states, strict=True):
-            optimiser.load_state_dict(own)
+        for optimiser, optimiser_state in zip(self.optimisers, states, strict=True):
+            optimiser.load_state_dict(optimiser_state)
 
 
 def muon(

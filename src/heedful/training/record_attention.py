@@ -59,7 +59,7 @@ class AttentionRecorder:
         self.untrained = self.maps()  # here, so that wrong inputs are refused before the run starts
 
     def begin(self, *, fresh: bool) -> None:
-        """Opens the series, or that of a resumed run; a ``fresh`` one starts with the untrained model."""
+        """Opens the series of snapshots, or resumes it; a ``fresh`` series starts with the untrained model."""
         entries = [
             {"text": text} | ({} if image is None else {"image": image})
             for text, image in zip(self.inputs, self.images, strict=True)
@@ -192,8 +192,8 @@ class AttentionRecorder:
         """Returns the model's output for ``source``, greedily decoded."""
         if "max_new_tokens" not in self.task.options:
             raise HeedfulError("the task takes two texts; separate them by a tab")
-        least = int(self.model.generation.get("min_new_tokens") or 0)
-        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(GENERATED, least)}
+        min_new_tokens = int(self.model.generation.get("min_new_tokens") or 0)
+        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max(GENERATED, min_new_tokens)}
         return str(self.task.predict(self.model, [source], **options)[0].output)
 
     def _pieces(self, batch: Mapping[str, Tensor]) -> dict[str, list[str]]:

@@ -70,7 +70,7 @@ def opening_lines(
 
 
 def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
-    """Says why and when a run ended; ``planned_steps`` is the number planned for --max-minutes."""
+    """Returns why and when a run ended, for people; ``planned_steps`` is the number planned for --max-minutes."""
     planned = planned_steps is not None and outcome.steps >= planned_steps
     reasons = {
         "max_steps": "all steps are done",
@@ -156,7 +156,7 @@ def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
 
 
 def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
-    """Returns a baseline's scores; None where it has none or fails: a finished run must not end with its error."""
+    """Returns a baseline's scores; None if it has none or fails, so that its error does not end a finished run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -178,20 +178,20 @@ def _sample(rows: Rows) -> Rows:
 
     measured = rows[:: max(1, len(rows) // 200)]
     mean = max(1, sum(map(length, measured)) / len(measured))
-    most = max(1, int(min(ROWS, CHARACTERS / mean)))
-    sample, left = Rows(columns=rows.columns), CHARACTERS
-    for row in rows[:: max(1, -(-len(rows) // most))]:
+    max_rows = max(1, int(min(ROWS, CHARACTERS / mean)))
+    sample, characters_left = Rows(columns=rows.columns), CHARACTERS
+    for row in rows[:: max(1, -(-len(rows) // max_rows))]:
         values = {name: row.values[name] for name in row.values}
         if list(values) == ["text"]:
-            values["text"] = values["text"][:left]
-            left -= len(values["text"])
+            values["text"] = values["text"][:characters_left]
+            characters_left -= len(values["text"])
         if values.get("text") != "":
             sample.append(Row(values, row.file, row.line))
     return sample
 
 
 def _losses(log: Path) -> list[tuple[int, float]]:
-    """Returns (step, validation loss) of a run's log, or the training loss where it has fewer than two evaluations."""
+    """Returns (step, loss) pairs of a run's log: validation losses, or training losses if there are fewer than two."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     for name in ("valid_loss", "loss"):
         losses = [(line["step"], line[name]) for line in lines if isinstance(line.get(name), float)]

@@ -65,7 +65,7 @@ class TensorBoard(Reporter):
             self._writer: Any = SummaryWriter(str(self.out / "tensorboard"), purge_step=step + 1)
 
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Writes a scalar a number."""
+        """Writes each number as a scalar."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
 

@@ -46,7 +46,7 @@ REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fix
 
 
 def check_resumed(settings: RunSettings, first: RunSettings) -> None:
-    """Raises ``HeedfulError`` for a setting that a resumed run cannot change; ``first`` are those it started with."""
+    """Raises ``HeedfulError`` for a setting that a resumed run cannot change; it started with ``first``."""
     if settings.task != first.task:
         raise HeedfulError(
             f"the run in {settings.out} trains for {first.task}, not for {settings.task}; resume it with that task"
@@ -139,7 +139,7 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
 
 
 def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
-    """Returns the task's suggestions; for an adapter with a higher learning rate and the adapter's own defaults.
+    """Returns the settings that the task suggests for these rows; for an adapter with a higher learning rate.
 
     Given ``max_steps`` replaces the suggested epochs, a given average the suggested one.
     """
@@ -173,7 +173,7 @@ def resolved(
 def with_machine(
     settings: RunSettings, device: torch.device, say: Callable[[str], None] = lambda line: None
 ) -> ResolvedSettings:
-    """Adds the machine's precision and number of threads, and checks options against each other.
+    """Returns the settings with the machine's precision and number of threads; checks options against each other.
 
     The precision is bf16 on a GPU that has instructions for it. On a CPU it pays only for wide models. ``say`` takes a
     warning where bf16 is given and the machine has no instructions for it.

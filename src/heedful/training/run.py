@@ -142,7 +142,7 @@ def print_nothing(line: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Parts of a run before its first step.
+    """A run before its first step: its settings, task, model and data.
 
     Attributes:
         settings: resolved, and fitted to ``--max-minutes``.
@@ -382,7 +382,7 @@ def _objective(run: Run, engine: Alone) -> Objective:
 
 
 def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: Say) -> Saving:
-    """Returns where and when checkpoints are written; ``state`` returns the loop's state."""
+    """Returns the run's checkpoints and the steps between them; ``state`` returns the loop's state."""
     settings, ranks, keep = run.settings, engine.ranks, run.settings.training.keep_checkpoints or 1
     checkpoints = Checkpoints(run.out, keep, warns=ranks.is_first)
     if engine.needs_all:
@@ -469,7 +469,7 @@ def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader)
 def _save_new_settings(loop: Loop, *, settings: ResolvedSettings, ranks: Ranks, say: Say) -> None:
     """Saves the settings of a resumed run.
 
-    Where they have changed, and the best weights were replaced after the checkpoint, the run may not reach those again:
+    If they have changed and the best weights are newer than the checkpoint, the run may not reach those weights again:
     then the next weights that are evaluated become the best.
     """
     out, metrics = Path(settings.out), None

@@ -114,7 +114,7 @@ def mark_complete(out: Path, settings: RunSettings) -> None:
 
 
 def save_resumed_settings(out: Path, settings: RunSettings) -> bool:
-    """Writes the settings of a resumed run to ``run.toml``; returns True if it holds the same ones already."""
+    """Writes the settings of a resumed run to ``run.toml``; returns True if the file already held them."""
     before, now = to_toml(replace(read_toml(out / SETTINGS), out=settings.out)), to_toml(settings)
     write(out / SETTINGS, now)
     return before == now
@@ -131,7 +131,7 @@ def check_checkpoint(out: Path) -> None:
 
 
 def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
-    """Writes a model folder, ``card`` as its ``heedful.json``; nothing where the model is None, on other ranks."""
+    """Writes a model folder with ``card`` as ``heedful.json``; does nothing without a model, as on ranks above 0."""
     if model is not None:
         save(model, folder, extra=card)
         task.save(folder)

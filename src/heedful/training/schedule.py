@@ -104,7 +104,7 @@ def wsd(warmup: int = 0, min_lr_ratio: float = 0.0, decay_ratio: float = 0.2) ->
     """
 
     def factor(step: int, progress: float | None) -> float:
-        over = max(0.0, 1 - (1 - _known(progress)) / decay_ratio)
+        over = max(0.0, 1 - (1 - _with_limit(progress)) / decay_ratio)
         return _rise(step, warmup) * (1 - (1 - min_lr_ratio) * math.sqrt(over))
 
     return factor
@@ -116,7 +116,7 @@ def _rise(step: int, warmup: int) -> float:
 
 def _after(step: int, progress: float | None, warmup: int) -> float:
     """Returns the share of the steps after the warm-up that are done before ``step``."""
-    progress = _known(progress)
+    progress = _with_limit(progress)
     before = step - 1
     if before <= warmup or progress == 0:
         return 0.0
@@ -125,7 +125,7 @@ def _after(step: int, progress: float | None, warmup: int) -> float:
     return (progress - risen) / (1 - risen)
 
 
-def _known(progress: float | None) -> float:
+def _with_limit(progress: float | None) -> float:
     if progress is None:
         raise HeedfulError(
             "this schedule falls towards the end of the run, but the run has no limit; "

@@ -47,9 +47,9 @@ class RecordedMaps:
 
 
 def fit_maps(maps: Sequence[RecordedMaps], max_weights: int) -> list[RecordedMaps]:
-    """Returns the maps of one input in at most ``max_weights`` weights: averages heads, then drops the last queries.
+    """Returns the maps of one input, cut to ``max_weights`` weights: averages heads, then drops the last queries.
 
-    The notes of the maps say which.
+    The notes of the maps name the averaged heads and the dropped queries.
 
     Raises:
         HeedfulError: not even one query fits.

@@ -31,7 +31,7 @@ class ShardedCheckpoints(Checkpoints):
     """Checkpoints of a sharded model: a folder of shards (``torch.distributed.checkpoint``) and a ``checkpoint.pt``.
 
     ``checkpoint.pt`` names the folder, and holds a digest of each of its files, checked when they are read. It is
-    replaced after the shards are written and before older shards are removed, so it always names a whole folder.
+    replaced after the shards are written and before older shards are removed, so it always names a complete folder.
     Tensors are stored by name, so another number of ranks can resume. All ranks call ``save``, ``wait`` and ``load``
     together.
 
@@ -49,18 +49,18 @@ class ShardedCheckpoints(Checkpoints):
         _ignore_warning()
 
     def _copy(self, state: Mapping[str, Any]) -> State:
-        rest, shards = _split(state)
+        small_values, shards = _split(state)
         stager = DefaultStager(StagingOptions(False, False, False, False))
         try:
             staged = stager.stage(shards)
         finally:
             stager.close()
         assert isinstance(staged, dict)  # not a Future: the stager is synchronous
-        return _join(copy_to_cpu(rest), staged)
+        return _join(copy_to_cpu(small_values), staged)
 
     def _write(self, state: Mapping[str, Any]) -> None:
         """Writes each rank's shards, then on rank 0 the file that names them; called on all ranks."""
-        ranks, (rest, shards) = self.ranks, _split(state)
+        ranks, (small_values, shards) = self.ranks, _split(state)
         self._number += 1
         folder = self.path.parent / f"{SHARDS}-{state['numbers']['step']}-{self._number}"
         with write_errors(folder):
@@ -74,7 +74,7 @@ class ShardedCheckpoints(Checkpoints):
         digests = self._digests([path for path in sorted(folder.iterdir()) if self._wrote(path.name)])
         if ranks.is_first:
             with ranks.while_others_wait():
-                super()._write({**rest, SHARDS: folder.name, "number": self._number, DIGESTS: digests})
+                super()._write({**small_values, SHARDS: folder.name, "number": self._number, DIGESTS: digests})
                 self._prune()
         else:
             ranks.wait_for_first()
@@ -108,15 +108,15 @@ class ShardedCheckpoints(Checkpoints):
                 yield super()._read(path)[SHARDS]
 
     def _read(self, path: Path) -> State:
-        """Reads a checkpoint if all of its shards are whole; the same on all ranks."""
-        rest = self._read_on_all_ranks(path)
-        if SHARDS not in rest:
+        """Returns the content of ``checkpoint.pt`` if all of its shards are undamaged; the same on all ranks."""
+        small_values = self._read_on_all_ranks(path)
+        if SHARDS not in small_values:
             raise HeedfulError(f"{path} was written without --training.shard; resume without it")
-        folder, digests = path.parent / rest[SHARDS], rest[DIGESTS]
+        folder, digests = path.parent / small_values[SHARDS], small_values[DIGESTS]
         files = sorted(folder / name for name in digests)
         if self._digests(files[self.ranks.rank :: self.ranks.size]) != digests:
             raise DamagedCheckpoint(f"{folder} is cut off or damaged; {REMEDY}")
-        return rest
+        return small_values
 
     def _read_on_all_ranks(self, path: Path) -> State:
         """Returns the content of ``checkpoint.pt`` if all ranks can read it; else raises a rank's error on all."""
@@ -132,24 +132,24 @@ class ShardedCheckpoints(Checkpoints):
         return state
 
     def load(self) -> State | None:
-        """Returns the newest whole state with this rank's shards; called on all ranks."""
+        """Returns the state in the newest undamaged checkpoint, with this rank's shards; called on all ranks."""
         try:
-            rest = super().load()
+            small_values = super().load()
         except HeedfulError as error:
             raise self.ranks.shared_error(error) from None
-        if rest is None:
+        if small_values is None:
             return None
-        folder = self.path.parent / rest.pop(SHARDS)
-        self._number = rest.pop("number")
-        del rest[DIGESTS]
-        own, shards = _split(self.state())
+        folder = self.path.parent / small_values.pop(SHARDS)
+        self._number = small_values.pop("number")
+        del small_values[DIGESTS]
+        present, shards = _split(self.state())
         try:
             dcp.load(shards, checkpoint_id=folder, process_group=self.ranks.group, no_dist=self.ranks.size == 1)
         except dcp.api.CheckpointException as error:  # raised on all ranks where one fails
             raise self.ranks.shared_error(_other_model(folder, error)) from None
         except (OSError, RuntimeError, ValueError) as error:
             raise _other_model(folder, error) from None
-        return _join({**rest, "optimiser": own["optimiser"]}, shards)
+        return _join({**small_values, "optimiser": present["optimiser"]}, shards)
 
     def _wrote(self, name: str) -> bool:
         """Returns True if this rank wrote the shard file; rank 0 writes the index."""
@@ -200,24 +200,24 @@ def load_whole_tensors(folder: Path) -> State:
 
 def _split(state: Mapping[str, Any]) -> tuple[State, State]:
     """Splits a state into small values, which rank 0 writes, and tensors by name."""
-    rest = {name: value for name, value in state.items() if name != "model"}
+    small_values = {name: value for name, value in state.items() if name != "model"}
     shards: dict[str, dict[str, Any]] = {"model": dict(state["model"]), "optimiser": dict(state["optimiser"]["state"])}
-    rest["optimiser"] = {"param_groups": state["optimiser"]["param_groups"]}
+    small_values["optimiser"] = {"param_groups": state["optimiser"]["param_groups"]}
     if (average := state.get("average")) is not None:
         shards["average"] = dict(average["weights"])
-        rest["average"] = {name: value for name, value in average.items() if name != "weights"}
-    return rest, shards
+        small_values["average"] = {name: value for name, value in average.items() if name != "weights"}
+    return small_values, shards
 
 
-def _join(rest: State, shards: State) -> State:
-    """Joins the two parts of :func:`_split`."""
-    average = rest.get("average")
+def _join(small_values: State, shards: State) -> State:
+    """Returns the state that :func:`_split` has split."""
+    average = small_values.get("average")
     if average is not None:
         average = {**average, "weights": shards["average"]}
-    optimiser = {**rest["optimiser"], "state": shards["optimiser"]}
-    return {**rest, "model": shards["model"], "optimiser": optimiser, "average": average}
+    optimiser = {**small_values["optimiser"], "state": shards["optimiser"]}
+    return {**small_values, "model": shards["model"], "optimiser": optimiser, "average": average}
 
 
 def _ignore_warning() -> None:
-    """Ignores the library's warning that it runs in one process; for good, since threads share the filters."""
+    """Ignores PyTorch's warning that it runs in one process, from now on: threads share the filters."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)

@@ -74,7 +74,7 @@ class Trial(Protocol):
         """Measures optimisation steps for about ``seconds``."""
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
-        """Measures for about ``seconds``; returns the seconds of a validation example's loss and of predicting it."""
+        """Measures for about ``seconds``; returns the seconds of one validation example's loss and prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def choose_plan(
         smaller_speed = smaller_measurement.steps(budget)
         if smaller_speed.step <= FASTER * speed.step:
             settings, notes, measurement, speed = smaller, changes, smaller_measurement, smaller_speed
-    while _steps(seconds(), speed) < min(_wanted(settings, speed), FEW_STEPS):
+    while _steps(seconds(), speed) < min(_steps_to_limit(settings, speed), FEW_STEPS):
         halved = smaller_batch(settings)
         if halved is None:
             break
@@ -191,8 +191,8 @@ def choose_plan(
 
 def _lacking(settings: ResolvedSettings, speed: Speed, seconds: float) -> float:
     """Returns the wanted number of steps relative to the number that fits into the time."""
-    wanted = min(_wanted(settings, speed), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
-    return wanted / max(1.0, _steps(seconds, speed))
+    wanted_steps = min(_steps_to_limit(settings, speed), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
+    return wanted_steps / max(1.0, _steps(seconds, speed))
 
 
 def divide_time(
@@ -205,31 +205,31 @@ def divide_time(
 ) -> TimePlan:
     """Divides ``seconds`` into steps and evaluations of at most ``valid_examples`` examples."""
     training, given = settings.training, given_settings.training
-    usable, wanted = max(0.0, MARGIN * seconds), _wanted(settings, speed)
+    usable_seconds, wanted_steps = max(0.0, MARGIN * seconds), _steps_to_limit(settings, speed)
     every = training.evaluate_every or max(speed.steps_per_epoch, 250 if speed.steps_per_epoch < 250 else 0)
-    count = max(1, math.ceil(min(wanted, usable / speed.step) / every))
+    count = max(1, math.ceil(min(wanted_steps, usable_seconds / speed.step) / every))
     examples = min(valid_examples, given.evaluate_examples or valid_examples)
-    fits = int((usable - count * speed.evaluation(examples)) / speed.step)
-    if fits >= wanted:
+    steps_that_fit = int((usable_seconds - count * speed.evaluation(examples)) / speed.step)
+    if steps_that_fit >= wanted_steps:
         return TimePlan(
-            settings=_with_training(settings, planned_steps=fits),
+            settings=_with_training(settings, planned_steps=steps_that_fit),
             speed=speed,
-            steps=wanted,
+            steps=wanted_steps,
             evaluations=count,
             examples=examples,
             warmup=training.warmup,
             left=seconds,
             notes=notes,
         )
-    budget = EVALUATING * usable
+    budget = EVALUATING * usable_seconds
     if given.evaluate_every is None:
         count = min(max(count, EVALUATIONS[0]), EVALUATIONS[1])
-        while count > 2 and _affordable(speed, budget / count, valid_examples) < min(examples, EXAMPLES):
+        while count > 2 and _affordable_examples(speed, budget / count, valid_examples) < min(examples, EXAMPLES):
             count -= 1
     if given.evaluate_examples is None:
-        least = min(valid_examples, MIN_EXAMPLES)
-        examples = max(least, _affordable(speed, budget / count, examples))
-    steps = max(1, min(wanted, int((usable - count * speed.evaluation(examples)) / speed.step)))
+        min_examples = min(valid_examples, MIN_EXAMPLES)
+        examples = max(min_examples, _affordable_examples(speed, budget / count, examples))
+    steps = max(1, min(wanted_steps, int((usable_seconds - count * speed.evaluation(examples)) / speed.step)))
     changes: dict[str, int] = {"planned_steps": steps}
     warmup = training.warmup
     if given.warmup is None:
@@ -374,22 +374,22 @@ class LoopTrial:
         """Measures optimisation steps; the first, which is slower, counts only where it takes far too long."""
         with self._own_random_numbers():
             outcome = self._fit(Limits(max_steps=1))
-            left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
+            seconds_left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
             if outcome.seconds < TOO_LONG * seconds:
-                outcome = self._fit(Limits(max_steps=TRIAL_STEPS, max_minutes=left / 60))
+                outcome = self._fit(Limits(max_steps=TRIAL_STEPS, max_minutes=seconds_left / 60))
         loader = self.loop.loader
         assert isinstance(loader, Loader)
         batches = loader.steps_per_epoch * loader.accumulate
         return Speed(outcome.seconds / outcome.steps, max(1, -(-batches // self.settings.training.accumulate)))
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
-        """Returns the seconds of a validation example's loss and of predicting it; untrained models are slowest."""
-        task, model, most = self.task, self.model.eval(), units(self.task, self.valid)
+        """Returns the seconds of one validation example's loss and prediction; untrained models are slowest."""
+        task, model, available = self.task, self.model.eval(), units(self.task, self.valid)
         started = time.monotonic()
         loss = prediction = 0.0
         with self._own_random_numbers(), torch.no_grad():
-            for count in sorted({min(most, examples) for examples in TRIAL_EXAMPLES}):
-                sample = part(task, self.valid, count / most, self.settings.data.max_length)
+            for count in sorted({min(available, examples) for examples in TRIAL_EXAMPLES}):
+                sample = part(task, self.valid, count / available, self.settings.data.max_length)
                 count = units(task, sample)
                 first = time.monotonic()
                 task.measure(model, sample.examples, sample.rows, most=1)
@@ -431,17 +431,17 @@ def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) ->
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _affordable(speed: Speed, seconds: float, most: int) -> int:
-    """Returns the largest number of examples, up to ``most``, whose evaluation takes at most ``seconds``."""
-    low, high = 0, most
+def _affordable_examples(speed: Speed, seconds: float, available: int) -> int:
+    """Returns the largest number of examples, up to ``available``, whose evaluation takes at most ``seconds``."""
+    low, high = 0, available
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if speed.evaluation(middle) <= seconds else (low, middle - 1)
     return low
 
 
-def _wanted(settings: ResolvedSettings, speed: Speed) -> int:
-    """Returns the number of steps up to the other limits."""
+def _steps_to_limit(settings: ResolvedSettings, speed: Speed) -> int:
+    """Returns the number of steps until max_steps or max_epochs, the earlier one; 10⁹ without either."""
     limits = [settings.max_steps] if settings.max_steps else []
     if settings.max_epochs:
         limits.append(settings.max_epochs * speed.steps_per_epoch)

@@ -25,7 +25,7 @@ MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss 
 
 
 class Validation:
-    """Evaluates a model as it stands.
+    """Evaluates the model in training with its present weights.
 
     Args:
         task: measures the model.
@@ -99,11 +99,11 @@ def part(task: Task, examples: Encoded, share: float, max_length: int | None) ->
         count = max(1, round(share * len(rows)))
         chosen = [rows[len(rows) * i // count] for i in range(count)]
         return task.encode(Rows(chosen, 0, rows.columns), max_length)
-    left, chosen = share * sum(map(row_size, rows)), []
+    bytes_left, chosen = share * sum(map(row_size, rows)), []
     for row in rows:
-        chosen.append(row if row_size(row) <= left else _first(row, left / max(1, row_size(row))))
-        left -= row_size(row)
-        if left <= 0:
+        chosen.append(row if row_size(row) <= bytes_left else _first(row, bytes_left / max(1, row_size(row))))
+        bytes_left -= row_size(row)
+        if bytes_left <= 0:
             break
     return task.encode(Rows(chosen, 0, rows.columns), max_length)
 

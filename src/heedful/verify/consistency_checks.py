@@ -79,7 +79,7 @@ def _equal(first: Tensor | None, second: Tensor | None) -> bool:
 
 
 def stored_again(verified: VerifiedFolder) -> Comparison:
-    """Counts tensors of the files that saving changed.
+    """Counts the tensors in the files whose bits have changed after saving the folder again.
 
     Not counted but listed: older names, copies of a tied tensor, computed buffers, and another dtype.
     """
@@ -93,21 +93,23 @@ def stored_again(verified: VerifiedFolder) -> Comparison:
     architecture = model_type.architecture_of(described)
     files, copies = read_tensors(verified.path), read_tensors(verified.saved)
     before, after = model_type.names(files, architecture), model_type.names(copies, architecture)
-    both = before.keys() & after.keys()
-    types = {str(after[name].dtype).removeprefix("torch.") for name in both if after[name].dtype != before[name].dtype}
-    before |= {name: before[name].to(after[name].dtype) for name in both}
+    common = before.keys() & after.keys()
+    types = {
+        str(after[name].dtype).removeprefix("torch.") for name in common if after[name].dtype != before[name].dtype
+    }
+    before |= {name: before[name].to(after[name].dtype) for name in common}
     lost = {name: before[name] for name in before.keys() - after.keys()}
     drops = [rule for rule in (*architecture.rules, *architecture.body, *model_type.rules) if isinstance(rule, Drop)]
     computed = {name for name in lost if any(rule.claims(name) for rule in drops) or not lost[name].any()}
-    wrong = [name for name in sorted(both) if not torch.equal(before[name], after[name])]
-    wrong += [name for name in sorted(lost.keys() - computed) if not _has_copy(lost[name], after)]
-    wrong += [name for name in sorted(after.keys() - both) if not _has_copy(after[name], before)]
-    older = len(both) - len(files.keys() & copies.keys())
+    changed = [name for name in sorted(common) if not torch.equal(before[name], after[name])]
+    changed += [name for name in sorted(lost.keys() - computed) if not _has_copy(lost[name], after)]
+    changed += [name for name in sorted(after.keys() - common) if not _has_copy(after[name], before)]
+    older = len(common) - len(files.keys() & copies.keys())
     notes = [f"{older} older names replaced"] if older else []
     notes += [f"now {', '.join(sorted(types))}"] if types else []
     notes += [f"{len(computed)} computed or zero tensors left out"] if computed else []
     return Comparison(
-        difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong) or ", ".join(notes)
+        difference=float(len(changed)), allowed=0.0, reason=_first_names("differ: ", changed) or ", ".join(notes)
     )
 
 
@@ -146,7 +148,7 @@ def generated(verified: VerifiedFolder) -> Comparison:
     model, count = verified.model(torch.float64), new_tokens(verified)
     rows = prompts(verified)
     alone = [greedy_ids(model, row[None], None, count)[0].tolist() for row in rows]
-    wrong = set()
+    differing = set()
     for side in ("left", "right"):
         width = max(map(len, rows))
         ids = torch.zeros(len(rows), width, dtype=torch.long)
@@ -155,9 +157,9 @@ def generated(verified: VerifiedFolder) -> Comparison:
             start = width - len(row) if side == "left" else 0
             ids[number, start : start + len(row)], mask[number, start : start + len(row)] = row, True
         batched = greedy_ids(model, ids, mask, count)
-        wrong |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
-    reason = f"rows {', '.join(map(str, sorted(wrong)))}" if wrong else ""
-    return Comparison(difference=float(len(wrong)), allowed=0.0, reason=reason)
+        differing |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
+    reason = f"rows {', '.join(map(str, sorted(differing)))}" if differing else ""
+    return Comparison(difference=float(len(differing)), allowed=0.0, reason=reason)
 
 
 ALLOWED = 1e-10  # in float64, relative to the largest value
@@ -187,7 +189,8 @@ def cached(verified: VerifiedFolder) -> Comparison:
 def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | None) -> Tensor:
     """Returns the logits of a language model, else the hidden states.
 
-    Without a cache in one pass; with one, up to the position where every row has a token, then token by token.
+    Without a cache they are computed in one pass; with one, in one pass up to the position where every row has a token,
+    then token by token.
     """
     tokens, mask = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert mask is not None

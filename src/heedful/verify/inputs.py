@@ -65,10 +65,10 @@ def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -
     return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
 
 
-def token_limit(config: ModelConfig, most: int = LONGEST) -> int:
-    """Returns the maximum tokens of a row: ``most``, or the number of learned positions if that is less."""
+def token_limit(config: ModelConfig, max_tokens: int = LONGEST) -> int:
+    """Returns the maximum tokens of a row: ``max_tokens``, or the number of learned positions if that is less."""
     learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
-    return min([most, *learned])
+    return min([max_tokens, *learned])
 
 
 def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[InputRow]:
@@ -84,13 +84,13 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
         plain = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
         return plain[torch.randint(len(plain), (count,), generator=random)]
 
-    rows, most = [], token_limit(config)
+    rows, max_tokens = [], token_limit(config)
     for share in shares:
-        length = max(1, round(share * most))
+        length = max(1, round(share * max_tokens))
         ids, target, segments = random_ids(length, source.vocab_size), None, None
         if isinstance(config, EncoderDecoderConfig):
             # not the source's length
-            target = random_ids(max(1, round((1.2 - share) * most * 0.8)), (config.target or source).vocab_size)
+            target = random_ids(max(1, round((1.2 - share) * max_tokens * 0.8)), (config.target or source).vocab_size)
             start = config.special.start
             target[0] = target[0] if start is None else start
             if isinstance(
@@ -180,9 +180,9 @@ def prompts(verified: VerifiedFolder) -> list[Tensor]:
         end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []
         encoded = [ids + end for ids in verified.tokenizer.encode(list(verified.texts or TEXTS)) if ids]
     vocabulary = embedding_of(config).vocab_size
-    most = max(1, token_limit(config, PROMPT + NEW) - new_tokens(verified))
-    texts = [torch.tensor(ids[:most]) for ids in encoded if max(ids) < vocabulary]
-    return [*texts, *(row.ids[:most] for row in random_rows(config, (0.7, 0.2)))]
+    max_tokens = max(1, token_limit(config, PROMPT + NEW) - new_tokens(verified))
+    texts = [torch.tensor(ids[:max_tokens]) for ids in encoded if max(ids) < vocabulary]
+    return [*texts, *(row.ids[:max_tokens] for row in random_rows(config, (0.7, 0.2)))]
 
 
 def new_tokens(verified: VerifiedFolder) -> int:

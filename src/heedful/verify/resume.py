@@ -170,8 +170,8 @@ class _KilledRuns:
             for kill in self._kills_of_run(stopped):
                 say(f"{len(self.kills):>4}  run {self.runs}: {kill}")
                 seconds_per_kill = (time.monotonic() - started) / len(self.kills)
-                left = round(seconds_per_kill * (self.wanted - len(self.kills)) + self.run_seconds)
-                status(f"kill {len(self.kills)} of {self.wanted}, {left // 60}:{left % 60:02} left")
+                seconds_left = round(seconds_per_kill * (self.wanted - len(self.kills)) + self.run_seconds)
+                status(f"kill {len(self.kills)} of {self.wanted}, {seconds_left // 60}:{seconds_left % 60:02} left")
             if self.error is not None:
                 say(f"      run {self.runs} could not be resumed: {self.error}")
                 yield self._end_results()

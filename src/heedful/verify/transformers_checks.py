@@ -128,13 +128,13 @@ def token_ids(verified: VerifiedFolder) -> Comparison:
     texts = [*DIFFICULT_TEXTS, *verified.texts]
     with reference.quiet_transformers() as transformers:
         other = transformers.AutoTokenizer.from_pretrained(verified.path)
-        wrong = []
+        differing = []
         for text, ids in zip(texts, ours.encode(texts), strict=True):
             if ids != other(text, add_special_tokens=False)["input_ids"]:
-                wrong.append(text)
+                differing.append(text)
         for pair in (texts[:1], texts[:2]):
             ids = ours.template(pair=len(pair) > 1).join(*ours.encode(pair))[0]
             if ids != other(*pair)["input_ids"]:
-                wrong.append(" + ".join(pair))
-    reason = f"{wrong[0]!r} has different ids" if wrong else ""
-    return Comparison(difference=float(len(wrong)), allowed=0.0, reason=reason)
+                differing.append(" + ".join(pair))
+    reason = f"{differing[0]!r} has different ids" if differing else ""
+    return Comparison(difference=float(len(differing)), allowed=0.0, reason=reason)
