@@ -82,7 +82,7 @@ class PoolingSettings(Settings):
     kind: Literal["mean", "first", "max", "last"] | None = option("tokens that form the vector of a text")
     normalise: bool | None = option("scale vectors to length 1 (=false: as they are)")
     temperature: float | None = option("divisor of similarities in training", above=0)
-    chunk: int | None = option("texts with activations in memory at once; the loss is over the whole batch", least=1)
+    chunk: int | None = option("texts whose activations are in memory at once; the loss is of the whole batch", least=1)
     symmetric: bool | None = option("loss in both directions (=false: from text to pair only)")
 
 
@@ -152,10 +152,12 @@ class TrainingSettings(Settings):
     planned_steps: int | None = option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = option("steps between checkpoints", least=1)
     keep_checkpoints: int | None = option(
-        "checkpoints to keep; 0: none at the end; 1 by default, 0 after patience ended", least=0
+        "checkpoints to keep; 0: none after the run; 1 by default, 0 if patience ends the run", least=0
     )
     log_every: int | None = option("steps between lines of the log", least=1)
-    threads: int | None = option("CPU threads of an operation, which decide its bits; as torch by default", least=1)
+    threads: int | None = option(
+        "CPU threads; with another number the last bits differ; torch's number by default", least=1
+    )
     report: tuple[str, ...] | None = option("also send the log to tensorboard,wandb,trackio")
     record_attention: tuple[str, ...] | None = option("record attention maps of texts (source, tab, target) or images")
 
@@ -164,7 +166,7 @@ class TrainingSettings(Settings):
         super().__post_init__()
         for name in self.report or ():
             if name not in REPORTS:
-                raise HeedfulError(f"--training.report names {name!r}, which is no reporter; {nearest(name, REPORTS)}")
+                raise HeedfulError(f"unknown --training.report {name!r}; {nearest(name, REPORTS)}")
         if self.skip_spikes and self.skip_spikes <= 1:
             raise HeedfulError(
                 f"--training.skip-spikes must be above 1, or 0 for none, not {self.skip_spikes}; 10 is usual"
@@ -237,10 +239,10 @@ class DecodingSettings(Settings):
     max_length: int | None = option("maximum length with the prompt, in tokens", least=1)
     min_new_tokens: int | None = option("minimum length of an output, in tokens", least=0)
     min_length: int | None = option("minimum length with the prompt, in tokens", least=0)
-    no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no rule", least=0)
+    no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no limit", least=0)
     repetition_penalty: float | None = option("above 1: tokens that occurred are less likely", above=0)
     presence_penalty: float | None = option("subtracted from the scores of generated tokens")
-    frequency_penalty: float | None = option("the same, times their number of occurrences")
+    frequency_penalty: float | None = option("the same, for each time that the token occurred")
     do_sample: bool | None = option("sample tokens (=false: take the most likely)")
     temperature: float | None = option("divisor of the logits: below 1 less random, above 1 more", above=0)
     top_k: int | None = option("sample from this many most likely tokens; for labels, show this many", least=1)
@@ -268,7 +270,9 @@ class AnsweringSettings(Settings):
     logprobs: bool | None = option("with --json: the log-probability of each generated token")
     prefix: str | None = option("text before every source; by default as in training")
     max_answer_length: int | None = option("maximum length of an answer to a question, in tokens", least=1)
-    align_to_words: bool | None = option("extend answers to whole words; by default as answers in training end")
+    align_to_words: bool | None = option(
+        "extend answers to whole words; by default if those in training ended at words"
+    )
     null_threshold: float | None = option("no answer if its logit is higher than the best answer's by more than this")
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
     mirror: bool | None = option("average the predictions of an image and its mirror image; twice the time")
@@ -294,7 +298,7 @@ class RunSettings(Settings):
     resume: bool = option("resume the run in --out, or start it there", default=False)
     overwrite: bool = option("replace the run in --out", default=False)
     device: str | None = option("cpu, cuda, cuda:1, mps")
-    deterministic: bool | None = option("the same bits each time on a GPU, too; slower there")
+    deterministic: bool | None = option("repeatable bit for bit on a GPU, too; slower there")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     image: ImageSettings = field(default_factory=ImageSettings)

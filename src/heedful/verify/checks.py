@@ -29,25 +29,41 @@ class Check(NamedTuple):
 
 
 CHECKS = (
-    Check("round trip", "loaded, saved, loaded: the same tensors and configuration", consistency_checks.reloaded),
     Check(
-        "stored tensors", "saved again, the tensors in the files have the same bits", consistency_checks.stored_again
+        "round trip", "loaded, saved and loaded again: the same tensors and configuration", consistency_checks.reloaded
+    ),
+    Check("stored tensors", "the saved files hold the same tensors, bit for bit", consistency_checks.stored_again),
+    Check(
+        "logits, float64",
+        "logits equal those of transformers",
+        partial(transformers_checks.logits, dtype=torch.float64),
     ),
     Check(
-        "logits, float64", "the same as those of transformers", partial(transformers_checks.logits, dtype=torch.float64)
+        "logits, float32",
+        "logits equal those of transformers",
+        partial(transformers_checks.logits, dtype=torch.float32),
     ),
     Check(
-        "logits, float32", "the same as those of transformers", partial(transformers_checks.logits, dtype=torch.float32)
+        "saved logits",
+        "transformers computes the same logits from the saved folder",
+        transformers_checks.logits_of_saved,
     ),
-    Check("saved logits", "transformers loads the saved folder: the same logits", transformers_checks.logits_of_saved),
-    Check("greedy text", "the same tokens as those of transformers", transformers_checks.greedy_text),
-    Check("token ids", "the same as those of AutoTokenizer", transformers_checks.token_ids),
-    Check("padded left", "the output of a row is the same as alone", partial(consistency_checks.padded, side="left")),
-    Check("padded right", "the output of a row is the same as alone", partial(consistency_checks.padded, side="right")),
-    Check("mixed batch", "the output of a row is the same as alone", partial(consistency_checks.padded, side="mixed")),
-    Check("batched text", "greedy text is the same as alone", consistency_checks.generated),
-    Check("cached", "token by token the same as in one pass", consistency_checks.cached),
-    Check("answers", "the task's predictions in a batch are the same as alone", consistency_checks.predictions),
+    Check("greedy text", "generates the same tokens as transformers", transformers_checks.greedy_text),
+    Check("token ids", "token ids equal those of AutoTokenizer", transformers_checks.token_ids),
+    Check(
+        "padded left", "a row has the same output in a batch as alone", partial(consistency_checks.padded, side="left")
+    ),
+    Check(
+        "padded right",
+        "a row has the same output in a batch as alone",
+        partial(consistency_checks.padded, side="right"),
+    ),
+    Check(
+        "mixed batch", "a row has the same output in a batch as alone", partial(consistency_checks.padded, side="mixed")
+    ),
+    Check("batched text", "a row has the same greedy text in a batch as alone", consistency_checks.generated),
+    Check("cached", "the same output token by token as in one pass", consistency_checks.cached),
+    Check("answers", "an input has the same prediction in a batch as alone", consistency_checks.predictions),
 )
 
 
