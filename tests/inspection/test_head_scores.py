@@ -128,7 +128,7 @@ def test_nothing_to_repeat(options: dict[str, object]) -> None:
 
 def test_refuses() -> None:
     square = torch.ones(1, 1, 3, 3)
-    with pytest.raises(HeedfulError, match="no token of these inputs"):
+    with pytest.raises(HeedfulError, match="expects no key of any token in these inputs"):
         induction(square, torch.tensor([[1, 2, 3]]))
     with pytest.raises(HeedfulError, match=r"\(1, 1, 3, 4\)"):
         previous_token(torch.ones(1, 1, 3, 4))

@@ -197,7 +197,7 @@ def test_each_goes_on_from_its_state_with_the_same_bits(kind, stop, tmp_path):
 
 def test_an_average_of_another_kind_or_model_is_refused():
     model = nn.Linear(3, 1)
-    with pytest.raises(HeedfulError, match=r"another \(last, not exponential\); resume with the average"):
+    with pytest.raises(HeedfulError, match=r"kind last, not exponential; resume with the --averaging"):
         Exponential(model).load_state_dict(Last(model).state_dict())
     kept = Last(model)
     with kept.swapped(), pytest.raises(HeedfulError, match="another model"):

@@ -354,5 +354,5 @@ def test_what_cannot_be_saved_is_a_bug_and_no_full_disk(tmp_path):
 @pytest.mark.parametrize("state", [{"format": 0}, {"weight": torch.zeros(1)}], ids=["older", "other"])
 def test_a_checkpoint_of_another_layout_is_refused(toy, tmp_path, state):
     Checkpoints(tmp_path).save(state)
-    with pytest.raises(HeedfulError, match="no checkpoint of this version"):
+    with pytest.raises(HeedfulError, match="was not written by this version"):
         toy.loop(tmp_path, limits=Limits(max_steps=1)).fit()

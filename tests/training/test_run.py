@@ -511,7 +511,7 @@ def test_what_a_run_says_is_best_is_what_its_folder_holds(tmp_path: Path, capsys
     capsys.readouterr()
     assert cli.main([*command(tmp_path / "pairs.tsv", out, *options, "--max-steps=20", "--resume"), "--json"]) == 0
     told, said = capsys.readouterr()
-    assert "best weights so far were replaced" not in said + told
+    assert "best weights are from a step after" not in said + told
     assert json.loads(told)["best_step"] in (15, 20), "after the checkpoint that is gone back to"
     assert json.loads(told)["metrics"] == metrics == json.loads((out / "heedful.json").read_text())["metrics"]
     for name in ("checkpoint.pt", "checkpoint.1.pt"):
@@ -610,7 +610,7 @@ def test_a_checkpoint_that_is_asked_for_is_kept(tmp_path: Path, capsys: pytest.C
     assert "freed" not in capsys.readouterr().out
     assert (out / "checkpoint.pt").is_file()
     assert cli.main(ended_by_itself(data, out, "--resume")) == 0
-    assert "done already" in capsys.readouterr().out
+    assert "had already ended" in capsys.readouterr().out
     assert (out / "checkpoint.pt").is_file()
 
 

@@ -105,7 +105,7 @@ def test_kills_of_all_processes_and_of_one_change_nothing(
     [
         (
             "trap '' TERM; while :; do sleep 0.05; done",
-            "rank 1 was killed, and another rank did not end after SIGTERM",
+            "rank 1 was killed, but another rank did not end after SIGTERM",
         ),
         ("echo 'Traceback (most recent call last):' >&2; echo 'KeyError: 1' >&2; sleep 9", "ended with: KeyError: 1"),
         ("echo 'heedful: another process has gone' >&2; sleep 9", None),
@@ -347,7 +347,7 @@ def test_processes_that_stay_are_told(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfaithful(monkeypatch)
-    monkeypatch.setattr(Unfaithful, "left_running", "rank 0 was killed, and another rank did not end after SIGTERM")
+    monkeypatch.setattr(Unfaithful, "left_running", "rank 0 was killed, but another rank did not end after SIGTERM")
     command = ["verify", "resume", "text-classification", "--train", str(data), "--kills=2", "--processes=2", "--json"]
     assert cli.main(command) == 1
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}

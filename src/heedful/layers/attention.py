@@ -169,7 +169,9 @@ class Attention(nn.Module):
         if head_dim is None and dim % heads:
             raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change one, or give head_dim")
         if heads % self.kv_heads:
-            raise HeedfulError(f"{heads} heads are not a multiple of {self.kv_heads} key-value heads; change one")
+            raise HeedfulError(
+                f"{heads} heads cannot share {self.kv_heads} key-value heads evenly; give a divisor of {heads}"
+            )
         qkv_bias, out_bias = lookup(BIASES, bias, "attention bias")
         self.query = Linear(dim, self.heads * self.head_dim, bias=qkv_bias)
         self.key = Linear(dim, self.kv_heads * self.head_dim, bias=qkv_bias)
