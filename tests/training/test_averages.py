@@ -100,7 +100,7 @@ def test_an_average_goes_on_from_its_state():
 
 
 def test_an_average_of_another_model_is_refused():
-    with pytest.raises(HeedfulError, match="another model"):
+    with pytest.raises(HeedfulError, match="do not fit this model"):
         Polynomial(nn.Linear(2, 1)).load_state_dict(Polynomial(nn.Linear(3, 1)).state_dict())
 
 
@@ -200,7 +200,7 @@ def test_an_average_of_another_kind_or_model_is_refused():
     with pytest.raises(HeedfulError, match=r"kind last, not exponential; resume with the --averaging"):
         Exponential(model).load_state_dict(Last(model).state_dict())
     kept = Last(model)
-    with kept.swapped(), pytest.raises(HeedfulError, match="another model"):
+    with kept.swapped(), pytest.raises(HeedfulError, match="do not fit this model"):
         Last(nn.Linear(2, 1)).load_state_dict(kept.state_dict())
 
 

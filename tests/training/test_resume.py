@@ -326,7 +326,7 @@ def test_another_model_cannot_be_taken_up(toy, tmp_path):
     toy.loop(tmp_path, limits=Limits(max_steps=2)).fit()
     loop = toy.loop(tmp_path)
     loop.model.inner = torch.nn.Linear(8, 8, bias=False)
-    with pytest.raises(HeedfulError, match=r"another model.*inner\.bias") as error:
+    with pytest.raises(HeedfulError, match=r"do not fit this model.*inner\.bias") as error:
         loop.fit()
     assert "\n" not in str(error.value)
 
