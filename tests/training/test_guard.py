@@ -191,7 +191,7 @@ def test_the_parameter_with_most_of_the_gradient_is_named(toy: Any) -> None:
     said = io.StringIO()
     made = spiking(toy, None, 115, skip_spikes=8.0, log=Log(stream=said))
     made.fit()
-    (line,) = [line for line in said.getvalue().splitlines() if "left out" in line]
+    (line,) = [line for line in said.getvalue().splitlines() if "skipped" in line]
     found = re.fullmatch(
         r"step 111 is skipped: its gradient norm is [0-9.]+ times the usual, (\d+) % of its square in (.+)", line
     )

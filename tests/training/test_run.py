@@ -477,7 +477,7 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(run: Path, capsys: pytes
         assert said in capsys.readouterr().err
     other = ["train", "text-generation", "--train", str(data), "--out", str(run), "--resume"]
     assert cli.main(other) == 2
-    assert "is of translation, not of text-generation" in capsys.readouterr().err
+    assert "trains for translation, not for text-generation" in capsys.readouterr().err
 
 
 def test_a_class_token_is_part_of_what_a_run_is_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

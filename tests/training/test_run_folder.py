@@ -102,7 +102,7 @@ def test_a_person_s_folder_is_no_run(settings: RunSettings) -> None:
 
 def test_another_task_does_not_go_on_with_a_run_that_hardly_began(settings: RunSettings) -> None:
     create_run_folder(Path(settings.out), settings)
-    with pytest.raises(HeedfulError, match="is of translation, not of summarization"):
+    with pytest.raises(HeedfulError, match="trains for translation, not for summarization"):
         resumed_settings(replace(asked(settings), task="summarization"), lambda line: None)
 
 
