@@ -99,7 +99,7 @@ def test_little_disk_and_a_busy_machine_are_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(machine, "load", lambda: 12.0)
     monkeypatch.setattr(machine, "cores", lambda: 4)
     facts = doctor.report(tmp_path)
-    assert [each["what"] for each in facts["problems"]] == [f"0.0 GB of disk are free in {tmp_path}"]
+    assert [each["what"] for each in facts["problems"]] == [f"only 0.0 GB of disk space is free in {tmp_path}"]
     assert any("load 12.0 on 4 cores" in note for note in facts["notes"])
 
 

@@ -86,7 +86,7 @@ class Config:
         if config is None:
             raise HeedfulError(f"unknown kind of configuration {kind!r}; {nearest(kind, Config.kinds)}")
         if not issubclass(config, cls):
-            raise HeedfulError(f"a configuration of kind {kind!r}, where one of kind {cls.kind!r} is expected")
+            raise HeedfulError(f"the configuration is of kind {kind!r}; give one of kind {cls.kind!r}")
         hints = _hints(config)  # type: ignore[arg-type]  # a class can be hashed
         names = [f.name for f in fields(config)]  # type: ignore[arg-type]  # subclasses are dataclasses
         for key in data:
@@ -243,7 +243,10 @@ class StackConfig(Config):
         if self.head_dim is None and self.dim % self.heads:
             raise HeedfulError(f"dim {self.dim} is not a multiple of {self.heads} heads; change one, or give head_dim")
         if self.heads % (self.kv_heads or self.heads):
-            raise HeedfulError(f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
+            raise HeedfulError(
+                f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly; make heads a multiple of "
+                "kv_heads"
+            )
         if self.causal and self.norm == "batch":
             raise HeedfulError("batch norm in a causal stack leaks later tokens; use norm 'layer' or 'rms'")
         if self.window is not None and not self.causal:
@@ -277,7 +280,9 @@ class PatchConfig(Config):
         super().__post_init__()
         for side, length in zip(("height", "width"), self.image_size, strict=True):
             if length % self.patch_size:
-                raise HeedfulError(f"image {side} {length} is not a multiple of the patch size {self.patch_size}")
+                raise HeedfulError(
+                    f"image {side} {length} is not a multiple of the patch size {self.patch_size}; change one of them"
+                )
 
     @property
     def prefix_tokens(self) -> int:
@@ -472,7 +477,9 @@ def _check_stack(stack: StackConfig, name: str, *, cross: bool, causal: bool | N
 
 def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> None:
     if isinstance(head, not_on):
-        raise HeedfulError(f"a {family} model cannot have a head of kind {head.kind!r}; choose another")
+        raise HeedfulError(
+            f"a model of family {family!r} cannot have a head of kind {head.kind!r}; choose another head"
+        )
 
 
 ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig

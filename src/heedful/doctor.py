@@ -263,11 +263,11 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         if "error" in facts[name] and "error" not in facts["torch"]:
             yield {
                 "what": f"{name} cannot be determined ({facts[name]['error']})",
-                "remedy": "see the reason in brackets",
+                "remedy": "fix the error in brackets",
             }
     if "free" in facts["disk"] and facts["disk"]["free"] < LITTLE_DISK:
         free = _gb(facts["disk"]["free"])
-        yield {"what": f"{free} of disk are free in {facts['disk']['folder']}", "remedy": "free some space"}
+        yield {"what": f"only {free} of disk space is free in {facts['disk']['folder']}", "remedy": "free some space"}
     if facts["disk"].get("writable") is False:
         yield {"what": f"{facts['disk']['folder']} is not writable", "remedy": "run heedful in another folder"}
 

@@ -169,7 +169,7 @@ def refused(folder: Path, *words: str) -> None:
             {"base_model_name_or_path": "/nowhere/base"},
             ("no folder /nowhere/base here; put it back, or write its new",),
         ),
-        ({"base_model_name_or_path": "."}, ("which is one itself",)),
+        ({"base_model_name_or_path": "."}, ("which is itself an adapter",)),
         ({"target_modules": ["query", "value", "key"]}, ("missing:", "attention.self.key")),
     ],
     ids=str,
@@ -200,14 +200,14 @@ def test_tensors_that_do_not_fit(adapter: Path) -> None:
     spoiled(lambda t: t.update({"elsewhere": torch.ones(16)}), "elsewhere")
     spoiled(lambda t: [t.pop(name) for name in list(t) if "lora" in name], "no pair")
     (adapter / WEIGHTS).write_bytes(keep[: len(keep) // 2])
-    refused(adapter, WEIGHTS, "no whole safetensors file")
+    refused(adapter, WEIGHTS, "not a complete safetensors file")
     (adapter / WEIGHTS).unlink()
     refused(adapter, "has no weights")
 
 
 def test_an_adapter_has_a_base_and_a_folder_of_its_own(adapter: Path, tmp_path: Path) -> None:
     model = add_adapter(heedful.create("bert-tiny"), LoraConfig())
-    with pytest.raises(HeedfulError, match="no base to name"):
+    with pytest.raises(HeedfulError, match="cannot name a base"):
         model.save_pretrained(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     opened = heedful.from_pretrained(adapter)

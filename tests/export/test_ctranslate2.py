@@ -162,12 +162,12 @@ def test_quantised_weights_are_smaller(tmp_path: Path) -> None:
 def test_what_the_engine_cannot_take_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path / "bare")
-    with pytest.raises(HeedfulError, match=r"bare has no tokenizer, whose vocabulary CTranslate2 needs"):
+    with pytest.raises(HeedfulError, match=r"bare has no tokenizer, and CTranslate2 needs its vocabulary"):
         export(tmp_path / "bare", "ctranslate2", tmp_path / "out")
     for preset in ("vit-micro", "bert-tiny"):
         folder = stored(heedful.create(preset, seed=0), tmp_path / preset)
         with pytest.raises(
-            HeedfulError, match=rf"runs models that generate text, and .*{preset} does not; export it --to onnx"
+            HeedfulError, match=rf"runs only models that generate text, and .*{preset} does not; use --to onnx"
         ):
             export(folder, "ctranslate2", tmp_path / "out")
     assert not (tmp_path / "out").exists()

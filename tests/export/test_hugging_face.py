@@ -108,7 +108,9 @@ def test_a_filled_folder_is_not_touched_unless_it_is_meant(model: Path, tmp_path
     (out / "mine").write_text("x")
     with pytest.raises(HeedfulError, match=r"out is not empty; --overwrite"):
         export(model, "hf", out)
-    with pytest.raises(HeedfulError, match=r"--overwrite: .*out holds no model; empty it yourself"):
+    with pytest.raises(
+        HeedfulError, match=r"--overwrite only replaces a model, and .*out holds other files; empty it yourself"
+    ):
         export(model, "hf", out, overwrite=True)
     assert [file.name for file in out.iterdir()] == ["mine"]
     (out / "config.json").write_text("{}")
@@ -135,7 +137,7 @@ def test_what_fails_leaves_the_folder_as_it_was(model: Path, tmp_path: Path, mon
 def test_the_model_is_not_written_over_itself(model: Path) -> None:
     (model.parent / "config.json").write_text("{}")  # as a run's folder is around its last/ and average/
     for out in (model, model / "inside", model.parent):
-        with pytest.raises(HeedfulError, match=r"own folder, inside it or around it"):
+        with pytest.raises(HeedfulError, match=r"overlaps the model's own folder"):
             export(model, "hf", out, overwrite=True)
     assert load(model).count()
 
@@ -160,7 +162,7 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--to", "ctranslate2", "--quantization", "int9"], "did you mean 'int"),
         (
             ["--to", "hf", "--quantization", "int8"],
-            "--quantization has no effect on --to hf; it belongs to --to ctranslate2",
+            "--quantization has no effect on --to hf, only on --to ctranslate2",
         ),
         (["--to", "onnx", "--dtype", "float16"], "--dtype has no effect on --to onnx"),
     ],

@@ -181,10 +181,10 @@ def test_images_by_folder_and_by_table(
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (["--out", "y.txt"], "--out is for a file of inputs; name it with --in (- is standard input)"),
-        (["--overwrite"], "--overwrite is for a file of inputs; name it with --in (- is standard input)"),
-        (["--columns", "a"], "--columns is for a file of inputs; name it with --in (- is standard input)"),
-        (["--in", "x.txt", "text"], "--in names a file of inputs, and there are texts besides; leave one of them out"),
+        (["--out", "y.txt"], "--out needs a file of inputs; give it with --in FILE (- is standard input)"),
+        (["--overwrite"], "--overwrite needs a file of inputs; give it with --in FILE (- is standard input)"),
+        (["--columns", "a"], "--columns needs a file of inputs; give it with --in FILE (- is standard input)"),
+        (["--in", "x.txt", "text"], "--in FILE and texts are both given; leave one of them out"),
         (["--in", "y.txt"], "y.txt: no such file; did you mean 'x.txt'?"),
         (["--in", "x.txt", "--out", "y.csv"], "y.csv: predictions cannot be written as .csv; name the file .jsonl"),
         (

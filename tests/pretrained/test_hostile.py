@@ -131,23 +131,35 @@ def renamed(old: str, new: str) -> Callable[[Path], None]:
 
 CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     # safetensors
-    "truncated": (lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes()[:-50]), "is no whole safetensors file"),
-    "cut in the header": (lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes()[:40]), "is no whole safetensors file"),
-    "longer": (lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes() + b"\0"), "is no whole safetensors file"),
-    "empty": (lambda f: _write(f / WHOLE, b""), "is no whole safetensors file"),
+    "truncated": (lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes()[:-50]), "is not a complete safetensors file"),
+    "cut in the header": (
+        lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes()[:40]),
+        "is not a complete safetensors file",
+    ),
+    "longer": (lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes() + b"\0"), "is not a complete safetensors file"),
+    "empty": (lambda f: _write(f / WHOLE, b""), "is not a complete safetensors file"),
     "corrupted header": (
         lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes().replace(b'":{', b'"}{')),
         "no whole safe",
     ),
-    "no text": (lambda f: _write(f / WHOLE, struct.pack("<Q", 4) + b"\xff\xfe{}"), "is no whole safetensors file"),
-    "huge header": (prefix(2**63), r"is no whole safetensors file .*header too large"),
-    "header past the end": (prefix(50_000_000), "is no whole safetensors file"),
-    "size lies": (header(lambda h: h[WTE].update(shape=[10**9, 16])), "is no whole safetensors file"),
-    "size overflows": (header(lambda h: h[WTE].update(shape=[2**40, 2**40])), "is no whole safetensors file"),
-    "negative size": (header(lambda h: h[WTE].update(shape=[-1, 16])), "is no whole safetensors file"),
-    "offset lies": (header(lambda h: h[WTE].update(data_offsets=[10**9, 10**9 + 704])), "is no whole safetensors file"),
-    "offsets overlap": (header(lambda h: h[WTE].update(data_offsets=h[NORM]["data_offsets"])), "no whole safetensors"),
-    "unknown type": (header(lambda h: h[WTE].update(dtype="F33")), "is no whole safetensors file"),
+    "no text": (
+        lambda f: _write(f / WHOLE, struct.pack("<Q", 4) + b"\xff\xfe{}"),
+        "is not a complete safetensors file",
+    ),
+    "huge header": (prefix(2**63), r"is not a complete safetensors file .*header too large"),
+    "header past the end": (prefix(50_000_000), "is not a complete safetensors file"),
+    "size lies": (header(lambda h: h[WTE].update(shape=[10**9, 16])), "is not a complete safetensors file"),
+    "size overflows": (header(lambda h: h[WTE].update(shape=[2**40, 2**40])), "is not a complete safetensors file"),
+    "negative size": (header(lambda h: h[WTE].update(shape=[-1, 16])), "is not a complete safetensors file"),
+    "offset lies": (
+        header(lambda h: h[WTE].update(data_offsets=[10**9, 10**9 + 704])),
+        "is not a complete safetensors file",
+    ),
+    "offsets overlap": (
+        header(lambda h: h[WTE].update(data_offsets=h[NORM]["data_offsets"])),
+        "not a complete safetensors",
+    ),
+    "unknown type": (header(lambda h: h[WTE].update(dtype="F33")), "is not a complete safetensors file"),
     "another shape": (
         header(lambda h: h[WTE].update(shape=[16, 11])),
         r"wte.weight is \(16, 11\), the config.*\(11, 16",
@@ -164,8 +176,8 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "uint64": (lambda f: retyped(f, WTE, torch.uint64), "unsupported weights in .*wte.weight is torch.uint64"),
     # pickles
-    "a pickle with code": (harmful, r"pytorch_model.bin is no plain file of tensors .*a pickle may run code"),
-    "code in an old pickle": (bare_pickle, r"pytorch_model.bin is no plain file of tensors"),
+    "a pickle with code": (harmful, r"pytorch_model.bin is damaged .*a pickle may run code"),
+    "code in an old pickle": (bare_pickle, r"pytorch_model.bin is damaged"),
     "more than tensors": (pickled(lambda t: t | {"epoch": 3}), "pytorch_model.bin holds more than tensors"),
     "tensors in a folder": (pickled(lambda t: {"model": t}), "pytorch_model.bin holds more than tensors"),
     "a list": (pickled(lambda t: list(t.values())), "pytorch_model.bin holds more than tensors"),
@@ -174,10 +186,10 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "sparse tensors": (pickled(lambda t: t | {WTE: t[WTE].to_sparse()}), "holds more than tensors"),
     "a cut pickle": (
         lambda f: pickled(lambda t: t)(f) or _write(f / PICKLE, (f / PICKLE).read_bytes()[:-500]),
-        "pytorch_model.bin is no plain file of tensors",
+        "pytorch_model.bin is damaged",
     ),
-    "a short storage": (short_storage, "pytorch_model.bin is no plain file of tensors"),
-    "an empty pickle": (lambda f: (f / WHOLE).unlink() or _write(f / PICKLE, b""), "is no plain file of tensors"),
+    "a short storage": (short_storage, "pytorch_model.bin is damaged"),
+    "an empty pickle": (lambda f: (f / WHOLE).unlink() or _write(f / PICKLE, b""), "is damaged"),
     # shards
     "a path above": (shards(lambda w, f: w.update({WTE: "../" + ONE})), 'no "weight_map" from tensors to .safetensors'),
     "an absolute path": (shards(lambda w, f: w.update({WTE: "/tmp/x.safetensors"})), 'no "weight_map" from tensors'),
@@ -203,28 +215,40 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "an index of nothing": (
         lambda f: shards(lambda w, f: None)(f) or (f / INDEX).write_text('{"weight_map": {}}'),
-        "embedding.vocab_size is 11, but the weights are 0 numbers in all",
+        "embedding.vocab_size is 11, but the stored weights have only 0 numbers in all",
     ),
     "an index of lists": (
         lambda f: shards(lambda w, f: None)(f) or (f / INDEX).write_text('{"weight_map": []}'),
         'no "weight_map" from tensors',
     ),
     # config.json
-    "no object": (lambda f: (f / "config.json").write_text('["gpt2"]'), "config.json is no JSON object"),
+    "no object": (lambda f: (f / "config.json").write_text('["gpt2"]'), "config.json is not a JSON object"),
     "a number of 5,000 digits": (lambda f: (f / "config.json").write_text("9" * 5000), "cannot read .*config.json"),
     "brackets without end": (lambda f: (f / "config.json").write_text("[" * 200_000), "cannot read .*config.json"),
     "a huge width": (
         lambda f: change(f, n_embd=10**12),
-        "decoder.dim is 1000000000000, but the weights are .* numbers",
+        "decoder.dim is 1000000000000, but the stored weights have only .* numbers",
     ),
-    "a wide head": (lambda f: change(f, n_head=10**12, n_embd=10**12), "decoder.dim is 10{12}, but the weights are"),
-    "a wide feed-forward": (lambda f: change(f, n_inner=10**30), "decoder.ff_dim is 10{30}, but the weights are"),
+    "a wide head": (
+        lambda f: change(f, n_head=10**12, n_embd=10**12),
+        "decoder.dim is 10{12}, but the stored weights have",
+    ),
+    "a wide feed-forward": (
+        lambda f: change(f, n_inner=10**30),
+        "decoder.ff_dim is 10{30}, but the stored weights have",
+    ),
     "a deep model": (
         lambda f: change(f, n_layer=10**9),
-        "decoder.depth is 10{9}, but the weights are .* tensors in all",
+        "decoder.depth is 10{9}, but the stored weights have only .* tensors in all",
     ),
-    "many positions": (lambda f: change(f, n_positions=10**15), "decoder.position.length is 10{15}, but the weights"),
-    "many words": (lambda f: change(f, vocab_size=10**18), "embedding.vocab_size is 10{18}, but the weights are"),
+    "many positions": (
+        lambda f: change(f, n_positions=10**15),
+        "decoder.position.length is 10{15}, but the stored weights",
+    ),
+    "many words": (
+        lambda f: change(f, vocab_size=10**18),
+        "embedding.vocab_size is 10{18}, but the stored weights have",
+    ),
     "another class": (lambda f: change(f, architectures=["GPT2Dog"]), "the class 'GPT2Dog' is not supported; did you"),
     "another family": (lambda f: change(f, architectures=["BertModel"]), "the class 'BertModel' is not supported"),
     "no list of classes": (lambda f: change(f, architectures="GPT2LMHeadModel"), '"architectures" is missing'),
@@ -324,7 +348,7 @@ def test_tokens_that_are_to_be_joined_have_one_row(shape: tuple[int, ...], tmp_p
     tensors = load_file(tmp_path / WHOLE)
     [name] = [name for name in tensors if name.endswith("distillation_token")]
     save_file(tensors | {name: torch.ones(shape)}, tmp_path / WHOLE)
-    with pytest.raises(heedful.HeedfulError, match=r"config.json: .*distillation_token is .*take other weights"):
+    with pytest.raises(heedful.HeedfulError, match=r"config.json: .*distillation_token is .*use other weights"):
         load(tmp_path)
 
 
@@ -356,7 +380,7 @@ def test_our_own_layout_is_held_to_its_weights_too(tmp_path: Path) -> None:
         if key == "window":  # no tensor has this size
             assert load(tmp_path).config.decoder.window == value
         else:
-            with pytest.raises(heedful.HeedfulError, match=f"decoder.{key} is {value}, but the weights are"):
+            with pytest.raises(heedful.HeedfulError, match=f"decoder.{key} is {value}, but the stored weights have"):
                 load(tmp_path)
 
 

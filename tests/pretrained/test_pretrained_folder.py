@@ -275,16 +275,16 @@ def test_all_misfits_in_one_error(gpt: Path) -> None:
 
 
 BREAKS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no config": (lambda f: (f / "config.json").unlink(), "is no model's folder: config.json is missing"),
+    "no config": (lambda f: (f / "config.json").unlink(), "is not a model folder: config.json is missing"),
     "broken config": (lambda f: (f / "config.json").write_text('{"a": 1,\n,'), "broken JSON in .*config.json:2"),
-    "no object": (lambda f: (f / "config.json").write_text("[]"), "is no JSON object"),
+    "no object": (lambda f: (f / "config.json").write_text("[]"), "is not a JSON object"),
     "binary config": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "cannot read .*config.json"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights: model.safetensors"),
     "cut weights": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-100]),
-        "model.safetensors is no whole safetensors file",
+        "model.safetensors is not a complete safetensors file",
     ),
-    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "is no whole safetensors file"),
+    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "is not a complete safetensors file"),
     "other type": (lambda f: change(f / "config.json", model_type="gpt22"), "'gpt22' is not supported; .*'gpt2'"),
     "no type": (lambda f: change(f / "config.json", model_type=None), "model_type None is not supported; known: "),
     "other class": (
@@ -335,7 +335,7 @@ def test_own_layout_that_is_not_whole(tmp_path: Path) -> None:
 def test_a_pickle_with_more_than_tensors_is_refused(gpt: Path) -> None:
     (gpt / "model.safetensors").unlink()
     torch.save({"x": Path("a")}, gpt / "pytorch_model.bin")
-    with pytest.raises(heedful.HeedfulError, match=r"pytorch_model.bin is no plain file of tensors"):
+    with pytest.raises(heedful.HeedfulError, match=r"pytorch_model.bin is damaged"):
         load(gpt)
     torch.save({"x": 1}, gpt / "pytorch_model.bin")
     with pytest.raises(heedful.HeedfulError, match="holds more than tensors"):

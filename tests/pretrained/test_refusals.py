@@ -54,13 +54,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor 0.5"),
     ("gpt2", {"is_causal": False}, "is_causal is False"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False"),
-    ("gpt2", {"num_attention_heads": 2}, "num_attention_heads is 2, but other keys make decoder.heads 4"),
+    ("gpt2", {"num_attention_heads": 2}, "num_attention_heads is 2, but other keys set decoder.heads to 4"),
     ("distilbert", {"num_attention_heads": 2}, "num_attention_heads is 2"),
     ("qwen2", {"use_sliding_window": "yes"}, "use_sliding_window is 'yes'; it must be true or false"),
     ("qwen2", {"max_window_layers": "none"}, "max_window_layers is 'none'; it must be a whole number"),
     ("qwen2", {"use_sliding_window": True, "layer_types": 3}, "layer_types is 3; it must be a list"),
     ("qwen3 window", {"layer_types": ["linear_attention"] * 2}, "layer_types names 'linear_attention'; only"),
-    ("t5", {"dense_act_fn": "silu"}, "dense_act_fn is 'silu', but other keys make encoder.activation 'relu'"),
+    ("t5", {"dense_act_fn": "silu"}, "dense_act_fn is 'silu', but other keys set encoder.activation to 'relu'"),
     ("t5", {"is_gated_act": True}, "is_gated_act is True, but"),
     ("t5", {"is_causal": False}, "is_causal is False"),
     ("bart", {"num_attention_heads": 2}, "num_attention_heads is 2"),
@@ -84,7 +84,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("llama", {"rms_norm_eps": -1e-5}, "rms_norm_eps: stack.norm_eps is -1e-05; give 0"),
     ("qwen2", {"layer_types": ["x", "y"]}, "layer_types names 'x'; only"),
-    ("qwen2", {"layer_types": ["full_attention"]}, "layer_types has 1 words, the model 2 layers"),
+    ("qwen2", {"layer_types": ["full_attention"]}, "layer_types has 1 words, but the model has 2 layers"),
     ("llama", {"layer_types": ["x", "y"]}, "layer_types names 'x'; only"),
     (
         "distilbert sequence",
@@ -92,7 +92,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "id2label has the id 5 among 3 names; number",
     ),
     ("distilbert sequence", {"id2label": {"-1": "a", "0": "b", "1": "c"}}, "id2label has the id -1"),
-    ("distilbert sequence", {"id2label": {"0": "a", "1": None, "2": "c"}}, "id2label names the class 1 None"),
+    ("distilbert sequence", {"id2label": {"0": "a", "1": None, "2": "c"}}, "id2label gives the class 1 the name None"),
     ("distilbert sequence", {"id2label": {"0": "a", "00": "b", "1": "c"}}, "id2label gives an id twice"),
     ("distilbert sequence", {"id2label": {"zero": "a"}}, "id2label has the id 'zero'"),
     ("distilbert sequence", {"id2label": ["a", "b"]}, "id2label is .*; give an object"),
@@ -127,7 +127,9 @@ def test_refused_by_name(case: str, changes: dict[str, Any], said: str, tmp_path
 def test_a_start_token_that_the_vocabulary_has_not(tmp_path: Path) -> None:
     folder = edited("marian", {}, tmp_path)
     (folder / "generation_config.json").write_text('{"decoder_start_token_id": 1000000000}')
-    with pytest.raises(HeedfulError, match=r"decoder_start_token_id: special.start is 10{9}, but there are") as error:
+    with pytest.raises(
+        HeedfulError, match=r"decoder_start_token_id: special.start is 10{9}, but the vocabulary has"
+    ) as error:
         load(folder)
     assert str(folder) in str(error.value)
 

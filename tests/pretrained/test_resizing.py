@@ -223,12 +223,12 @@ NOTHING: dict[str, tuple[Any, dict[str, Any], str]] = {
     "sinusoids": (
         replace(GPT, decoder=replace(STACK, position=SinusoidalPosition())),
         {"positions": 32},
-        "positions is 32, but 'sinusoidal' positions are of any length; leave it out",
+        "positions is 32, but 'sinusoidal' positions have no maximum; leave it out",
     ),
     "distances": (
         replace(GPT, decoder=replace(STACK, position=RelativePosition())),
         {"positions": 32},
-        "positions is 32, but 'relative' positions are of any length; leave it out",
+        "positions is 32, but 'relative' positions have no maximum; leave it out",
     ),
 }
 
@@ -246,5 +246,7 @@ def test_what_does_not_fit_is_not_resized(tmp_path: Path) -> None:
     kept(GPT, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"n_positions": 9}))
-    with pytest.raises(heedful.HeedfulError, match=r"position.table.weight is \(8, 16\), but the configuration says 9"):
+    with pytest.raises(
+        heedful.HeedfulError, match=r"position.table.weight has the shape \(8, 16\), but config.json says 9"
+    ):
         load(tmp_path, positions=20)

@@ -273,7 +273,7 @@ def test_a_data_set_of_the_hub(hub: Hub, tmp_path: Path) -> None:
 def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     for name, revision, line in (
-        ("org/name@v1", "v2", "org/name@v1 names a revision, and revision is 'v2'; give one of them"),
+        ("org/name@v1", "v2", "org/name@v1 names a revision, and revision='v2' is another"),
         ("org/name@", None, "no folder org/name@ here; give"),
         ("a/b/c", None, "no folder a/b/c here; give"),
         (str(tmp_path / "here"), "v1", "revision is 'v1', but .*here is a local folder; leave it out"),
@@ -362,7 +362,7 @@ def test_no_folder_of_this_machine_is_told_to_the_hub(hub: Hub, model: Any, tmp_
 
 def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(heedful.HeedfulError, match=r"is no model's folder: config\.json is missing"):
+        with pytest.raises(heedful.HeedfulError, match=r"is not a model folder: config\.json is missing"):
             push(folder, "org/name")
 
 

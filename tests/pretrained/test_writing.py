@@ -105,7 +105,7 @@ except heedful.HeedfulError as error:
     done = subprocess.run(
         [sys.executable, *options, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, check=True
     )
-    for part in ("decoder.block.0.feed_forward.gate.weight", "replaced", "put the original part back"):
+    for part in ("decoder.block.0.feed_forward.gate.weight", "replaced", "restore the original part"):
         assert part in done.stdout
     assert not (tmp_path / "x").exists()
 

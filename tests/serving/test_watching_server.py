@@ -131,7 +131,7 @@ def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], m
             (["runs", "--port", "70000"], "--port is 70000; give a number from 1 to 65535"),
             (["nowhere"], "nowhere: no such folder; name the folder of your runs: heedful watch FOLDER"),
             (["runs/one/run.toml"], "runs/one/run.toml: is a file; name the folder"),
-            (["runs", "--json", "--no-open"], "--json shows no page"),
+            (["runs", "--json", "--no-open"], "--json serves no page"),
         ):
             assert cli.main(["watch", *arguments]) == 2
             out, err = capsys.readouterr()

@@ -366,7 +366,7 @@ def test_other_commands_are_for_one_process(
     assert cli.main(["tasks"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert ("share the work of heedful train, evaluate, and predict --in" in told.err) == (rank == "0")
+    assert ("torchrun works only with heedful train, evaluate, and predict --in" in told.err) == (rank == "0")
     assert told.err.count("heedful:") == (rank == "0")
 
 
@@ -376,14 +376,14 @@ def test_a_number_of_processes_that_is_none_is_said(
 ) -> None:
     monkeypatch.setenv(name, "two")
     assert cli.main(["tasks"]) == 2
-    said = f"heedful: {name} in the environment is 'two', no number; unset it, or start with torchrun\n"
+    said = f"heedful: environment variable {name} is 'two', not a number; unset it, or start with torchrun\n"
     assert capsys.readouterr().err == said
     monkeypatch.setenv(name, "")
     assert cli.main(["tasks"]) == 0
     monkeypatch.setenv(name, "٣")  # three, in digits that torchrun never writes
     capsys.readouterr()
     assert cli.main(["tasks"]) == 2
-    assert f"{name} in the environment is" in capsys.readouterr().err
+    assert f"environment variable {name} is" in capsys.readouterr().err
 
 
 def test_a_process_that_is_alone_speaks_whatever_its_number(
@@ -523,7 +523,7 @@ def test_a_first_that_is_slow_to_speak_is_heard(alone: Path, tmp_path: Path) -> 
 def test_what_several_cannot_share_is_said_once(alone: Path) -> None:
     for options, wrong in (
         (["evaluate", alone, "--data", "-"], "torchrun passes standard input to one process"),
-        (["predict", alone, "a text"], "name it with --in"),
+        (["predict", alone, "a text"], "give --in FILE"),
     ):
         process = launched(2, "-m", "heedful", *options)
         _, err = process.communicate(timeout=120)

@@ -401,7 +401,7 @@ def test_a_folder_called_resume_is_a_model_s(
     assert cli.main(["verify", "./resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "./resume"
     assert cli.main(["verify", "resume"]) == 2
-    assert "verify resume trains a task; name one" in capsys.readouterr().err
+    assert "the task to train is missing; name it" in capsys.readouterr().err
 
 
 def test_a_folder_with_something_in_it_is_not_taken(data: Path, tmp_path: Path) -> None:

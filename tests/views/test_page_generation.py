@@ -60,7 +60,7 @@ def opened(pack, rows, keys):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"made": [], "maps": []}, "nothing to step through"),
+        ({"made": [], "maps": []}, "no token was generated"),
         ({"chosen": [0.5]}, "chosen has 1 steps, but 6 tokens were generated"),
         ({"candidates": [[]]}, "candidates has 1 steps, but 6 tokens were generated"),
         ({"chosen": [1.5] * 6}, "the probability 1.5 is not in 0..1"),

@@ -56,9 +56,9 @@ def opened(pack, *shape):
         ({"weights": rows(2, 3, 12, 12)}, "weights of shape (2, 3, 12, 12) do not fit 1 prefix tokens and 3 × 4"),
         ({"weights": rows(2, 3, 13, 13) * 9}, "an attention weight is not in 0..1"),
         ({"weights": np.full((2, 3, 13, 13), np.nan)}, "an attention weight is not in 0..1"),
-        ({"rollout": np.ones((4, 3))}, "rollout of shape (4, 3); give finite (3, 4)"),
+        ({"rollout": np.ones((4, 3))}, "rollout of shape (4, 3); give finite numbers of shape (3, 4)"),
         ({"rollout": -np.ones((3, 4))}, "the rollout has a negative value, -1"),
-        ({"gradient": np.full((3, 4), np.inf)}, "gradient of shape (3, 4); give finite (3, 4)"),
+        ({"gradient": np.full((3, 4), np.inf)}, "gradient of shape (3, 4); give finite numbers of shape (3, 4)"),
         ({"pixels": np.zeros((8, 8, 3))}, "give uint8 pixels"),
     ],
 )

@@ -64,7 +64,7 @@ def test_lengths_that_do_not_fit_are_told(changes, told):
 
 @pytest.mark.parametrize("cell", [[], [("a", 1.2)], [("a", float("nan"))]])
 def test_a_cell_needs_candidates_with_probabilities(cell):
-    with pytest.raises(HeedfulError, match="layer x has a position without candidates with probabilities"):
+    with pytest.raises(HeedfulError, match="layer x has a position without candidates"):
         LensPredictions(pieces=["a"], layers=["x"], top=[[cell]], target=[""])
 
 

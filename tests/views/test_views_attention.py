@@ -260,7 +260,7 @@ def test_what_cannot_be_drawn_is_refused():
         page(view="head")
     with pytest.raises(HeedfulError, match="3 layers of 4 heads do not fit a page"):
         page(limit=1000)
-    with pytest.raises(HeedfulError, match=r"figure of 121 keys and 1 queries is not readable.*at most 120 a side"):
+    with pytest.raises(HeedfulError, match=r"figure of 121 keys and 1 queries is not readable.*at most 120 of each"):
         attention_svg(maps(["b"], ["a"] * 121, 1, 1), title="")
 
 

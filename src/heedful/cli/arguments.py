@@ -263,18 +263,19 @@ def check_model(name: str) -> None:
     path = Path(name)
     if path.is_file():
         folder = f"its folder, {path.parent}" if _holds_model(path.parent) else "the folder of a model"
-        raise HeedfulError(f"{name} is a file, no model folder; give {folder}")
+        raise HeedfulError(f"{name} is a file, not a model folder; give {folder}")
     line = resume_line(path)
     if path.exists() and not _holds_model(path):
         if line is not None:
             raise HeedfulError(f"{name}: the run was stopped before it saved any weights; continue it with: {line}")
         remedy = "give the --out of a finished training, or the folder of a published model"
-        raise HeedfulError(f"{name} is no model folder: it has no config.json; {remedy}")
+        raise HeedfulError(f"{name} is not a model folder: it has no config.json; {remedy}")
     if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
         raise HeedfulError(f"{name}: no such folder; give the --out of a finished training, or check the path")
     if line is not None and rank() == 0 and (step := _unfinished_step(path)) is not None:
         print(
-            f"{name}: its run has not ended, it is at step {step:,}; if it is not running, continue it with: {line}",
+            f"{name}: the training is not finished (step {step:,}); this command uses the weights saved so far. If no "
+            f"process is training it now, continue it with: {line}",
             file=sys.stderr,
         )
 

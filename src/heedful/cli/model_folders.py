@@ -67,7 +67,7 @@ def inspect(
     if out is not None:
         check_format(out)
     if show and json and out is None:
-        raise HeedfulError("--json writes no page to --open; name one with --out")
+        raise HeedfulError("--open needs a page, and --json writes none; name one with --out")
     texts = [sys.stdin.read().removesuffix("\n")] if inputs == ("-",) else list(inputs)
     given = decoding.given()
     request = Request.of(
@@ -116,7 +116,7 @@ def verify(
 
         tasks.check(task)
     if save and not Path(model).is_dir():
-        raise HeedfulError(f"--save writes into a local folder, but {model} is none; leave it out")
+        raise HeedfulError(f"--save writes into a local folder, but {model} is not one; leave --save out")
 
     from rich.console import Console
 
@@ -153,7 +153,9 @@ def verify_resume(
 ) -> int:
     """Kill a training run repeatedly, and compare its result bit by bit with that of an uninterrupted run."""
     if not arguments:
-        raise HeedfulError("verify resume trains a task; name one, as: heedful verify resume translation --train FILE")
+        raise HeedfulError(
+            "the task to train is missing; name it, as in: heedful verify resume translation --train FILE"
+        )
     line = ["train", *arguments, f"--out={out or '-'}"]
     _, bound, _ = app.parse_args(line, exit_on_error=False, print_error=False)
     settings: RunSettings = bound.arguments["settings"]

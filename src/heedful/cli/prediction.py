@@ -85,7 +85,7 @@ def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
     if inputs == ("-",):
         return ()
     if "-" in inputs:
-        raise HeedfulError("- is standard input and stands alone; leave it out, or the other texts")
+        raise HeedfulError("- (standard input) cannot be combined with other texts; give only one of them")
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are not UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
@@ -99,16 +99,16 @@ def _check_source(
     from heedful.inference.output_file import check_output
 
     if source is not None and inputs:
-        raise HeedfulError("--in names a file of inputs, and there are texts besides; leave one of them out")
+        raise HeedfulError("--in FILE and texts are both given; leave one of them out")
     if source is not None:
         check_file(source)
         check_output(source, out, overwrite)
         return
     for flag, value in (("--out", out), ("--columns", columns), ("--overwrite", overwrite)):
         if value:
-            raise HeedfulError(f"{flag} is for a file of inputs; name it with --in (- is standard input)")
+            raise HeedfulError(f"{flag} needs a file of inputs; give it with --in FILE (- is standard input)")
     if several():
-        raise HeedfulError("several processes predict a file together: name it with --in, or leave torchrun out")
+        raise HeedfulError("with torchrun, predict needs a file of inputs: give --in FILE, or run it without torchrun")
 
 
 def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str, Any], json: bool) -> None:
@@ -157,11 +157,13 @@ def nearest(
     if among is None and (index is None or not Path(index).is_dir()):
         raise HeedfulError("no texts to search in; give --among with a file or a folder, or --index with a saved index")
     if among is None and column is not None:
-        raise HeedfulError("--column is of --among; give both, or neither")
+        raise HeedfulError("--column names a column of the --among table; give both options, or neither")
     if among is not None:
         check_file(among)
         if index is not None and Path(index).exists():
-            raise HeedfulError(f"--index {index} exists; leave --among out to search in it, or name a new folder")
+            raise HeedfulError(
+                f"--index {index} already exists; leave --among out to search in it, or name a new folder"
+            )
 
     import heedful
     from heedful.inference.neighbours import Index, texts_among

@@ -38,7 +38,10 @@ def several() -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    """Returns a number in the environment; the default for anything else, which ``check_shared`` reports."""
+    """Returns the environment variable ``name`` as an integer, or ``default`` if it is unset or not a number.
+
+    ``check_shared`` reports values that are not numbers.
+    """
     text = os.environ.get(name, "")
     return int(text) if _is_number(text) else default
 
@@ -51,7 +54,9 @@ def check_shared(tokens: Sequence[str]) -> None:
     """Raises for invalid ranks in the environment, and for a command that several processes cannot share."""
     for name in ("RANK", "WORLD_SIZE"):
         if (text := os.environ.get(name, "0")) and not _is_number(text):
-            raise HeedfulError(f"{name} in the environment is {text!r}, no number; unset it, or start with torchrun")
+            raise HeedfulError(
+                f"environment variable {name} is {text!r}, not a number; unset it, or start with torchrun"
+            )
     if several() and (not os.environ.get("RANK") or rank() >= _number("WORLD_SIZE", 1)):
         rank_text = f"RANK={os.environ['RANK']}" if os.environ.get("RANK") else "no RANK"
         raise HeedfulError(
@@ -60,7 +65,7 @@ def check_shared(tokens: Sequence[str]) -> None:
         )
     if several() and tokens[:1] not in SHARED:
         raise HeedfulError(
-            "torchrun's processes share the work of heedful train, evaluate, and predict --in; leave torchrun out"
+            "torchrun works only with heedful train, evaluate, and predict --in; run this command without torchrun"
         )
 
 

@@ -147,7 +147,7 @@ def watch(
     runs = Runs(folders or ("runs",))
     if json:
         if port or no_open:
-            raise HeedfulError("--json shows no page; leave --port and --no-open out")
+            raise HeedfulError("--json serves no page, so --port and --no-open have no effect; leave them out")
         print(to_json(runs.as_dict()))
         return
     from heedful.serving.server import Server, open_in_browser

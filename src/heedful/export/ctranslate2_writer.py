@@ -34,14 +34,15 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
     """Converts the model of ``source`` into the folder ``out``: ``model.bin``, ``config.json``, the vocabularies."""
     model = hugging_face.load_merged(source)
     if isinstance(model.config, EncoderConfig | VisionConfig):
-        raise HeedfulError(f"CTranslate2 runs models that generate text, and {source} does not; export it --to onnx")
+        raise HeedfulError(f"CTranslate2 runs only models that generate text, and {source} does not; use --to onnx")
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "hf"
         folder.mkdir()
         layout = hugging_face.write(source, folder)["layout"]
         if not (folder / "tokenizer_config.json").exists():
             raise HeedfulError(
-                f"{source} has no tokenizer, whose vocabulary CTranslate2 needs; copy one into the folder"
+                f"{source} has no tokenizer, and CTranslate2 needs its vocabulary; copy the tokenizer's files into "
+                "the folder"
             )
         with quiet_transformers(), _reader(layout, model, folder):
             from ctranslate2.converters import TransformersConverter
@@ -51,7 +52,9 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
             # any of these for a model that the converter cannot read
             except (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError) as error:
                 reason = " ".join(str(error).split())[:300]
-                raise HeedfulError(f"CTranslate2 cannot convert this {layout} model: {reason}") from None
+                raise HeedfulError(
+                    f"CTranslate2 cannot convert this {layout} model ({reason}); use --to onnx"
+                ) from None
     return {"layout": layout, "quantization": quantization, "beside": copy_beside(source, out)}
 
 

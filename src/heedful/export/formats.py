@@ -51,9 +51,7 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
     for name in set_options:
         if name not in export_format.options:
             owners = [f"--to {word}" for word, candidate in FORMATS.items() if name in candidate.options]
-            raise HeedfulError(
-                f"--{name} has no effect on --to {to}; it belongs to {' and '.join(owners)}; leave it out"
-            )
+            raise HeedfulError(f"--{name} has no effect on --to {to}, only on {' and '.join(owners)}; leave it out")
     for name, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
         if name in set_options and set_options[name] not in known:
             raise HeedfulError(f"unknown {name} {set_options[name]!r}; {nearest(str(set_options[name]), known)}")
@@ -126,7 +124,7 @@ def export(
     for whose, folder in (("model's own", source), ("adapter's base", home(source))) if overwrite else ():
         path = folder.resolve()
         if path == target_path or path in target_path.parents or target_path in path.parents:
-            raise HeedfulError(f"--out {out} is the {whose} folder, inside it or around it; choose another")
+            raise HeedfulError(f"--out {out} overlaps the {whose} folder, {folder}; choose another folder")
     with replaced(target) as folder:
         details = writer.write(source, folder, **options)
     files = {str(file.relative_to(target)): file.stat().st_size for file in sorted(target.rglob("*")) if file.is_file()}

@@ -58,8 +58,8 @@ def check_expressible(config: ModelConfig) -> None:
     fields, name = min(candidates, key=lambda candidate: len(candidate[0]))
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     raise HeedfulError(
-        f"no layout of Hugging Face expresses this model; the nearest class, {name}, lacks "
-        f"{', '.join(fields[:SHOWN])}{more}; change those fields, or export --to onnx"
+        f"no Hugging Face class can store this model; the nearest, {name}, has no "
+        f"{', '.join(fields[:SHOWN])}{more}; change these fields, or use --to onnx"
     )
 
 

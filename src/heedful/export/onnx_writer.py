@@ -91,7 +91,7 @@ def write_file(source: Path, file: Path) -> dict[str, Any]:
         except (torch.onnx.errors.OnnxExporterError, torch._dynamo.exc.UserError) as error:
             reason = " ".join(str(error).split())[:300]
             raise HeedfulError(
-                f"torch {torch.__version__} cannot trace this model ({reason}); try another version"
+                f"torch {torch.__version__} cannot trace this model ({reason}); try another version of torch"
             ) from None
         assert graph is not None
         graph.save(file)

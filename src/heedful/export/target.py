@@ -47,7 +47,10 @@ def check_target(out: str | Path, overwrite: bool) -> None:
     if has_files and not overwrite:
         raise HeedfulError(f"--out {out} is not empty; --overwrite replaces it")
     if has_files and not any((path / name).is_file() for name in WRITTEN):
-        raise HeedfulError(f"--overwrite: {out} holds no model; empty it yourself, or choose another --out")
+        raise HeedfulError(
+            f"--overwrite only replaces a model, and {out} holds other files; empty it yourself, or choose another "
+            "--out"
+        )
     _check_writable(path, out)
 
 

@@ -157,7 +157,7 @@ class SizeKey(ConfigKey):
         value = theirs.get(self.theirs, self.default)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
         if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
-            raise HeedfulError(f"{self.theirs} is {value!r}; it must be a whole number or a pair of them")
+            raise HeedfulError(f"{self.theirs} is {value!r}; it must be a whole number or two whole numbers")
         if self.square and sides[0] != sides[1]:
             raise HeedfulError(f"{self.theirs} is {value!r}; only squares are supported")
         ours[self.fields[0]] = sides[0] if self.square else sides
@@ -274,7 +274,7 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
     table = theirs.get("id2label")
     if not isinstance(table, Mapping):
         if table is not None:
-            raise HeedfulError(f"id2label is {table!r}; give an object, from ids to names")
+            raise HeedfulError(f"id2label is {table!r}; give an object that maps ids to names")
         return []
     ids = [int(key) if re.fullmatch("-?[0-9]{1,9}", str(key)) else str(key) for key in table]
     invalid = next((number for number in ids if number not in range(len(ids))), None)
@@ -283,7 +283,7 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
         raise HeedfulError(f"id2label {problem} among {len(ids)} names; number them 0 to {len(ids) - 1}")
     for key, name in table.items():
         if not isinstance(name, str | int) or isinstance(name, bool):
-            raise HeedfulError(f"id2label names the class {key} {name!r}; give a text")
+            raise HeedfulError(f"id2label gives the class {key} the name {name!r}; a name must be text")
     return [str(name) for _, name in sorted(zip(ids, table.values(), strict=True), key=lambda pair: int(pair[0]))]
 
 

@@ -55,8 +55,11 @@ def check_sizes(config: ModelConfig, stored: Tensors) -> None:
         if field in ("length", "offset") and fields[f"{parent}.kind"] in ROWS:
             limit = numbers
         if type(value) is int and limit is not None and value > limit:
-            size = f"{limit} tensors" if field == "depth" else f"{limit} numbers"
-            raise HeedfulError(f"{path} is {value}, but the weights are {size} in all; they do not belong together")
+            unit = "tensors" if field == "depth" else "numbers"
+            raise HeedfulError(
+                f"{path} is {value}, but the stored weights have only {limit} {unit} in all; use the config.json and "
+                "the weights of the same model"
+            )
 
 
 def build_empty(config: ModelConfig) -> Model:

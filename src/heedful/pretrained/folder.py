@@ -50,7 +50,7 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
     if match is None:
         raise HeedfulError(f"no folder {folder_or_id} here; give a model's folder or a Hub id such as 'org/name'")
     if revision is not None and match["revision"] not in (None, revision):
-        raise HeedfulError(f"{folder_or_id} names a revision, and revision is {revision!r}; give one of them")
+        raise HeedfulError(f"{folder_or_id} names a revision, and revision={revision!r} is another; give only one")
     return fetch(match["name"], revision or match["revision"])
 
 
@@ -87,10 +87,10 @@ def _recover(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Returns a JSON object. Raises ``HeedfulError``, with the path, if the file is missing or no JSON object."""
     if not os.path.lexists(path):
-        raise HeedfulError(f"{path.parent} is no model's folder: {path.name} is missing")
+        raise HeedfulError(f"{path.parent} is not a model folder: {path.name} is missing")
     data = files.read_json(path, "write the model anew")
     if not isinstance(data, dict):
-        raise HeedfulError(f"{path} is no JSON object; write the model anew")
+        raise HeedfulError(f"{path} is not a JSON object; save the model again")
     return data
 
 

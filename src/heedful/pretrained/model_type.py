@@ -173,8 +173,9 @@ class ModelType:
         if remaining:
             names = ", ".join(sorted(remaining))
             raise HeedfulError(
-                f"the layout {self.name!r} has no place for {names}; a part of the model was replaced: put the "
-                "original part back, or keep the weights with torch.save(model.state_dict(), ...)"
+                f"the layout {self.name!r} cannot store {names}; a part of the model was replaced: restore the "
+                "original "
+                "part, or save the weights with torch.save(model.state_dict(), ...)"
             )
         prefix = self._prefix(architecture)
         return {prefix + name: tensor for name, tensor in body.items()} | head
@@ -201,4 +202,4 @@ def _check_start(config: ModelConfig) -> None:
         return
     start, tokens = config.special.start, (config.target or config.source).vocab_size
     if start >= tokens:
-        raise HeedfulError(f"special.start is {start}, but there are {tokens} tokens; give one below that")
+        raise HeedfulError(f"special.start is {start}, but the vocabulary has {tokens} tokens; give a smaller id")

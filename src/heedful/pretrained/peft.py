@@ -98,7 +98,10 @@ def load_adapter(
     low, rest = split_tensors(folder, stored)
     base, base_folder = find_base(folder, config)
     if is_adapter(base_folder):
-        raise HeedfulError(f"{folder} is an adapter of {base}, which is one itself; merge that first and save it whole")
+        raise HeedfulError(
+            f"{folder} is an adapter of {base}, which is itself an adapter; merge {base} into its base model first, "
+            "and save the result"
+        )
     kind, classes = trained_head(folder, config, base_folder, rest)
     same_head = head in (None, kind) and num_labels in (None, classes)
     options |= {"head": head or kind, "num_labels": num_labels or (classes if same_head else None)}
@@ -220,8 +223,8 @@ def adapter_files(
         raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")
     if not model.source:
         raise HeedfulError(
-            "the model was not loaded from a folder or the Hub, so its adapter has no base to name; "
-            "save the base and load it from there, or merge both: heedful.adapters.merge"
+            "the model was not loaded from a folder or the Hub, so its adapter cannot name a base; save the base "
+            "and load it from its folder, or merge the adapter with heedful.adapters.merge"
         )
     if any((folder / name).exists() for name in WHOLE_MODELS):
         raise HeedfulError(f"{folder} holds a whole model; choose another folder for the adapter")

@@ -98,11 +98,11 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
     unknown += [PREFIX + name for name in others if ".lora_" in name]  # without its partner, or of another kind
     if unknown:
         raise HeedfulError(
-            f"{folder} holds tensors that are no pair lora_A, lora_B of a linear map: {', '.join(unknown)}; "
+            f"{folder} has tensors that are not lora_A and lora_B of a linear map: {', '.join(unknown)}; "
             "write the adapter anew with PEFT"
         )
     if not pairs:
-        raise HeedfulError(f"{folder} holds no pair lora_A, lora_B; write the adapter anew with PEFT")
+        raise HeedfulError(f"{folder} has no pair of tensors lora_A and lora_B; save the adapter again with PEFT")
     return pairs, others
 
 

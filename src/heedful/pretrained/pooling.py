@@ -45,7 +45,7 @@ def pooled_head(folder: Path) -> PooledHead | None:
     kinds = tuple(str(module.get("type", "")).rpartition(".")[2] for module in modules)
     if kinds not in (MODULE_KINDS, MODULE_KINDS[:2]):
         raise HeedfulError(
-            f"{path} names {', '.join(kinds) or 'nothing'}; only {', '.join(MODULE_KINDS)} are supported"
+            f"{path} lists the modules {', '.join(kinds) or 'none'}; only {', '.join(MODULE_KINDS)} are supported"
         )
     inner = Path(str(modules[1].get("path", "")))
     if inner.is_absolute() or ".." in inner.parts:
@@ -58,7 +58,7 @@ def pooled_head(folder: Path) -> PooledHead | None:
     older = [name.removesuffix("_tokens").removesuffix("_token") for name in true_keys]
     mode = settings.get("pooling_mode", older[0] if len(older) == 1 else older)
     if not isinstance(mode, str) or mode not in POOLINGS:
-        raise HeedfulError(f"{config} pools by {mode!r}; only one of {', '.join(POOLINGS)} is supported")
+        raise HeedfulError(f"{config} sets the pooling {mode!r}; only one of {', '.join(POOLINGS)} is supported")
     return PooledHead(pooling=POOLINGS[mode], normalise=len(kinds) == len(MODULE_KINDS))
 
 
@@ -87,7 +87,7 @@ def read_text_preparation(folder: Path) -> TextPreparation:
     prompt_config = read_json(folder / PROMPT_CONFIG) if (folder / PROMPT_CONFIG).exists() else {}
     name, prompts = prompt_config.get("default_prompt_name"), prompt_config.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):
-        raise HeedfulError(f"{folder / PROMPT_CONFIG}: the default prompt {name!r} is missing; add it to its prompts")
+        raise HeedfulError(f"{folder / PROMPT_CONFIG}: the default prompt {name!r} is not among the prompts; add it")
     return TextPreparation(longest, bool(settings.get("do_lower_case")), "" if name is None else prompts[name])
 
 
@@ -109,5 +109,5 @@ def repool(model: Model, head: PooledHead) -> None:
 def _modules(path: Path) -> list[dict[str, Any]]:
     modules = files.read_json(path, "download it again")
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise HeedfulError(f"{path} is no list of modules; download it again")
+        raise HeedfulError(f"{path} does not hold a list of modules; download it again")
     return modules

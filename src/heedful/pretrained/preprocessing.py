@@ -154,7 +154,7 @@ class Preprocessing:
         )
         if unsupported:
             raise HeedfulError(
-                f"{unsupported} is {settings[unsupported]!r}; images can only be resized, cropped and normalised"
+                f"{unsupported} is {settings[unsupported]!r}; only resizing, cropping and normalising are supported"
             )
         factor, resample = settings.get("rescale_factor", FACTOR), settings["resample"]
         if type(factor) not in (float, int) or not 0 < factor < math.inf:
@@ -163,16 +163,19 @@ class Preprocessing:
             raise HeedfulError(f"resample is {resample!r}; give 0 (nearest), 1 (Lanczos), 2 (bilinear) or 3 (bicubic)")
         mean, std = (_numbers(key, settings[key]) for key in ("image_mean", "image_std"))
         if len(mean) != len(std) or min(std) <= 0:
-            raise HeedfulError(f"image_mean is {list(mean)}, image_std {list(std)}; give one each for 1 or 3 channels")
+            raise HeedfulError(
+                f"image_mean is {list(mean)}, image_std {list(std)}; give 1 or 3 numbers for each, one per channel"
+            )
         if not settings.get("do_normalize", True):
             mean, std = (0.0,) * len(mean), (1.0,) * len(std)
         size, sides = _size(settings)
         crop = _side("crop_size", settings.get("crop_size")) if settings.get("do_center_crop") else None
         if crop is not None and crop > size:
-            raise HeedfulError(f"crop_size is {crop}, more than the size {size}; give at most that")
+            raise HeedfulError(f"crop_size is {crop}, larger than size; give at most {size}")
         if crop is None and sides == "shorter":
             raise HeedfulError(
-                f"size is {settings['size']!r} without do_center_crop; only squares are supported: crop one"
+                f"size is {settings['size']!r} without do_center_crop; only square images are supported: set "
+                "do_center_crop"
             )
         factor = float(factor) if settings.get("do_rescale", True) else 1.0
         highest = max((255 * factor + abs(centre)) / spread for centre, spread in zip(mean, std, strict=True))
@@ -197,7 +200,7 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
     """Reads a folder's preprocessing; raises ``HeedfulError`` if it is missing or unsupported."""
     path = home(Path(folder), FILE) / FILE
     if not path.exists():
-        raise HeedfulError(f"{folder} has no {FILE} with the images' preprocessing; copy the model's there")
+        raise HeedfulError(f"{folder} has no {FILE} for the preprocessing of images; copy it from the original model")
     settings = read_json(path)
     model = path.with_name(CONFIG)
     try:

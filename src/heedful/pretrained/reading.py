@@ -100,7 +100,9 @@ def _warn_untrained(fresh: Sequence[str]) -> None:
     rows = [name for name in fresh if "[" in name]
     for subject, names in (("the head is", [name for name in fresh if name not in rows]), ("rows are", rows)):
         if names:
-            log.warning("%s new and untrained: %s; train before trusting its answers", subject, ", ".join(names))
+            log.warning(
+                "%s new and untrained: %s; train the model before you use its predictions", subject, ", ".join(names)
+            )
 
 
 def _load_folder(

@@ -38,7 +38,10 @@ def resized(
     """Returns the configuration with other sizes; raises for a size that the model does not have."""
     if image_size is not None:
         if positions is not None:
-            raise HeedfulError("positions and image_size are both given, but an image's positions are its patches")
+            raise HeedfulError(
+                "positions and image_size are both given, but image_size sets the positions of images; give only "
+                "image_size"
+            )
         config = _with_images(config, image_size)
     if positions is not None:
         config = _with_positions(config, _whole("positions", positions))
@@ -106,7 +109,7 @@ def _with_positions(config: ModelConfig, length: int) -> ModelConfig:
     for name, stack in stacks.items():
         if not isinstance(stack.position, LearnedPosition | RotaryPosition):
             kind = stack.position.kind
-            raise HeedfulError(f"positions is {length}, but {kind!r} positions are of any length; leave it out")
+            raise HeedfulError(f"positions is {length}, but {kind!r} positions have no maximum; leave it out")
         stacks[name] = replace(stack, position=replace(stack.position, length=length))
     return replace(config, **stacks)
 
@@ -146,7 +149,9 @@ def _whole(name: str, value: object) -> int:
 
 def _check(key: str, tensor: Tensor, rows: int) -> None:
     if tensor.dim() < 1 or len(tensor) != rows:
-        raise HeedfulError(f"{key} is {tuple(tensor.shape)}, but the configuration says {rows} rows; it is not resized")
+        raise HeedfulError(
+            f"{key} has the shape {tuple(tensor.shape)}, but config.json says {rows} rows; correct config.json"
+        )
 
 
 def _lengthened(tensors: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:

@@ -203,7 +203,7 @@ class Join(_JoiningRule):
         rows = [stored.pop(name) for name in self.theirs]
         if {tuple(row.shape) for row in rows} != {(1, 1, *rows[0].shape[-1:])}:
             shapes = ", ".join(f"{name} is {tuple(row.shape)}" for name, row in zip(self.theirs, rows, strict=True))
-            raise HeedfulError(f"{shapes}; each must have the shape (1, 1, width), so take other weights")
+            raise HeedfulError(f"{shapes}; each must have the shape (1, 1, width); use other weights")
         loaded[self.ours] = torch.cat(rows, dim=1)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
@@ -262,5 +262,8 @@ def same(tensors: Tensors) -> Tensor:
     (first, tensor), *others = tensors.items()
     for name, other in others:
         if other.shape != tensor.shape or not other.equal(tensor):
-            raise HeedfulError(f"{first} and {name} are one tensor in this model, but are stored with different values")
+            raise HeedfulError(
+                f"{first} and {name} are one tensor in this model, but are stored with different values; make the two "
+                "equal"
+            )
     return tensor

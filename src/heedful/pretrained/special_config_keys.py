@@ -75,11 +75,11 @@ class RotaryKeys(ConfigKey):
             settings.setdefault("original_max_position_embeddings", theirs.get("max_position_embeddings", 2048))
         for name, value in settings.items():
             if name not in fields and value not in NEUTRAL.get(name, ()):
-                raise HeedfulError(f"{key} has {name} {value!r}, which {kind!r} does not know")
+                raise HeedfulError(f"{key} has {name} {value!r}, which {kind!r} does not have; remove it")
         for name, field in fields.items():
             value = settings.get(name)
             if value is None and name in REQUIRED:
-                raise HeedfulError(f"{key} of type {kind!r} lacks {name}")
+                raise HeedfulError(f"{key} of type {kind!r} lacks {name}; add it")
             if value is not None:
                 is_length = field == "original_length"
                 ours[f"{self.ours}.{field}"] = checked(name, value, 1) if is_length else _positive(name, value)
@@ -109,7 +109,10 @@ class RepeatedKey(ConfigKey):
         value = theirs.get(self.theirs)
         our_value = value if self.words is None else self.words.get(str(value))
         if value is not None and our_value != ours[self.ours]:
-            raise HeedfulError(f"{self.theirs} is {value!r}, but other keys make {self.ours} {ours[self.ours]!r}")
+            raise HeedfulError(
+                f"{self.theirs} is {value!r}, but other keys set {self.ours} to {ours[self.ours]!r}; correct one of "
+                "them"
+            )
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Writes nothing."""
@@ -150,7 +153,8 @@ class WindowKeys(ConfigKey):
             kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(ours["decoder.depth"])]
         if len(checked("layer_types", kinds, [])) != ours["decoder.depth"]:
             raise HeedfulError(
-                f"layer_types has {len(kinds)} words, the model {ours['decoder.depth']} layers; give each one"
+                f"layer_types has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one word "
+                "per layer"
             )
         if window is None or all(kind == "full_attention" for kind in kinds):
             ours[self.ours] = None

@@ -62,7 +62,7 @@ def _safetensors(path: Path) -> Tensors:
             return {name: file.get_tensor(name).clone() if WINDOWS else file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise HeedfulError(
-            f"{path} is no whole safetensors file ({reason(error)}); copy or download it again"
+            f"{path} is not a complete safetensors file ({reason(error)}); copy or download it again"
         ) from None
 
 
@@ -73,13 +73,13 @@ def _pickle(path: Path) -> Tensors:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive and not WINDOWS)
     except Exception as error:  # a damaged pickle may raise anything
         raise HeedfulError(
-            f"{path} is no plain file of tensors ({reason(error)}); "
-            "a pickle may run code: only tensors are read; convert it to safetensors where it came from"
+            f"{path} is damaged, or holds more than tensors ({reason(error)}); heedful reads only tensors, because a "
+            "pickle may run code: convert the file to safetensors where it came from"
         ) from None
     if not isinstance(state, dict) or not all(_is_plain(name, value) for name, value in state.items()):
         raise HeedfulError(f"{path} holds more than tensors; convert it to safetensors where it came from")
     if is_archive and _tensor_bytes(state) != _archive_bytes(path):  # PyTorch does not check a mapped file
-        raise HeedfulError(f"{path} is no plain file of tensors (its sizes do not fit); copy or download it again")
+        raise HeedfulError(f"{path} is damaged (its sizes do not fit); copy or download it again")
     return {name: tensor.detach() for name, tensor in state.items()}
 
 

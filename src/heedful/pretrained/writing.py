@@ -214,7 +214,7 @@ def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
     if not names or not isinstance(head, SequenceHead | TokenHead | ImageHead):
         return {}
     if len(names) != head.labels:
-        raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels")
+        raise HeedfulError(f"{len(names)} label names for a head of {head.labels} labels; give one name per label")
     problem_type = MULTI_LABEL if model.multi_label else REGRESSION if model.regression else {}
     return label_tables([str(name) for name in names]) | problem_type
 

@@ -31,7 +31,9 @@ def checked(source: Sequence[str], target: Sequence[str], weights: Any, dims: st
     lengths = {"T": len(target), "S": len(source)}
     expected = "(" + ", ".join(str(lengths.get(dim, dim)) for dim in dims) + ")"
     if not source or not target:
-        raise HeedfulError(f"nothing to draw: {len(source)} source and {len(target)} target pieces; give one of each")
+        raise HeedfulError(
+            f"nothing to draw: {len(source)} source and {len(target)} target pieces; give at least one of each"
+        )
     if array.ndim != len(dims) or array.shape[-2:] != (len(target), len(source)) or not array.size:
         raise HeedfulError(
             f"attention weights of shape {array.shape} do not fit {len(target)} target and {len(source)} source pieces;"
@@ -55,7 +57,9 @@ def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
         try:
             return np.stack([as_array(part) for part in weights])
         except ValueError as error:
-            raise HeedfulError(f"attention weights are ragged ({error}); give one shape for all layers") from None
+            raise HeedfulError(
+                f"the layers' attention weights differ in shape ({error}); give the same shape for all layers"
+            ) from None
     array = np.asarray(weights)
     if array.dtype in (np.float32, np.float64):
         return array
@@ -191,7 +195,9 @@ class AttentionMaps:
             ("keys", self.columns, len(self.keys)),
         ):
             if not 0 <= first < end <= count:
-                raise HeedfulError(f"{name} {first}:{end} of {self.name} are not within 0:{count}")
+                raise HeedfulError(
+                    f"{name} {first}:{end} of {self.name} are not within 0:{count}; give a range within it"
+                )
         stack = len(self.layers), len(self.heads)
         window = self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
         object.__setattr__(self, "weights", self._checked("weights", self.weights, (*stack, *window)))

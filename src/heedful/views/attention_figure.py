@@ -109,7 +109,7 @@ def attention_svg(
     if max(weights.shape) > MOST:
         raise HeedfulError(
             f"a figure of {weights.shape[1]} keys and {weights.shape[0]} queries is not readable; draw a page instead,"
-            f" or at most {MOST} a side"
+            f" or at most {MOST} of each"
         )
     if note is None:
         head_name = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"

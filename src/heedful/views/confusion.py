@@ -65,14 +65,14 @@ def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title:
 def _checked(labels: Sequence[str], counts: Any) -> Counts:
     size = len(labels)
     if not size:
-        raise HeedfulError("no class to draw confusions of; give at least one")
+        raise HeedfulError("no classes to draw; give at least one")
     rows = [np.asarray(row) for row in counts]
     if len(rows) != size or any(row.shape != (size,) for row in rows):
         lengths = " or ".join(map(str, sorted({row.size for row in rows}))) or "no"
         raise HeedfulError(f"{len(rows)} rows of {lengths} counts for {size} classes; give {size} × {size}")
     matrix = np.stack(rows)
     if matrix.dtype.kind not in "iu" or matrix.min() < 0:
-        raise HeedfulError(f"counts of type {matrix.dtype}, the least {matrix.min()}; give whole numbers from 0 on")
+        raise HeedfulError(f"counts of type {matrix.dtype}, the smallest {matrix.min()}; give whole numbers, 0 or more")
     return matrix.astype(np.int64)
 
 

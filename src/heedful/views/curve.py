@@ -93,7 +93,7 @@ def curve(
         HeedfulError: more than four lines, or no point that can be drawn.
     """
     if len(series) > len(MARKS):
-        raise HeedfulError(f"{len(series)} lines in one figure cannot be told apart; give at most {len(MARKS)}")
+        raise HeedfulError(f"{len(series)} lines in one figure cannot be distinguished; give at most {len(MARKS)}")
     lines = [(name, i, line) for i, (name, line) in enumerate(series.items())]
     return _panels([(y_label, y_scale, lines)], title, x_label)
 

@@ -53,10 +53,12 @@ class GenerationSteps:
     def __post_init__(self) -> None:
         count = len(self.generated)
         if not count:
-            raise HeedfulError("nothing to step through: no token was generated; allow more with max_new_tokens")
+            raise HeedfulError("no token was generated, so there are no steps to show; give a larger max_new_tokens")
         for name, steps in (("chosen", len(self.chosen)), ("candidates", len(self.candidates))):
             if steps != count:
-                raise HeedfulError(f"{name} has {steps} steps, but {count} tokens were generated; give one each")
+                raise HeedfulError(
+                    f"{name} has {steps} steps, but {count} tokens were generated; give one step per token"
+                )
         values = [*self.chosen, *(p for step in self.candidates for _, p in step)]
         outside = [value for value in values if not 0 <= value <= 1.001]
         if outside:

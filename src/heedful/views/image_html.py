@@ -68,9 +68,12 @@ class ImageMaps:
             raise HeedfulError("an attention weight is not in 0..1; give the weights after the softmax")
         for name, values in (("rollout", self.rollout), ("gradient", self.gradient)):
             if values is not None and (np.shape(values) != (rows, columns) or not np.isfinite(values).all()):
-                raise HeedfulError(f"{name} of shape {np.shape(values)}; give finite ({rows}, {columns}), one a patch")
+                raise HeedfulError(
+                    f"{name} of shape {np.shape(values)}; give finite numbers of shape ({rows}, {columns}), one per "
+                    "patch"
+                )
         if np.min(self.rollout) < 0:
-            raise HeedfulError(f"the rollout has a negative value, {np.min(self.rollout):g}; give shares of attention")
+            raise HeedfulError(f"the rollout has a negative value, {np.min(self.rollout):g}; give numbers of 0 or more")
 
 
 def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:

@@ -41,17 +41,27 @@ class LensPredictions:
     def __post_init__(self) -> None:
         count = len(self.pieces)
         if not count or not self.layers:
-            raise HeedfulError(f"nothing to show: {count} pieces and {len(self.layers)} layers; give one of each")
+            raise HeedfulError(
+                f"nothing to show: {count} pieces and {len(self.layers)} layers; give at least one of each"
+            )
         if len(self.target) != count:
-            raise HeedfulError(f"{len(self.target)} targets for {count} pieces; give one each, '' for none")
+            raise HeedfulError(f"{len(self.target)} targets for {count} pieces; give one per piece, '' for none")
         if len(self.top) != len(self.layers):
-            raise HeedfulError(f"candidates of {len(self.top)} layers for {len(self.layers)} names; give one each")
+            raise HeedfulError(
+                f"candidates of {len(self.top)} layers for {len(self.layers)} layer names; give one list per layer"
+            )
         for name, row in zip(self.layers, self.top, strict=True):
             if len(row) != count:
-                raise HeedfulError(f"candidates at {len(row)} positions in layer {name}, but {count} pieces were read")
+                raise HeedfulError(
+                    f"candidates at {len(row)} positions in layer {name}, but the text has {count} pieces; give one "
+                    "list per piece"
+                )
             for cell in row:
                 if not cell or not all(0 <= p <= 1.001 for _, p in cell):
-                    raise HeedfulError(f"layer {name} has a position without candidates with probabilities in 0..1")
+                    raise HeedfulError(
+                        f"layer {name} has a position without candidates, or a probability that is not in 0..1; give "
+                        "candidates after the softmax"
+                    )
 
 
 def lens_page(lens: LensPredictions, *, title: str, most: int = MOST) -> str:

@@ -106,7 +106,7 @@ def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
     """
     array = _maps(maps)
     if len(names) != len(array):
-        raise HeedfulError(f"{len(names)} names for {len(array)} feature maps; give one each")
+        raise HeedfulError(f"{len(names)} names for {len(array)} feature maps; give one name per map")
     high, wide = (MAP * side / max(array.shape[1:]) for side in array.shape[1:])
     column, row = max(wide, 110.0) + 22, high + 84
     note = f"{array.shape[1]} × {array.shape[2]} values each; dark is a map's lowest value, light its highest"
@@ -155,7 +155,9 @@ def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
     if patch < 1 or high % patch or wide % patch:
         raise HeedfulError(f"{wide} × {high} pixels cannot be cut into patches of {patch} × {patch}; resize the image")
     if (high // patch) * (wide // patch) > MOST:
-        raise HeedfulError(f"{high // patch * (wide // patch):,} patches cannot be told apart; draw at most {MOST:,}")
+        raise HeedfulError(
+            f"{high // patch * (wide // patch):,} patches cannot be distinguished; draw at most {MOST:,}"
+        )
     return array, high // patch, wide // patch
 
 

@@ -65,7 +65,10 @@ class WatchHistory:
         for snapshot in self.snapshots:
             others = [[maps.name for maps in by_kind] for by_kind in snapshot.maps]
             if others != names or len(names) != len(self.inputs):
-                raise HeedfulError(f"the maps at step {snapshot.step} are not those at step {first.step}")
+                raise HeedfulError(
+                    f"step {snapshot.step} has other attention maps than step {first.step}; give the same maps at "
+                    "every step"
+                )
 
 
 def watch_page(history: WatchHistory, *, title: str) -> str:

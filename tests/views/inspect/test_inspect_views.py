@@ -31,7 +31,7 @@ def test_numbers_of_any_kind_choose(made: Make) -> None:
     for given in (1, np.int64(1), [np.int64(1)], range(1, 2)):
         assert inspect(made("encoder"), "a dog", layers=given).data["maps"][0]["layers"] == [1]
     for wrong in ("1", [0.5], 1.0):
-        with pytest.raises(heedful.HeedfulError, match="are no whole numbers"):
+        with pytest.raises(heedful.HeedfulError, match="are not whole numbers"):
             inspect(made("encoder"), "a dog", layers=wrong)  # type: ignore[arg-type]
 
 

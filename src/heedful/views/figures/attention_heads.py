@@ -226,7 +226,7 @@ def model(maps: AttentionMaps, title: str = "") -> str:
     """
     layers, heads, rows, columns = maps.weights.shape
     if layers * heads > MAPS:
-        raise HeedfulError(f"{layers * heads:,} maps in one figure cannot be told apart; choose at most {MAPS:,}")
+        raise HeedfulError(f"{layers * heads:,} maps in one figure cannot be distinguished; choose at most {MAPS:,}")
     most = min(32, max(4, math.isqrt(SHEET // (layers * heads))))
     weights = np.asarray(maps.weights, dtype=np.float64)
     shading = f"the shade is the weight, in {STEPS} steps"

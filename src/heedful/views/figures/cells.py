@@ -51,7 +51,7 @@ def array(data: Any, dims: str, name: str) -> Values:
 def checked_names(names: Sequence[Any], count: int, kind: str) -> list[str]:
     """Returns ``names`` without control characters; raises ``HeedfulError`` unless there are ``count``."""
     if len(names) != count:
-        raise HeedfulError(f"{len(names)} names for {count} {kind}; give one each")
+        raise HeedfulError(f"{len(names)} names for {count} {kind}; give one name for each")
     return [visible(str(name)) for name in names]
 
 

@@ -140,7 +140,7 @@ def flow(boxes: Mapping[str, Box], arrows: Sequence[Arrow], title: str = "", *, 
     for arrow in arrows:
         for name in (arrow.start, arrow.end):
             if name not in boxes:
-                raise HeedfulError(f"an arrow names {name!r}, which is no box; {nearest(name, boxes)}")
+                raise HeedfulError(f"an arrow names {name!r}, which is not a box; {nearest(name, boxes)}")
         parts += _arrow(arrow, at, half, wide)
     for name, box in boxes.items():
         (x, y), (across, down) = at[name], half[name]

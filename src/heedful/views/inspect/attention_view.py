@@ -104,7 +104,9 @@ def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[
     if not shown:
         within(request.queries, max(len(group.queries) for group in all_groups), "queries")
         within(request.keys, max(len(group.keys) for group in all_groups), "keys")
-        raise HeedfulError("no kind of attention has these queries and these keys; choose them for one of its texts")
+        raise HeedfulError(
+            "no attention of this model has both these queries and these keys; give smaller numbers for one of them"
+        )
     room = DEFAULT // len(shown)
     windows = [AttentionWindow(group, *_ranges(group, request, room), room=room) for group in shown]
     by_path = {path: (window, index) for window in windows for index, path in enumerate(window.group.paths.values())}
@@ -142,7 +144,8 @@ def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, 
     requested = count * (rows[1] - rows[0]) * (columns[1] - columns[0])
     if requested > MOST:
         raise HeedfulError(
-            f"{requested:,} weights of {group.name} requested, {MOST:,} can be shown; choose fewer layers, heads, "
+            f"{requested:,} weights of {group.name} requested, but at most {MOST:,} can be shown; choose fewer "
+            "layers, heads, "
             "queries or keys"
         )
     return rows, columns

@@ -79,7 +79,9 @@ def fits(opened: OpenedModel, stack: str, length: int, name: str = "the text") -
     """Raises if a stack has fewer positions than ``length``."""
     scheme = stacks_of(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
-        raise HeedfulError(f"{name} has {length:,} tokens, {opened.name} takes {scheme.length:,}; give a shorter one")
+        raise HeedfulError(
+            f"{name} has {length:,} tokens, but {opened.name} takes at most {scheme.length:,}; give a shorter text"
+        )
 
 
 def read_source(opened: OpenedModel, text: Any) -> tuple[str, list[int]]:
@@ -197,7 +199,7 @@ def pieces_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 def _check_not_empty(parts: Sequence[Sequence[int]], name: str = "the text") -> None:
     if not parts or not all(parts):
-        raise HeedfulError(f"{name} is empty; give at least a word")
+        raise HeedfulError(f"{name} is empty; give at least one word")
 
 
 def row_of(opened: OpenedModel, ids: Sequence[int]) -> Tensor:

@@ -66,7 +66,7 @@ def open_model(model: ModelSource, request: Request, device: str | None = None) 
     """
     loaded, source = _parts(model)
     if loaded is not None and device is not None:
-        raise HeedfulError(f"device {device!r} is for a folder; move a model in memory with .to(...)")
+        raise HeedfulError(f"device {device!r} works only with a model folder; move a model in memory with .to(...)")
     folder = find(source if isinstance(source, str) else Path(source))
     name = model_name(source)
     config = config_of(folder) if loaded is None else loaded.config
@@ -79,7 +79,7 @@ def open_model(model: ModelSource, request: Request, device: str | None = None) 
 def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
     if isinstance(model, tuple):
         if len(model) != 2 or not isinstance(model[0], Model):
-            raise HeedfulError("a model and the folder of its tokenizer go together: (model, folder)")
+            raise HeedfulError("a pair must be a model and the folder of its tokenizer: (model, folder)")
         return model
     if not isinstance(model, Model):
         return None, model
@@ -96,7 +96,8 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
         shape = (config.patches.channels, *config.patches.image_size)
         if shape != preprocessing.shape:
             raise HeedfulError(
-                f"{folder}: the model takes images of {shape}, its preprocessor_config.json makes {preprocessing.shape}"
+                f"{folder}: the model takes images of {shape}, but preprocessor_config.json makes "
+                f"{preprocessing.shape}; correct that file"
             )
         return {"preprocessing": preprocessing}
     source = target = tokenizer_of(folder)

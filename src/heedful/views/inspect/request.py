@@ -74,7 +74,7 @@ def _numbers(numbers: int | Sequence[int] | None, name: str) -> tuple[int, ...] 
     try:
         return tuple(index(number) for number in (numbers if isinstance(numbers, Iterable) else (numbers,)))
     except TypeError:
-        raise HeedfulError(f"{name} {numbers!r} are no whole numbers; give one, or a list of them") from None
+        raise HeedfulError(f"{name} {numbers!r} are not whole numbers; give one, or a list of them") from None
 
 
 def model_name(model: str | PathLike[str]) -> str:
@@ -117,7 +117,7 @@ def span(text: str | Sequence[int] | None, name: str) -> Span | None:
         is_pair = len(text) == 2 and all(isinstance(number, int) and number >= 0 for number in text)
         first, end = (text[0], text[1]) if is_pair else (1, 0)
     if end is not None and first >= end:
-        raise HeedfulError(f"{name} {text!r} is no range; give START:END, counted from 0, such as 128:256")
+        raise HeedfulError(f"{name} {text!r} is not a range; give START:END, counted from 0, such as 128:256")
     return first, end
 
 
@@ -127,7 +127,9 @@ def within(span: Span | None, length: int, name: str) -> tuple[int, int] | None:
         return None
     first, end = span
     if first >= length:
-        raise HeedfulError(f"{name} begin at {first}, but there are {length}, counted from 0; give smaller numbers")
+        raise HeedfulError(
+            f"{name} begin at {first}, but there are only {length}, counted from 0; give smaller numbers"
+        )
     return first, length if end is None else min(end, length)
 
 
@@ -137,7 +139,9 @@ def check_request(config: ModelConfig, name: str, request: Request) -> Request:
     view = check_view(request.view)
     if not view.has(config):
         supported = ", ".join(known for known, other in VIEWS.items() if other.has(config))
-        raise HeedfulError(f"view {request.view!r} is for {view.whose}; {name} ({config.kind}) has {supported}")
+        raise HeedfulError(
+            f"view {request.view!r} works only with {view.whose}; for {name} ({config.kind}), choose from {supported}"
+        )
     _check_inputs(config, request, view)
     for option in request.given():
         if option not in view.takes:
@@ -171,7 +175,7 @@ def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
         texts = [text for item in request.inputs for text in (item if isinstance(item, tuple) else (item,))]
         for text in (*texts, request.target):
             if isinstance(text, str) and BROKEN.search(text):
-                raise HeedfulError(f"{text!r:.60} is not UTF-8; convert it first")
+                raise HeedfulError(f"the input {text!r:.60} is not UTF-8; convert it first")
 
 
 def _check_target(config: ModelConfig, request: Request, name: str) -> None:
@@ -180,7 +184,9 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
     if not (translates(config) or explains or continues):
         raise HeedfulError(f"target has no effect on {name} ({config.kind}) here; leave it out")
     if request.decoding:
-        raise HeedfulError(f"{', '.join(request.decoding)}: with a target nothing is generated; leave one out")
+        raise HeedfulError(
+            f"{', '.join(request.decoding)}: with target nothing is generated; leave out the target or these options"
+        )
     if translates(config) and len(request.inputs) > 1:
         raise HeedfulError(f"one target for {len(request.inputs)} inputs; leave it out, or give one input")
     if not request.target:
@@ -194,7 +200,7 @@ def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int) -> None
     if numbers is not None and not numbers:
         raise HeedfulError(f"{kind}s is empty; give numbers from 0 to {count - 1}, or leave it out")
     if numbers and len(set(numbers)) < len(numbers):
-        raise HeedfulError(f"{kind}s {', '.join(map(str, numbers))} has duplicates; give each once")
+        raise HeedfulError(f"{kind}s {', '.join(map(str, numbers))} has duplicates; give each number once")
 
 
 def default_view(config: ModelConfig) -> str:
