@@ -9,7 +9,7 @@ import heedful
 from heedful.errors import HeedfulError
 from heedful.generation import generate
 from heedful.generation.options import NAMES, NEUTRAL, Options, resolve
-from heedful.pretrained.configuration import GENERATES, IDS
+from heedful.pretrained.configuration import GENERATION_KEYS, IDS
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_transformers_writes_for_itself_is_no_option():
 def test_a_folder_without_a_generation_config_is_asked_for_all_that_is_obeyed_or_refused():
     own = {"seed", "presence_penalty", "frequency_penalty"}
     newer = {"assistant_model", "num_assistant_tokens", "prompt_lookup_num_tokens", "prefill_chunk_size"}
-    assert {*GENERATES} == {*NAMES, *NEUTRAL} - own - newer
+    assert {*GENERATION_KEYS} == {*NAMES, *NEUTRAL} - own - newer
 
 
 def test_every_default_of_transformers_is_understood():

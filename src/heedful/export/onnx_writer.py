@@ -32,7 +32,7 @@ from heedful.export.traceable import (
     example_inputs,
 )
 from heedful.pretrained import load
-from heedful.pretrained.folder import CARD, CONFIG, GENERATION
+from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON
 
 GRAPH = "model.onnx"
 OPSET = 20
@@ -52,7 +52,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 def write(source: Path, out: Path) -> dict[str, Any]:
     """Traces the model of ``source`` into the folder ``out``, with its tokenizer, preprocessing and configuration."""
     details = write_file(source, out / GRAPH)
-    for name in (CONFIG, GENERATION, CARD):
+    for name in (CONFIG, GENERATION, HEEDFUL_JSON):
         if (source / name).exists():
             shutil.copyfile(source / name, out / name)
     return {**details, "beside": copy_beside(source, out)}

@@ -33,7 +33,7 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 
-LAYERS = ("full_attention", "sliding_attention")
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", list: "a list"}
 _NAMES |= {type(None): "a whole number"}
@@ -239,8 +239,10 @@ class LayerTypesKey(OnlyValue):
             return
         checked(self.theirs, kinds, [])
         for kind in kinds:
-            if kind not in LAYERS:
-                raise HeedfulError(f"{self.theirs} names {kind!r}; only {', '.join(map(repr, LAYERS))} are supported")
+            if kind not in LAYER_TYPES:
+                raise HeedfulError(
+                    f"{self.theirs} names {kind!r}; only {', '.join(map(repr, LAYER_TYPES))} are supported"
+                )
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,7 @@ class WrittenKey:
 AnyConfigKey = ConfigKey | OnlyValue | WrittenKey
 
 
-def only(**values: Any) -> tuple[OnlyValue, ...]:
+def required_values(**values: Any) -> tuple[OnlyValue, ...]:
     """Returns keys that must have their default value."""
     return tuple(OnlyValue(key, value, value) for key, value in values.items())
 

@@ -18,7 +18,7 @@ from heedful.pretrained.peft_config import find_base, read_config, split_tensors
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 ABOUT = ("_from_model_config", "transformers_version")  # keys of generation_config.json that are about the file
 # generation settings that config.json holds in folders from before 2023, which have no generation_config.json
-GENERATES = (
+GENERATION_KEYS = (
     *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
     *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"),
@@ -37,7 +37,7 @@ def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if (folder / GENERATION).exists():
         generation = read_json(folder / GENERATION)
     else:
-        generation = {key: theirs[key] for key in GENERATES if theirs.get(key) is not None}
+        generation = {key: theirs[key] for key in GENERATION_KEYS if theirs.get(key) is not None}
         if theirs.get("force_bos_token_to_be_generated"):  # BART's older key
             generation.setdefault("forced_bos_token_id", theirs.get("bos_token_id"))
     for key in ABOUT:

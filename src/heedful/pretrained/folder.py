@@ -16,8 +16,8 @@ from heedful.errors import HeedfulError
 from heedful.util import files
 from heedful.util.downloads import Refused, fetched
 
-CONFIG, CARD, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
-INDEX, README = "model.safetensors.index.json", "README.md"
+CONFIG, HEEDFUL_JSON, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
+INDEX, MODEL_CARD = "model.safetensors.index.json", "README.md"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 ADAPTER_CONFIG = "adapter_config.json"  # PEFT's
 READY, MOVES = ".ready", "moves.json"  # suffix of a folder of files to be moved, and the list of these files
@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_card(folder: str | Path) -> dict[str, Any]:
     """Reads ``heedful.json`` of a folder (task, labels, metrics, ...); {} if there is none."""
-    path = Path(folder) / CARD
+    path = Path(folder) / HEEDFUL_JSON
     card = read_json(path) if path.exists() else {}
     columns = card.get("columns")
     if not isinstance(columns, Mapping | None) or not all(isinstance(kind, str) for kind in (columns or {}).values()):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from heedful.pretrained.folder import CONFIG, README, read_card, read_json
+from heedful.pretrained.folder import CONFIG, MODEL_CARD, read_card, read_json
 from heedful.util.files import write
 
 MARK = "<!-- written by heedful, and again with every save; without this line the file is yours and stays -->"
@@ -21,7 +21,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
 
 def is_ours(folder: Path) -> bool:
     """Returns True if a folder has no README.md, or one that this module wrote."""
-    path = folder / README
+    path = folder / MODEL_CARD
     return not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace"))
 
 
@@ -29,7 +29,7 @@ def describe(folder: str | Path) -> None:
     """Updates the README.md of a folder after ``heedful.json`` has changed, if this module wrote it."""
     folder = Path(folder).expanduser()
     if is_ours(folder):
-        write(folder / README, card_text(folder.resolve().name, read_card(folder), read_json(folder / CONFIG)))
+        write(folder / MODEL_CARD, card_text(folder.resolve().name, read_card(folder), read_json(folder / CONFIG)))
 
 
 def shareable(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from heedful.pretrained.config_keys import (
     LayerTypesKey,
     OnlyValue,
     StoredTensor,
-    only,
+    required_values,
 )
 from heedful.pretrained.flat_config import Flat, flat, nested
 from heedful.pretrained.rules import Rule, Tensors
@@ -29,7 +29,7 @@ FREE = (
     "head.dropout",
 )
 EVERYWHERE = (
-    *only(quantization_config=None, per_layer_config=None),
+    *required_values(quantization_config=None, per_layer_config=None),
     LayerTypesKey("layer_types", None, None),
 )  # features that no model type of ours has
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from heedful import __version__
 from heedful.errors import HeedfulError
 from heedful.pretrained.folder import (
-    CARD,
     CONFIG,
+    HEEDFUL_JSON,
     POOLING_FILES,
     SAFETENSORS_FILES,
     TEXT_FILES,
@@ -72,4 +72,4 @@ def _upload_files(folder: Path) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }
-    return files | ({CARD: to_json(shareable(read_card(folder)))} if CARD in files else {})
+    return files | ({HEEDFUL_JSON: to_json(shareable(read_card(folder)))} if HEEDFUL_JSON in files else {})

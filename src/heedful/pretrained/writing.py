@@ -16,17 +16,17 @@ from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, To
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained.config_keys import StoredTensor, WrittenKey, label_tables
-from heedful.pretrained.configuration import GENERATES
+from heedful.pretrained.configuration import GENERATION_KEYS
 from heedful.pretrained.fill_model import tied_names
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
-    CARD,
     CONFIG,
     GENERATION,
+    HEEDFUL_JSON,
     INDEX,
+    MODEL_CARD,
     MULTI_LABEL,
-    README,
     REGRESSION,
     WEIGHTS,
     atomic_write,
@@ -46,7 +46,7 @@ NOT_COPIED = {
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
     *("id2label", "label2id", "num_labels", "problem_type", "heedful", "quantization_config", "_num_labels"),
     *("rope_theta", "rope_scaling"),  # written as rope_parameters
-    *GENERATES,
+    *GENERATION_KEYS,
 }
 UNITS = {"": 1, **{unit + "B": 1000**n for n, unit in enumerate("KMGT", 1)}}
 UNITS |= {unit + "IB": 1024**n for n, unit in enumerate("KMGT", 1)}
@@ -88,16 +88,16 @@ def save(
     """
     model.check_not_optimised("save it")
     extra = dict(extra or {})
-    model_type, architecture, theirs = express(model.config, model.layout) or (
+    model_type, architecture, config_json = express(model.config, model.layout) or (
         OWN,
         OWN_ARCHITECTURE,
         {"model_type": OWN.name, **model.config.to_dict()},
     )
-    theirs = _with_source_keys(model, model_type, architecture, theirs) | _labels(model, extra)
-    theirs["dtype"] = str(model.dtype).removeprefix("torch.")
+    config_json = _with_source_keys(model, model_type, architecture, config_json) | _label_entries(model, extra)
+    config_json["dtype"] = str(model.dtype).removeprefix("torch.")
     shard_bytes = size_of(max_shard_size)
     head, unused_pooler = model.config.head, {}
-    files: dict[str, Any] = {CONFIG: theirs}
+    files: dict[str, Any] = {CONFIG: config_json}
     if isinstance(head, PooledHead) and model_type is not OWN:
         files |= module_files(head, model.main.dim)
         unused_pooler = _zero_pooler(architecture, model.main.dim)
@@ -108,9 +108,9 @@ def save(
     else:
         files[ADAPTER_CONFIG], tensors = adapter_files(model, model_type, architecture, Path(folder).expanduser())
         shards = {ADAPTER_WEIGHTS: tensors}
-    files[CARD] = {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra
+    files[HEEDFUL_JSON] = {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra
     if isinstance(head, LanguageHead):
-        files[GENERATION] = _generation(model)
+        files[GENERATION] = _generation_config(model)
     _write(Path(folder).expanduser().resolve(), files, shards, STALE if model.adapter is None else None)
     return model_type.name
 
@@ -124,10 +124,12 @@ def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], s
                 (temporary / name).write_bytes(to_json(content))
             if is_ours(out):
                 base = files.get(ADAPTER_CONFIG, {}).get("base_model_name_or_path")
-                card = card_text(out.name, files[CARD], files[CONFIG], base)
-                (temporary / README).write_text(card, encoding="utf-8", newline="\n")
+                card = card_text(out.name, files[HEEDFUL_JSON], files[CONFIG], base)
+                (temporary / MODEL_CARD).write_text(card, encoding="utf-8", newline="\n")
             for name, shard in shards.items():
-                save_file({n: t.detach().cpu().contiguous() for n, t in shard.items()}, temporary / name, FORMAT)
+                save_file(
+                    {key: tensor.detach().cpu().contiguous() for key, tensor in shard.items()}, temporary / name, FORMAT
+                )
                 (temporary / name).chmod((temporary / CONFIG).stat().st_mode)  # save_file makes it the owner's alone
     except SafetensorError as error:
         raise HeedfulError(f"cannot write {out}: {error}; free some space or choose another folder") from None
@@ -152,11 +154,11 @@ def _split(tensors: Tensors, shard_bytes: int) -> tuple[dict[str, Tensors], dict
     """Returns shards of at most ``shard_bytes`` (a larger tensor has its own shard) by file name, and their index."""
     from huggingface_hub import split_state_dict_into_shards_factory
 
-    stem, _, ending = WEIGHTS.rpartition(".")
+    stem, _, extension = WEIGHTS.rpartition(".")
     split = split_state_dict_into_shards_factory(
         tensors,
         get_storage_size=lambda tensor: tensor.nbytes,
-        filename_pattern=f"{stem}{{suffix}}.{ending}",
+        filename_pattern=f"{stem}{{suffix}}.{extension}",
         max_shard_size=shard_bytes,
     )
     shards = {file: {name: tensors[name] for name in names} for file, names in split.filename_to_tensors.items()}
@@ -164,7 +166,7 @@ def _split(tensors: Tensors, shard_bytes: int) -> tuple[dict[str, Tensors], dict
 
 
 def _with_source_keys(
-    model: Model, model_type: ModelType, architecture: Architecture, theirs: dict[str, Any]
+    model: Model, model_type: ModelType, architecture: Architecture, config_json: dict[str, Any]
 ) -> dict[str, Any]:
     """Returns ``config.json`` with the keys of the source's that we do not write.
 
@@ -172,24 +174,28 @@ def _with_source_keys(
     written only for other programs (``max_position_embeddings`` of Marian) has the source's value.
     """
     if model_type.name != model.layout or model_type is OWN or not model.source_config:
-        return theirs
-    written = {config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)}
-    replaceable = written - {*GENERATES, "is_encoder_decoder"}
+        return config_json
+    keys_for_other_programs = {
+        config_key.theirs for config_key in model_type.config_keys if isinstance(config_key, WrittenKey)
+    }
+    replaceable = keys_for_other_programs - {*GENERATION_KEYS, "is_encoder_decoder"}
     copied = {
         key: value
         for key, value in model.source_config.items()
-        if key in replaceable or key not in {*theirs, *NOT_COPIED}
+        if key in replaceable or key not in {*config_json, *NOT_COPIED}
     }
-    stored = {
+    stored_flags = {
         config_key.theirs: config_key.from_config(flat(model.config))
         for config_key in (*model_type.config_keys, *architecture.config_keys)
         if isinstance(config_key, StoredTensor)
     }
     try:
-        same = model_type.read(theirs | copied, architecture, stored) == model_type.read(theirs, architecture, stored)
+        same_config = model_type.read(config_json | copied, architecture, stored_flags) == model_type.read(
+            config_json, architecture, stored_flags
+        )
     except HeedfulError:
-        same = False
-    return theirs | copied if same else theirs
+        same_config = False
+    return config_json | copied if same_config else config_json
 
 
 def _untied(model: Model) -> Tensors:
@@ -204,11 +210,11 @@ def _zero_pooler(architecture: Architecture, dim: int) -> Tensors:
         isinstance(config_key, StoredTensor) and config_key.ours == "head.pooler"
         for config_key in architecture.config_keys
     )
-    sizes = {"weight": (dim, dim), "bias": (dim,)} if has_pooler else {}
-    return {f"head.pooler.dense.{name}": torch.zeros(size) for name, size in sizes.items()}
+    shapes = {"weight": (dim, dim), "bias": (dim,)} if has_pooler else {}
+    return {f"head.pooler.dense.{name}": torch.zeros(shape) for name, shape in shapes.items()}
 
 
-def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _label_entries(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
     head = model.config.head
     names = extra.get("labels") or model.labels
     if not names or not isinstance(head, SequenceHead | TokenHead | ImageHead):
@@ -219,13 +225,13 @@ def _labels(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
     return label_tables([str(name) for name in names]) | problem_type
 
 
-def _generation(model: Model) -> dict[str, Any]:
+def _generation_config(model: Model) -> dict[str, Any]:
     """Returns ``generation_config.json``: the token ids, and the settings of the source."""
     config = model.config
     assert not isinstance(config, VisionConfig)
     special = config.special
-    start = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
-    end = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
+    start_key = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
+    end_ids = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
     ids = dict(model.source_ids)
-    ids |= {start: special.start, "eos_token_id": end, "pad_token_id": special.pad}
+    ids |= {start_key: special.start, "eos_token_id": end_ids, "pad_token_id": special.pad}
     return {key: value for key, value in ids.items() if value is not None} | dict(model.generation)

@@ -23,7 +23,7 @@ from heedful.evaluation.trained_on import TrainedOn
 from heedful.metrics.verdict import MOST, Rival, Verdict, improving, select_examples, verdict
 from heedful.models import Model
 from heedful.pretrained import read_card
-from heedful.pretrained.folder import CARD, find, to_json
+from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.run_data import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
@@ -142,7 +142,7 @@ def save_verdict(
         improving=still_improving,
     )
     entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met)}}
-    write(out / CARD, to_json({**read_card(out), **entry}))
+    write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
     return entry
 
 

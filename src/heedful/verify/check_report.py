@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from heedful import __version__
 from heedful.errors import HeedfulError
-from heedful.pretrained.folder import CARD, read_card, to_json
+from heedful.pretrained.folder import HEEDFUL_JSON, read_card, to_json
 from heedful.pretrained.model_card import describe
 from heedful.util.files import write
 
@@ -144,7 +144,7 @@ def save_report(report: Report, folder: str | Path) -> None:
         name: installed for name in ("torch", "transformers") if (installed := _version(name))
     }
     record = {"ok": report.ok, "date": date.today().isoformat(), "versions": versions, "checks": checks}
-    write(folder / CARD, to_json({**read_card(folder), "verification": record}).decode())
+    write(folder / HEEDFUL_JSON, to_json({**read_card(folder), "verification": record}).decode())
     describe(folder)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from heedful.pretrained.folder import CARD
+from heedful.pretrained.folder import HEEDFUL_JSON
 from heedful.training.checkpoint import FILE_NAME, Checkpoints
 from heedful.training.run_folder import MODEL_FOLDERS, SHARDS
 from heedful.verify.check_report import CheckResult
@@ -65,11 +65,11 @@ def _model(folder: Path) -> Facts:
         if name in RUN_FILES or FILE_NAME.fullmatch(name) or Path(name).suffix in FIGURES
     }
     names = [name for name in _files(folder) if name not in excluded]
-    facts = dict(_digests(folder, [name for name in names if name != CARD]))
-    if CARD in names:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    facts = dict(_digests(folder, [name for name in names if name != HEEDFUL_JSON]))
+    if HEEDFUL_JSON in names:
+        card = json.loads((folder / HEEDFUL_JSON).read_text(encoding="utf-8"))
         settings = {name: value for name, value in card.get("settings", {}).items() if name not in OWN_SETTINGS}
-        facts |= {f"{CARD}: {key}": json.dumps(value) for key, value in (card | {"settings": settings}).items()}
+        facts |= {f"{HEEDFUL_JSON}: {key}": json.dumps(value) for key, value in (card | {"settings": settings}).items()}
     return facts
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, StoredTensor, TokenIdKey, only
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, StoredTensor, TokenIdKey, required_values
 from heedful.pretrained.model_type import Architecture, ModelType
-from heedful.pretrained.model_types.marian import LAYERS
+from heedful.pretrained.model_types.marian import LAYER_RULES
 from heedful.pretrained.rules import Drop, Rename, SqueezeUnlessZero, Tie
 from heedful.pretrained.special_config_keys import RepeatedKey
 
@@ -54,7 +54,7 @@ BART = ModelType(
         TokenIdKey("eos_token_id", "special.end", 2, several=True),
         TokenIdKey("pad_token_id", "special.pad", 1),
         RepeatedKey("num_attention_heads", "encoder.heads"),
-        *only(
+        *required_values(
             is_causal=True,
             is_decoder=False,
             is_encoder_decoder=True,
@@ -72,7 +72,7 @@ BART = ModelType(
         Rename("decoder.embed_positions.weight", "decoder.position.table.weight"),
         Rename("encoder.layernorm_embedding.{p}", "encoder.embedding_norm.{p}"),
         Rename("decoder.layernorm_embedding.{p}", "decoder.embedding_norm.{p}"),
-        *LAYERS,
+        *LAYER_RULES,
     ),
     architectures=(
         Architecture(

@@ -9,23 +9,23 @@ from heedful.pretrained.config_keys import (
     LabelKeys,
     StoredTensor,
     TokenIdKey,
-    only,
+    required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, RenameUnlessZero, Tie
 
-LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
-NO_POOLER = Drop("pooler.dense.{p}")  # older files have one that the class does not use
-NO_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
-MASKED = {"head.kind": "masked-language-model"}
+THEIR_LAYER, OUR_BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
+DROP_POOLER = Drop("pooler.dense.{p}")  # older files have one that the class does not use
+DROP_NEXT_SENTENCE = Drop("cls.seq_relationship.{p}")
+MASKED_HEAD = {"head.kind": "masked-language-model"}
 MASKED_KEYS: tuple[AnyConfigKey, ...] = (
-    *only(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
+    *required_values(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
     ConfigKey("hidden_act", "head.activation", "gelu", ACTIVATIONS),
     ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
 )
 MASKED_RULES = (
-    NO_POOLER,
-    NO_NEXT_SENTENCE,
+    DROP_POOLER,
+    DROP_NEXT_SENTENCE,
     Rename("cls.predictions.transform.dense.{p}", "head.dense.{p}"),
     Rename("cls.predictions.transform.LayerNorm.{p}", "head.norm.{p}"),
     Rename("cls.predictions.decoder.weight", "head.output.weight"),
@@ -62,7 +62,7 @@ BERT = ModelType(
         TokenIdKey("bos_token_id", "special.start", None),
         TokenIdKey("eos_token_id", "special.end", None, several=True),
         TokenIdKey("pad_token_id", "special.pad", 0),
-        *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
+        *required_values(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
     ),
     rules=(
         Drop("embeddings.position_ids"),  # 0, 1, 2, ...
@@ -71,14 +71,14 @@ BERT = ModelType(
         Rename("embeddings.token_type_embeddings.weight", "embedding.segment.weight"),
         Rename("embeddings.position_embeddings.weight", "encoder.position.table.weight"),
         Rename("embeddings.LayerNorm.{p}", "encoder.embedding_norm.{p}"),
-        Rename(LAYER + ".attention.self.query.{p}", BLOCK + ".attention.query.{p}"),
-        Rename(LAYER + ".attention.self.key.{p}", BLOCK + ".attention.key.{p}"),
-        Rename(LAYER + ".attention.self.value.{p}", BLOCK + ".attention.value.{p}"),
-        Rename(LAYER + ".attention.output.dense.{p}", BLOCK + ".attention.out.{p}"),
-        Rename(LAYER + ".attention.output.LayerNorm.{p}", BLOCK + ".attention_residual.after.{p}"),
-        Rename(LAYER + ".intermediate.dense.{p}", BLOCK + ".feed_forward.up.{p}"),
-        Rename(LAYER + ".output.dense.{p}", BLOCK + ".feed_forward.down.{p}"),
-        Rename(LAYER + ".output.LayerNorm.{p}", BLOCK + ".feed_forward_residual.after.{p}"),
+        Rename(THEIR_LAYER + ".attention.self.query.{p}", OUR_BLOCK + ".attention.query.{p}"),
+        Rename(THEIR_LAYER + ".attention.self.key.{p}", OUR_BLOCK + ".attention.key.{p}"),
+        Rename(THEIR_LAYER + ".attention.self.value.{p}", OUR_BLOCK + ".attention.value.{p}"),
+        Rename(THEIR_LAYER + ".attention.output.dense.{p}", OUR_BLOCK + ".attention.out.{p}"),
+        Rename(THEIR_LAYER + ".attention.output.LayerNorm.{p}", OUR_BLOCK + ".attention_residual.after.{p}"),
+        Rename(THEIR_LAYER + ".intermediate.dense.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+        Rename(THEIR_LAYER + ".output.dense.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
+        Rename(THEIR_LAYER + ".output.LayerNorm.{p}", OUR_BLOCK + ".feed_forward_residual.after.{p}"),
         RenameUnlessZero("pooler.dense.{p}", "head.pooler.dense.{p}"),
     ),
     architectures=(
@@ -88,8 +88,8 @@ BERT = ModelType(
             config_keys=(StoredTensor("pooler.dense.weight", "head.pooler", False),),
             prefix="",
         ),
-        Architecture(name="BertForMaskedLM", fixed=MASKED, config_keys=MASKED_KEYS, rules=MASKED_RULES),
-        Architecture(name="BertForPreTraining", fixed=MASKED, config_keys=MASKED_KEYS, rules=MASKED_RULES),
+        Architecture(name="BertForMaskedLM", fixed=MASKED_HEAD, config_keys=MASKED_KEYS, rules=MASKED_RULES),
+        Architecture(name="BertForPreTraining", fixed=MASKED_HEAD, config_keys=MASKED_KEYS, rules=MASKED_RULES),
         Architecture(
             name="BertForSequenceClassification",
             fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
@@ -100,12 +100,12 @@ BERT = ModelType(
             name="BertForTokenClassification",
             fixed={"head.kind": "token"},
             config_keys=LABEL_KEYS,
-            rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
+            rules=(DROP_POOLER, Rename("classifier.{p}", "head.output.{p}")),
         ),
         Architecture(
             name="BertForQuestionAnswering",
             fixed={"head.kind": "span"},
-            rules=(NO_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),
+            rules=(DROP_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),
         ),
     ),
 )

@@ -7,7 +7,7 @@ from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename
 from heedful.pretrained.special_config_keys import RepeatedKey
 
-LAYER, BLOCK = "transformer.layer.{i}", "encoder.block.{i}"
+THEIR_LAYER, OUR_BLOCK = "transformer.layer.{i}", "encoder.block.{i}"
 LABELS = LabelKeys("id2label", "head.labels", 2)
 
 DISTILBERT = ModelType(
@@ -41,14 +41,14 @@ DISTILBERT = ModelType(
         Rename("embeddings.word_embeddings.weight", "embedding.token.weight"),
         Rename("embeddings.position_embeddings.weight", "encoder.position.table.weight"),
         Rename("embeddings.LayerNorm.{p}", "encoder.embedding_norm.{p}"),
-        Rename(LAYER + ".attention.q_lin.{p}", BLOCK + ".attention.query.{p}"),
-        Rename(LAYER + ".attention.k_lin.{p}", BLOCK + ".attention.key.{p}"),
-        Rename(LAYER + ".attention.v_lin.{p}", BLOCK + ".attention.value.{p}"),
-        Rename(LAYER + ".attention.out_lin.{p}", BLOCK + ".attention.out.{p}"),
-        Rename(LAYER + ".sa_layer_norm.{p}", BLOCK + ".attention_residual.after.{p}"),
-        Rename(LAYER + ".ffn.lin1.{p}", BLOCK + ".feed_forward.up.{p}"),
-        Rename(LAYER + ".ffn.lin2.{p}", BLOCK + ".feed_forward.down.{p}"),
-        Rename(LAYER + ".output_layer_norm.{p}", BLOCK + ".feed_forward_residual.after.{p}"),
+        Rename(THEIR_LAYER + ".attention.q_lin.{p}", OUR_BLOCK + ".attention.query.{p}"),
+        Rename(THEIR_LAYER + ".attention.k_lin.{p}", OUR_BLOCK + ".attention.key.{p}"),
+        Rename(THEIR_LAYER + ".attention.v_lin.{p}", OUR_BLOCK + ".attention.value.{p}"),
+        Rename(THEIR_LAYER + ".attention.out_lin.{p}", OUR_BLOCK + ".attention.out.{p}"),
+        Rename(THEIR_LAYER + ".sa_layer_norm.{p}", OUR_BLOCK + ".attention_residual.after.{p}"),
+        Rename(THEIR_LAYER + ".ffn.lin1.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+        Rename(THEIR_LAYER + ".ffn.lin2.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
+        Rename(THEIR_LAYER + ".output_layer_norm.{p}", OUR_BLOCK + ".feed_forward_residual.after.{p}"),
     ),
     architectures=(
         Architecture(name="DistilBertModel", fixed={"head.kind": "no-head", "head.pooler": False}, prefix=""),

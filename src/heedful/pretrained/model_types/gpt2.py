@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey, only
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey, required_values
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, Split, Transpose
 from heedful.pretrained.special_config_keys import RepeatedKey
 
-BLOCK = "decoder.block.{i}"
+OUR_BLOCK = "decoder.block.{i}"
 
 GPT2 = ModelType(
     name="gpt2",
@@ -35,24 +35,24 @@ GPT2 = ModelType(
         TokenIdKey("eos_token_id", "special.end", 50256, several=True),
         TokenIdKey("pad_token_id", "special.pad", None),
         RepeatedKey("num_attention_heads", "decoder.heads"),
-        *only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False),
-        *only(add_cross_attention=False, is_causal=True),
+        *required_values(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False),
+        *required_values(add_cross_attention=False, is_causal=True),
     ),
     rules=(
         Drop("h.{i}.attn.bias"),  # the causal mask
         Drop("h.{i}.attn.masked_bias"),
         Rename("wte.weight", "embedding.token.weight"),
         Rename("wpe.weight", "decoder.position.table.weight"),
-        Rename("h.{i}.ln_1.{p}", BLOCK + ".attention_residual.before.{p}"),
+        Rename("h.{i}.ln_1.{p}", OUR_BLOCK + ".attention_residual.before.{p}"),
         Split(
             "h.{i}.attn.c_attn.{p}",
-            (BLOCK + ".attention.query.{p}", BLOCK + ".attention.key.{p}", BLOCK + ".attention.value.{p}"),
+            (OUR_BLOCK + ".attention.query.{p}", OUR_BLOCK + ".attention.key.{p}", OUR_BLOCK + ".attention.value.{p}"),
             transposed=True,
         ),
-        Transpose("h.{i}.attn.c_proj.{p}", BLOCK + ".attention.out.{p}"),
-        Rename("h.{i}.ln_2.{p}", BLOCK + ".feed_forward_residual.before.{p}"),
-        Transpose("h.{i}.mlp.c_fc.{p}", BLOCK + ".feed_forward.up.{p}"),
-        Transpose("h.{i}.mlp.c_proj.{p}", BLOCK + ".feed_forward.down.{p}"),
+        Transpose("h.{i}.attn.c_proj.{p}", OUR_BLOCK + ".attention.out.{p}"),
+        Rename("h.{i}.ln_2.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
+        Transpose("h.{i}.mlp.c_fc.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+        Transpose("h.{i}.mlp.c_proj.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
         Rename("ln_f.{p}", "decoder.norm.{p}"),
     ),
     architectures=(

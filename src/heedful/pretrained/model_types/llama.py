@@ -6,12 +6,12 @@ Mistral (Jiang et al. 2023) has a sliding window, Qwen2 (Yang et al. 2024) biase
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, LabelKeys, TokenIdKey, only
+from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, LabelKeys, TokenIdKey, required_values
 from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
 from heedful.pretrained.rules import Drop, Rename, Rule
 from heedful.pretrained.special_config_keys import RotaryKeys, WindowKeys
 
-LAYER, BLOCK = "layers.{i}", "decoder.block.{i}"
+THEIR_LAYER, OUR_BLOCK = "layers.{i}", "decoder.block.{i}"
 FIXED = {
     "kind": "decoder",
     "decoder.causal": True,
@@ -29,22 +29,22 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("initializer_range", "decoder.init_std", 0.02),
     RotaryKeys(),
     TokenIdKey("pad_token_id", "special.pad", None),
-    *only(is_causal=True),  # embedding models with bidirectional attention have false
+    *required_values(is_causal=True),  # embedding models with bidirectional attention have false
 )
 RULES: tuple[Rule, ...] = (
-    Drop(LAYER + ".self_attn.rotary_emb.inv_freq"),  # computed
+    Drop(THEIR_LAYER + ".self_attn.rotary_emb.inv_freq"),  # computed
     Rename("embed_tokens.weight", "embedding.token.weight"),
-    Rename(LAYER + ".input_layernorm.{p}", BLOCK + ".attention_residual.before.{p}"),
-    Rename(LAYER + ".self_attn.q_proj.{p}", BLOCK + ".attention.query.{p}"),
-    Rename(LAYER + ".self_attn.k_proj.{p}", BLOCK + ".attention.key.{p}"),
-    Rename(LAYER + ".self_attn.v_proj.{p}", BLOCK + ".attention.value.{p}"),
-    Rename(LAYER + ".self_attn.o_proj.{p}", BLOCK + ".attention.out.{p}"),
-    Rename(LAYER + ".self_attn.q_norm.weight", BLOCK + ".attention.query_norm.weight"),
-    Rename(LAYER + ".self_attn.k_norm.weight", BLOCK + ".attention.key_norm.weight"),
-    Rename(LAYER + ".post_attention_layernorm.{p}", BLOCK + ".feed_forward_residual.before.{p}"),
-    Rename(LAYER + ".mlp.gate_proj.{p}", BLOCK + ".feed_forward.gate.{p}"),
-    Rename(LAYER + ".mlp.up_proj.{p}", BLOCK + ".feed_forward.up.{p}"),
-    Rename(LAYER + ".mlp.down_proj.{p}", BLOCK + ".feed_forward.down.{p}"),
+    Rename(THEIR_LAYER + ".input_layernorm.{p}", OUR_BLOCK + ".attention_residual.before.{p}"),
+    Rename(THEIR_LAYER + ".self_attn.q_proj.{p}", OUR_BLOCK + ".attention.query.{p}"),
+    Rename(THEIR_LAYER + ".self_attn.k_proj.{p}", OUR_BLOCK + ".attention.key.{p}"),
+    Rename(THEIR_LAYER + ".self_attn.v_proj.{p}", OUR_BLOCK + ".attention.value.{p}"),
+    Rename(THEIR_LAYER + ".self_attn.o_proj.{p}", OUR_BLOCK + ".attention.out.{p}"),
+    Rename(THEIR_LAYER + ".self_attn.q_norm.weight", OUR_BLOCK + ".attention.query_norm.weight"),
+    Rename(THEIR_LAYER + ".self_attn.k_norm.weight", OUR_BLOCK + ".attention.key_norm.weight"),
+    Rename(THEIR_LAYER + ".post_attention_layernorm.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
+    Rename(THEIR_LAYER + ".mlp.gate_proj.{p}", OUR_BLOCK + ".feed_forward.gate.{p}"),
+    Rename(THEIR_LAYER + ".mlp.up_proj.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+    Rename(THEIR_LAYER + ".mlp.down_proj.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
     Rename("norm.{p}", "decoder.norm.{p}"),
 )
 SPAN = (Rename("qa_outputs.{p}", "head.output.{p}"),)
@@ -74,7 +74,7 @@ ARCHITECTURES = (
         config_keys=(
             LabelKeys("id2label", "head.labels", 2),
             ConfigKey("classifier_dropout", "head.dropout", 0.1, fallback="hidden_dropout"),
-            *only(token_classification_bias=True),
+            *required_values(token_classification_bias=True),
         ),
         rules=(Rename("score.{p}", "head.output.{p}"),),
     ),

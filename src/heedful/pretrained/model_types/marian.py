@@ -10,7 +10,7 @@ from heedful.pretrained.config_keys import (
     StoredTensor,
     TokenIdKey,
     WrittenKey,
-    only,
+    required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, Rule, SqueezeUnlessZero, Tie
@@ -22,7 +22,7 @@ HEAD: tuple[Rule, ...] = (
     SqueezeUnlessZero("final_logits_bias", "head.output.bias"),
     Rename("lm_head.weight", "head.output.weight"),
 )
-LAYERS: tuple[Rule, ...] = (  # BART's too
+LAYER_RULES: tuple[Rule, ...] = (  # BART's too
     Rename(ENCODER + ".self_attn.q_proj.{p}", ENCODER_BLOCK + ".attention.query.{p}"),
     Rename(ENCODER + ".self_attn.k_proj.{p}", ENCODER_BLOCK + ".attention.key.{p}"),
     Rename(ENCODER + ".self_attn.v_proj.{p}", ENCODER_BLOCK + ".attention.value.{p}"),
@@ -93,13 +93,13 @@ MARIAN = ModelType(
         WrittenKey("max_position_embeddings", 1024),  # length of the sinusoid in other programs
         WrittenKey("forced_eos_token_id", None),  # fallback 0, whatever the end token is
         RepeatedKey("num_attention_heads", "encoder.heads"),
-        *only(normalize_embedding=False, normalize_before=False, static_position_embeddings=True),
-        *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
+        *required_values(normalize_embedding=False, normalize_before=False, static_position_embeddings=True),
+        *required_values(is_causal=True, is_decoder=False, is_encoder_decoder=True),
     ),
     rules=(
         Drop("encoder.embed_positions.weight"),  # the sinusoid
         Drop("decoder.embed_positions.weight"),
-        *LAYERS,
+        *LAYER_RULES,
     ),
     architectures=(
         Architecture(
@@ -107,7 +107,7 @@ MARIAN = ModelType(
             fixed={"head.kind": "language-model", "target": None},
             config_keys=(
                 ConfigKey("scale_embedding", "source.scale", False, {True: "sqrt", False: "none"}),
-                *only(share_encoder_decoder_embeddings=True, tie_word_embeddings=True),
+                *required_values(share_encoder_decoder_embeddings=True, tie_word_embeddings=True),
                 *HAS_BIAS,
             ),
             rules=HEAD,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, StoredTensor, TokenIdKey, only
+from heedful.pretrained.config_keys import (
+    ACTIVATIONS,
+    AnyConfigKey,
+    ConfigKey,
+    StoredTensor,
+    TokenIdKey,
+    required_values,
+)
 from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
-from heedful.pretrained.model_types.bert import BERT, LABEL_KEYS, NO_POOLER
+from heedful.pretrained.model_types.bert import BERT, DROP_POOLER, LABEL_KEYS
 from heedful.pretrained.rules import Drop, Rename, Tie
 from heedful.pretrained.special_config_keys import PositionRowsKey
 
@@ -23,7 +30,7 @@ CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     TokenIdKey("eos_token_id", "special.end", 2, several=True),
     TokenIdKey("pad_token_id", "special.pad", 1, required=True),
     PositionRowsKey(),
-    *only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
+    *required_values(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False),
 )
 ARCHITECTURES = (
     Architecture(
@@ -36,11 +43,11 @@ ARCHITECTURES = (
         name="RobertaForMaskedLM",
         fixed={"head.kind": "masked-language-model", "head.activation": "gelu"},
         config_keys=(
-            *only(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
+            *required_values(tie_word_embeddings=True),  # untied, the class has a bias that it does not use
             ConfigKey("layer_norm_eps", "head.norm_eps", 1e-12),
         ),
         rules=(
-            NO_POOLER,
+            DROP_POOLER,
             Drop("lm_head.position_ids"),
             Rename("lm_head.dense.{p}", "head.dense.{p}"),
             Rename("lm_head.layer_norm.{p}", "head.norm.{p}"),
@@ -53,7 +60,7 @@ ARCHITECTURES = (
         fixed={"head.kind": "sequence", "head.pooling": "first", "head.pooler": True, "head.bias": True},
         config_keys=LABEL_KEYS,
         rules=(
-            NO_POOLER,
+            DROP_POOLER,
             Rename("classifier.dense.{p}", "head.pooler.dense.{p}"),
             Rename("classifier.out_proj.{p}", "head.output.{p}"),
         ),
@@ -62,12 +69,12 @@ ARCHITECTURES = (
         name="RobertaForTokenClassification",
         fixed={"head.kind": "token"},
         config_keys=LABEL_KEYS,
-        rules=(NO_POOLER, Rename("classifier.{p}", "head.output.{p}")),
+        rules=(DROP_POOLER, Rename("classifier.{p}", "head.output.{p}")),
     ),
     Architecture(
         name="RobertaForQuestionAnswering",
         fixed={"head.kind": "span"},
-        rules=(NO_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),
+        rules=(DROP_POOLER, Rename("qa_outputs.{p}", "head.output.{p}")),
     ),
 )
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey, WordKey, WrittenKey, only
+from heedful.pretrained.config_keys import (
+    ACTIVATIONS,
+    ConfigKey,
+    LabelKeys,
+    TokenIdKey,
+    WordKey,
+    WrittenKey,
+    required_values,
+)
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Rename, RenameBeside, Tie
 from heedful.pretrained.special_config_keys import OwnHeadKeys, RepeatedKey
@@ -76,7 +84,7 @@ T5 = ModelType(
         TokenIdKey("eos_token_id", "special.end", 1, several=True),
         TokenIdKey("pad_token_id", "special.pad", 0),
         WrittenKey("is_encoder_decoder", True),
-        *only(is_causal=True, is_decoder=False, is_encoder_decoder=True),
+        *required_values(is_causal=True, is_decoder=False, is_encoder_decoder=True),
     ),
     rules=(
         Tie(("shared.weight", "encoder.embed_tokens.weight"), "embedding.token.weight"),

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, SizeKey, StoredTensor, only
+from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, SizeKey, StoredTensor, required_values
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Rename, Rule, Squeeze
 from heedful.pretrained.special_config_keys import PatchTokensKey
 
-LAYER, BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
+THEIR_LAYER, OUR_BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 
 BODY: tuple[Rule, ...] = (  # DeiT's too
     Rename("embeddings.patch_embeddings.projection.{p}", "embedding.projection.{p}"),
     Squeeze("embeddings.position_embeddings", "encoder.position.table.weight"),
-    Rename(LAYER + ".layernorm_before.{p}", BLOCK + ".attention_residual.before.{p}"),
-    Rename(LAYER + ".attention.attention.query.{p}", BLOCK + ".attention.query.{p}"),
-    Rename(LAYER + ".attention.attention.key.{p}", BLOCK + ".attention.key.{p}"),
-    Rename(LAYER + ".attention.attention.value.{p}", BLOCK + ".attention.value.{p}"),
-    Rename(LAYER + ".attention.output.dense.{p}", BLOCK + ".attention.out.{p}"),
-    Rename(LAYER + ".layernorm_after.{p}", BLOCK + ".feed_forward_residual.before.{p}"),
-    Rename(LAYER + ".intermediate.dense.{p}", BLOCK + ".feed_forward.up.{p}"),
-    Rename(LAYER + ".output.dense.{p}", BLOCK + ".feed_forward.down.{p}"),
+    Rename(THEIR_LAYER + ".layernorm_before.{p}", OUR_BLOCK + ".attention_residual.before.{p}"),
+    Rename(THEIR_LAYER + ".attention.attention.query.{p}", OUR_BLOCK + ".attention.query.{p}"),
+    Rename(THEIR_LAYER + ".attention.attention.key.{p}", OUR_BLOCK + ".attention.key.{p}"),
+    Rename(THEIR_LAYER + ".attention.attention.value.{p}", OUR_BLOCK + ".attention.value.{p}"),
+    Rename(THEIR_LAYER + ".attention.output.dense.{p}", OUR_BLOCK + ".attention.out.{p}"),
+    Rename(THEIR_LAYER + ".layernorm_after.{p}", OUR_BLOCK + ".feed_forward_residual.before.{p}"),
+    Rename(THEIR_LAYER + ".intermediate.dense.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+    Rename(THEIR_LAYER + ".output.dense.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
     Rename("layernorm.{p}", "encoder.norm.{p}"),
     Rename("pooler.dense.{p}", "head.pooler.dense.{p}"),
 )
@@ -48,7 +48,7 @@ VIT = ModelType(
         ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.0),
         ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.0),
         ConfigKey("initializer_range", "encoder.init_std", 0.02),
-        *only(pooler_act="tanh"),
+        *required_values(pooler_act="tanh"),
     ),
     rules=(Rename("embeddings.cls_token", "embedding.prefix"), *BODY),
     architectures=(
