@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_data import AttentionMaps, block_means, edges
+from heedful.views.attention_data import AttentionMaps, block_edges, block_means
 from tolerances import assert_close
 
 
@@ -34,27 +34,27 @@ def test_the_whole_text_is_the_window_and_numbers_count_from_nought():
     maps = AttentionMaps.of("cross-attention", list("abcd"), list("vwxyz"), weights)
     assert (maps.layers, maps.heads) == ((0, 1), (0, 1, 2))
     assert (maps.rows, maps.columns) == ((0, 4), (0, 5))
-    assert maps.whole
-    assert not maps.same
+    assert maps.is_whole_text
+    assert not maps.is_self_attention
     assert maps.overview is None
     assert maps.note == ""
     np.testing.assert_array_equal(maps.weights, weights)
 
 
 def test_lists_and_tuples_of_the_same_pieces_are_one_text():
-    assert AttentionMaps.of("self-attention", ["a", "b"], ("a", "b"), rows(1, 1, 2, 2)).same
-    assert not AttentionMaps.of("self-attention", ["a", "b"], ("a", "c"), rows(1, 1, 2, 2)).same
+    assert AttentionMaps.of("self-attention", ["a", "b"], ("a", "b"), rows(1, 1, 2, 2)).is_self_attention
+    assert not AttentionMaps.of("self-attention", ["a", "b"], ("a", "c"), rows(1, 1, 2, 2)).is_self_attention
 
 
 def test_one_map_is_found_by_the_numbers_of_the_model():
     weights = rows(2, 3, 2, 2)
     maps = AttentionMaps.of("self-attention", ["a", "b"], ["a", "b"], weights, layers=[4, 1], heads=[0, 9, 3])
-    np.testing.assert_array_equal(maps.map(1, 9), weights[1, 1])
-    assert_close(maps.map(4), (weights[0, 0] + weights[0, 1] + weights[0, 2]) / 3)
+    np.testing.assert_array_equal(maps.weights_of(1, 9), weights[1, 1])
+    assert_close(maps.weights_of(4), (weights[0, 0] + weights[0, 1] + weights[0, 2]) / 3)
     with pytest.raises(HeedfulError, match="no layer 0 in this self-attention; there are 4, 1"):
-        maps.map(0)
+        maps.weights_of(0)
     with pytest.raises(HeedfulError, match="no head 1 in this self-attention; there are 0, 9, 3"):
-        maps.map(4, 1)
+        maps.weights_of(4, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -103,11 +103,11 @@ def test_weights_that_are_no_stack_of_maps_are_refused():
 
 def test_blocks_cover_the_whole_and_their_means_are_those_of_a_plain_loop():
     for length, parts in ((10, 4), (7, 7), (8192, 64), (5, 1)):
-        limits = edges(length, parts)
+        limits = block_edges(length, parts)
         assert (limits[0], limits[-1], len(limits)) == (0, length, parts + 1)
         assert all(low < high for low, high in pairwise(limits))
     weights = rows(2, 2, 11, 7)
-    means, tall, wide = block_means(weights, 4, 3), edges(11, 4), edges(7, 3)
+    means, tall, wide = block_means(weights, 4, 3), block_edges(11, 4), block_edges(7, 3)
     for i in range(4):
         for j in range(3):
             block = weights[:, :, tall[i] : tall[i + 1], wide[j] : wide[j + 1]]

@@ -95,14 +95,14 @@ def test_a_piece_that_is_pointed_at_lights_what_it_looks_at(shown, dark):
     page = shown(CROSS, "#layer=2&head=3", dark=dark)
     before = drawing(page, LINES)
     word(page, "query", 1).hover()
-    assert lit(page, "key") == rounded(CROSS.map(2, 3)[1])
+    assert lit(page, "key") == rounded(CROSS.weights_of(2, 3)[1])
     assert lit(page, "query") == [0, 0, 0, 0]
     assert drawing(page, LINES) != before
-    best = int(CROSS.map(2, 3)[1].argmax())
-    percent = rounded([CROSS.map(2, 3)[1][best]])[0]
+    best = int(CROSS.weights_of(2, 3)[1].argmax())
+    percent = rounded([CROSS.weights_of(2, 3)[1][best]])[0]
     assert told(page).startswith(f"Layer 2, head 3: “dredi” attends to  “{SOURCE[best].strip()}” {percent} %")
     word(page, "key", 4).hover()
-    assert lit(page, "query") == rounded(CROSS.map(2, 3)[:, 4])
+    assert lit(page, "query") == rounded(CROSS.weights_of(2, 3)[:, 4])
     assert "“19” is attended to by" in told(page)
     page.mouse.move(5, 5)
     assert lit(page, "query") == [0, 0, 0, 0]
@@ -113,7 +113,7 @@ def test_the_page_opens_at_the_mean_over_heads(shown):
     page = shown(CROSS, "#layer=5")
     assert page.input_value(".layer") == "2"
     word(page, "query", 0).hover()
-    assert lit(page, "key") == rounded(CROSS.map(5)[0])
+    assert lit(page, "key") == rounded(CROSS.weights_of(5)[0])
     assert told(page).startswith("Layer 5, mean of 4 heads: “ven” attends to")
 
 
@@ -144,16 +144,16 @@ def test_layers_and_heads_are_switched_by_keys_and_lists(shown):
         ("Shift+H", 5, 0),
     ):
         page.keyboard.press(press)
-        assert lit(page, "key") == rounded(CROSS.map(layer, head)[2])
+        assert lit(page, "key") == rounded(CROSS.weights_of(layer, head)[2])
         assert (hash_of(page)["layer"], hash_of(page)["head"]) == (str(layer), str(head))
         seen.append(drawing(page, HEAT))
     assert len(set(seen)) == 4
     page.keyboard.press("Shift+H")
-    assert lit(page, "key") == rounded(CROSS.map(5)[2])
+    assert lit(page, "key") == rounded(CROSS.weights_of(5)[2])
     assert "head" not in hash_of(page)
     page.select_option(".layer", label="2")
     page.select_option(".head", label="3")
-    assert lit(page, "key") == rounded(CROSS.map(2, 3)[2])
+    assert lit(page, "key") == rounded(CROSS.weights_of(2, 3)[2])
     page.locator(".head").press("l")  # in a list the letters are the list's own
     assert hash_of(page)["layer"] == "2"
 
@@ -164,12 +164,12 @@ def test_everything_is_reached_with_the_keyboard(shown):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert hash_of(page)["key"] == "2"
-    assert lit(page, "query") == rounded(CROSS.map(0, 1)[:, 2])
+    assert lit(page, "query") == rounded(CROSS.weights_of(0, 1)[:, 2])
     page.keyboard.press("ArrowDown")
-    best = int(CROSS.map(0, 1)[:, 2].argmax())
+    best = int(CROSS.weights_of(0, 1)[:, 2].argmax())
     assert hash_of(page)["token"] == str(best)
     page.keyboard.press("ArrowUp")
-    assert hash_of(page)["key"] == str(CROSS.map(0, 1)[best].argmax())
+    assert hash_of(page)["key"] == str(CROSS.weights_of(0, 1)[best].argmax())
     page.keyboard.press("End")
     assert hash_of(page)["key"] == "5"
     page.keyboard.press("ArrowRight")
@@ -192,10 +192,10 @@ def test_the_address_opens_the_page_as_it_was_left(shown, until):
     page = shown([SELF, CROSS], "#group=cross-attention&view=matrix&layer=5&head=2&key=3")
     assert page.input_value(".group") == "1"
     assert page.get_attribute(".sections > section >> nth=0", "data-view") == "matrix"
-    assert lit(page, "query") == rounded(CROSS.map(5, 2)[:, 3])
+    assert lit(page, "query") == rounded(CROSS.weights_of(5, 2)[:, 3])
     page.evaluate("location.hash = '#group=0&layer=1&token=0'")
     until(page, "document.querySelector('.group').value === '0'")
-    assert lit(page, "key") == rounded(SELF.map(1)[0])
+    assert lit(page, "key") == rounded(SELF.weights_of(1)[0])
     page.evaluate("location.hash = '#layer=99&head=x&token=77'")
     until(page, "document.querySelector('.status').textContent.includes('Point at')")
 
@@ -209,7 +209,7 @@ def test_another_group_brings_its_own_texts_layers_and_maps(shown, until):
     assert "Encoder self-attention: 6 pieces; 2 layers of 4 heads." in page.text_content(".about")
     assert page.locator("[data-side=query] .word bdi").all_text_contents() == [text.strip() for text in SOURCE]
     word(page, "query", 5).hover()
-    assert lit(page, "key") == rounded(SELF.map(0, 2)[5])  # the layer and head stay
+    assert lit(page, "key") == rounded(SELF.weights_of(0, 2)[5])  # the layer and head stay
     assert hash_of(page)["group"] == "encoder+self-attention"
 
 
@@ -261,15 +261,15 @@ def test_every_layer_and_head_is_a_small_map_to_choose(shown, shades):
     assert page.get_attribute(".sections > section >> nth=0", "data-view") == "model"
     for number, (layer, head) in enumerate((layer, head) for layer in (0, 2, 5) for head in (None, 0, 1, 2, 3)):
         small = shades(page.locator(".sheet canvas").nth(number))
-        np.testing.assert_allclose(small, CROSS.map(layer, head), atol=0.01)
+        np.testing.assert_allclose(small, CROSS.weights_of(layer, head), atol=0.01)
     page.click("[title='layer 5, head 2']")
-    assert lit(page, "key") == rounded(CROSS.map(5, 2)[3])
+    assert lit(page, "key") == rounded(CROSS.weights_of(5, 2)[3])
     assert page.get_attribute(".sheet [aria-pressed=true]", "title") == "layer 5, head 2"
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.title") == "layer 2, head 3"
     page.keyboard.press("Enter")
-    assert lit(page, "key") == rounded(CROSS.map(2, 3)[3])
+    assert lit(page, "key") == rounded(CROSS.weights_of(2, 3)[3])
     assert page.locator(".sheet [tabindex='0']").count() == 1
 
 
@@ -304,8 +304,8 @@ def test_a_cell_says_its_weight_to_the_pointer_and_to_the_keyboard(shown):
     page = shown(CROSS, "#layer=2&head=0", view="matrix")
     page.hover(HEAT, position=cell(page, 3, 4))
     assert re.sub("[\u2068\u2069]", "", page.text_content(".tip")).startswith("“</s>” → “19”  ")
-    assert abs(float(page.text_content(".tip").split()[-2]) - 100 * CROSS.map(2, 0)[3, 4]) <= 0.006
-    assert lit(page, "key") == rounded(CROSS.map(2, 0)[3])
+    assert abs(float(page.text_content(".tip").split()[-2]) - 100 * CROSS.weights_of(2, 0)[3, 4]) <= 0.006
+    assert lit(page, "key") == rounded(CROSS.weights_of(2, 0)[3])
     page.mouse.move(5, 5)
     assert page.locator(".tip").is_hidden()
     page.hover(HEAT, position={**cell(page, 3, 4), "y": 3})  # where the names are
@@ -314,7 +314,7 @@ def test_a_cell_says_its_weight_to_the_pointer_and_to_the_keyboard(shown):
     for press in ("ArrowDown", "ArrowRight", "ArrowRight"):
         page.keyboard.press(press)
     assert told(page).startswith("Layer 2, head 0: “dredi” → “,”  ")
-    assert abs(float(told(page).split()[-2]) - 100 * CROSS.map(2, 0)[1, 2]) <= 0.006
+    assert abs(float(told(page).split()[-2]) - 100 * CROSS.weights_of(2, 0)[1, 2]) <= 0.006
     assert hash_of(page)["token"] == "1"
 
 

@@ -10,7 +10,14 @@ import torch
 
 from heedful.errors import HeedfulError
 from heedful.views.attention_data import AttentionMaps
-from heedful.views.generation_html import Cut, GenerationSteps, cut, grouped, kept_rows, steps_page
+from heedful.views.generation_html import (
+    GenerationSteps,
+    Reduction,
+    fitting_reduction,
+    kept_rows,
+    steps_page,
+    sum_key_groups,
+)
 from tolerances import assert_close
 
 PROMPT = ["<s>", " The", " cat"]
@@ -84,7 +91,7 @@ def test_the_page_holds_every_weight_and_the_mean_of_heads():
 
 def test_of_long_rows_the_largest_weights_are_kept():
     weights = causal(2, 3, 5, 40)
-    pack = kept_rows(weights, Cut(alone=True, most=7, steps=30))
+    pack = kept_rows(weights, Reduction(keeps_heads=True, weights_per_row=7, steps=30))
     true = np.concatenate([weights, weights.mean(1, keepdims=True)], 1)[:, :, :30]
     least = np.sort(true, -1)[..., -7:-6]
     true = np.where(true >= least, true, 0)
@@ -92,27 +99,27 @@ def test_of_long_rows_the_largest_weights_are_kept():
     assert error.max() <= 0.5 / 255 + 1e-6
 
 
-@pytest.mark.parametrize("room", [10_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("byte_budget", [10_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("shape", [(2, 3, 40, 45), (6, 8, 300, 400), (12, 12, 4000, 6000)])
-def test_a_cut_stays_within_its_room_and_wastes_little(shape, room):
+def test_a_cut_stays_within_its_room_and_wastes_little(shape, byte_budget):
     layers, heads, steps, keys = shape
-    chosen = cut(shape, room)
+    chosen = fitting_reduction(shape, byte_budget)
 
     def size(alone, most, steps):
         rows = layers * (heads + 1 if alone else 1) * steps
         return 4 / 3 * rows * (4 + (most if most == keys else 3 * most))
 
-    found = size(chosen.alone, chosen.most, chosen.steps)
-    assert found <= room
-    if chosen.most < keys and chosen.steps == steps:
-        assert size(chosen.alone, chosen.most + 1, steps) > room
+    found = size(chosen.keeps_heads, chosen.weights_per_row, chosen.steps)
+    assert found <= byte_budget
+    if chosen.weights_per_row < keys and chosen.steps == steps:
+        assert size(chosen.keeps_heads, chosen.weights_per_row + 1, steps) > byte_budget
     if chosen.steps < steps:
-        assert size(chosen.alone, chosen.most, chosen.steps + 1) > room
+        assert size(chosen.keeps_heads, chosen.weights_per_row, chosen.steps + 1) > byte_budget
 
 
 def test_groups_of_keys_are_summed():
     weights = np.random.default_rng(0).random((2, 3, 7))
-    found = grouped(weights, [0, 1, 4, 6])
+    found = sum_key_groups(weights, [0, 1, 4, 6])
     expected = [weights[..., a:b].sum(-1) for a, b in [(0, 1), (1, 4), (4, 6), (6, 7)]]
     assert_close(found, np.stack(expected, -1))
 

@@ -119,7 +119,7 @@ def test_larger_models_give_up_single_heads_then_join_patches(shape, block):
 
 
 def test_a_page_of_joined_patches_says_so():
-    text = image_page(image(grid=(6, 7), layers=4, heads=2), title="Joined", most=14_000)
+    text = image_page(image(grid=(6, 7), layers=4, heads=2), title="Joined", max_bytes=14_000)
     held = facts(text)
     assert (len(held["rows"]), len(held["columns"])) == (4, 5)
     assert held["columns"] == [0, 2 / 7, 4 / 7, 6 / 7, 1]
@@ -241,7 +241,7 @@ def test_the_image_is_dimmed_where_it_is_not_looked_at_and_stays_to_be_seen(open
 
 def test_single_heads_that_were_left_out_are_said_to_be(open_page):
     given = image(grid=(6, 7), layers=4, heads=4)
-    text = image_page(given, title="Left out", most=30_000)
+    text = image_page(given, title="Left out", max_bytes=30_000)
     assert facts(text)["heads"] is None
     page = open_page(text, "#token=9&layer=2&head=1")
     assert "Of single heads, only the tokens before the patches" in told(page)
@@ -263,7 +263,7 @@ def test_small_maps_are_each_to_its_own_scale(open_page, shades):
 
 def test_weights_of_four_bits_are_told_as_exactly_as_the_page_says(open_page):
     given = image(grid=(6, 7), layers=4, heads=4)
-    text = image_page(given, title="Four bits", most=50_000)
+    text = image_page(given, title="Four bits", max_bytes=50_000)
     assert facts(text)["heads"]["bits"] == 4
     page = open_page(text, "#token=9&layer=2&head=1")
     assert "roughly" in page.locator(".scale").inner_text()

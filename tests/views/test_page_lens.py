@@ -110,7 +110,7 @@ def test_any_length_stays_small_and_the_page_says_what_is_left_out():
 
 def test_where_three_candidates_are_too_many_the_end_is_left_out():
     given = long_lens(4, 1000)
-    text = lens_page(given, title="Long", most=120_000)
+    text = lens_page(given, title="Long", max_bytes=120_000)
     held = facts(text)
     kept = len(held["pieces"])
     assert 80_000 < len(text.encode()) < 160_000

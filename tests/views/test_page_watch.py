@@ -125,7 +125,7 @@ def test_it_moves(open_page: Callable[..., Any]) -> None:
     assert text(".at") == "step 100"
     assert text(".metric") == "BLEU 1.5"
     assert text(".which") == "cross-attention, layer 0, head 2"
-    found = watched().snapshots[1].maps[0][1].map(0, 2)
+    found = watched().snapshots[1].maps[0][1].weights_of(0, 2)
     assert text(".sharp") == f"sharpness {round(100 * found.max(1).mean())} %"
     page.locator(".steps").fill("3")
     assert text(".at") == "step 300"
@@ -136,7 +136,7 @@ def test_it_moves(open_page: Callable[..., Any]) -> None:
     page.locator(".one canvas").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    now, then = (round(100 * watched().snapshots[i].maps[0][1].map(1)[1, 0]) for i in (3, 4))
+    now, then = (round(100 * watched().snapshots[i].maps[0][1].weights_of(1)[1, 0]) for i in (3, 4))
     told = text(".status").replace("\u2068", "").replace("\u2069", "")
     assert told.startswith("␣chat → ␣the: ")
     assert f"{now} % at step 300, {then} % at step 400" in told
@@ -187,9 +187,9 @@ def test_every_layer_and_head_of_a_step_is_a_small_map(
     page = open_page(watch_page(watched(), title="A run"), "#step=200&map=1")
     canvases = page.locator(".sheet canvas")
     for number, (layer, head) in enumerate((layer, head) for layer in range(2) for head in (None, 0, 1, 2)):
-        np.testing.assert_allclose(shades(canvases.nth(number)), look.maps[0][1].map(layer, head), atol=0.01)
+        np.testing.assert_allclose(shades(canvases.nth(number)), look.maps[0][1].weights_of(layer, head), atol=0.01)
     page = open_page(watch_page(pictured(), title="A run"), "#step=10")
-    weights = pictured().snapshots[1].maps[0][0].map(1, 0)[0, 1:].reshape(4, 4)
+    weights = pictured().snapshots[1].maps[0][0].weights_of(1, 0)[0, 1:].reshape(4, 4)
     np.testing.assert_allclose(shades(page.locator(".sheet canvas").nth(4)), weights / weights.max(), atol=0.01)
 
 

@@ -185,7 +185,9 @@ def test_the_picture_is_of_the_layer_and_head_asked_for_and_says_so():
         return cells, next(e.text for e in root if e.get("class") == "quiet")
 
     assert drawn(layer=8, head=4)[1] == "self-attention, layer 8, head 4."
-    np.testing.assert_allclose(drawn(layer=8, head=4)[0], [w for w in group.map(8, 4).flat if w >= 0.005], atol=0.006)
+    np.testing.assert_allclose(
+        drawn(layer=8, head=4)[0], [w for w in group.weights_of(8, 4).flat if w >= 0.005], atol=0.006
+    )
     assert drawn(layer=5)[1] == "self-attention, layer 5, mean of 3 heads."
     np.testing.assert_allclose(drawn(layer=5)[0], group.weights[0].mean(0).ravel(), atol=0.006)
     with pytest.raises(HeedfulError, match="no layer 6 in this self-attention; there are 5, 8"):

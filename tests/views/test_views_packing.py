@@ -8,7 +8,7 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.views import attention_html as packing
-from heedful.views.attention_data import AttentionMaps, block_means, edges
+from heedful.views.attention_data import AttentionMaps, block_edges, block_means
 from heedful.views.attention_html import compressed, fitted, overviewed
 
 
@@ -112,8 +112,8 @@ def test_an_overview_holds_what_each_blocks_queries_give_to_its_keys_together():
         overview=block_means(weights, 6, 9),
     )
     facts = overviewed(maps)
-    assert facts["rows"] == edges(50, 6)
-    assert facts["columns"] == edges(70, 9)
+    assert facts["rows"] == block_edges(50, 6)
+    assert facts["columns"] == block_edges(70, 9)
     assert facts["rowsSaid"][1] == "8 9 10 11 12 13 14 15"
     shares = opened(8, facts["weights"], (2, 2, 6, 9))
     for i, (top, bottom) in enumerate(zip(facts["rows"][:-1], facts["rows"][1:], strict=True)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_data import checked, clearest, merge_words, starts
+from heedful.views.attention_data import checked_weights, merge_words, most_informative_layer, word_starts
 from tolerances import assert_close
 
 
@@ -38,15 +38,15 @@ def test_merging_sums_over_source_and_averages_over_target():
     ],
 )
 def test_where_words_start(pieces, expected):
-    assert starts(pieces) == expected
+    assert word_starts(pieces) == expected
 
 
 def test_clearest_prefers_an_alignment_to_rows_that_are_all_alike():
     uniform = np.full((2, 4, 4), 0.25)
     at_the_end = np.broadcast_to(np.eye(4)[3], (2, 4, 4))
     aligned = np.broadcast_to(0.8 * np.eye(4) + 0.05, (2, 4, 4))
-    assert clearest(np.stack([uniform, at_the_end, aligned])) == 2
-    assert clearest(np.stack([aligned, uniform, at_the_end])) == 0
+    assert most_informative_layer(np.stack([uniform, at_the_end, aligned])) == 2
+    assert most_informative_layer(np.stack([aligned, uniform, at_the_end])) == 0
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_clearest_prefers_an_alignment_to_rows_that_are_all_alike():
 )
 def test_what_does_not_fit_is_named(weights, said):
     with pytest.raises(HeedfulError, match=said):
-        checked(["a", "b"], ["x", "y", "z"], weights, "TS")
+        checked_weights(["a", "b"], ["x", "y", "z"], weights, "TS")
 
 
 def test_an_empty_sentence_is_refused():
     with pytest.raises(HeedfulError, match="0 source and 1 target"):
-        checked([], ["x"], np.zeros((1, 0)), "TS")
+        checked_weights([], ["x"], np.zeros((1, 0)), "TS")
 
 
 def test_tensors_of_any_precision_are_taken():
     torch = pytest.importorskip("torch")
     layers = [torch.full((2, 1, 2), 0.5, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    taken = checked(["a", "b"], ["x"], layers, "LHTS")
+    taken = checked_weights(["a", "b"], ["x"], layers, "LHTS")
     assert taken.shape == (3, 2, 1, 2)
     assert taken.dtype == np.float64

@@ -1,4 +1,4 @@
-"""Data of attention maps: checked weights, windows of long texts with an overview, pieces merged to words.
+"""Data of attention maps: checks weights, keeps a window and an overview of long texts, merges pieces to words.
 
 Letters in shapes: L layers, H heads, T queries (target), S keys (source), t × s the window's, r × c blocks.
 """
@@ -16,12 +16,12 @@ from heedful.errors import HeedfulError
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
 
-MARK = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z]+\])")  # special tokens: </s>, <|endoftext|>, [SEP]
-NAMES = {"L": "layers", "H": "heads", "T": "target", "S": "source"}
+SPECIAL_TOKEN = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z]+\])")  # special tokens: </s>, <|endoftext|>, [SEP]
+AXIS_NAMES = {"L": "layers", "H": "heads", "T": "target", "S": "source"}
 SLACK = 0.02  # excess over 1 that is allowed for sums of pieces in bfloat16
 
 
-def checked(source: Sequence[str], target: Sequence[str], weights: Any, dims: str) -> Weights:
+def checked_weights(source: Sequence[str], target: Sequence[str], weights: Any, dims: str) -> Weights:
     """Returns ``weights`` as a float64 array of shape ``dims`` ("LHTS" or "TS"), clipped to [0, 1].
 
     Takes nested lists, arrays, tensors of any device and precision, or a sequence of these. Raises ``HeedfulError``
@@ -37,11 +37,13 @@ def checked(source: Sequence[str], target: Sequence[str], weights: Any, dims: st
     if array.ndim != len(dims) or array.shape[-2:] != (len(target), len(source)) or not array.size:
         raise HeedfulError(
             f"attention weights of shape {array.shape} do not fit {len(target)} target and {len(source)} source pieces;"
-            f" give {expected}, in the order {', '.join(NAMES[dim] for dim in dims)}"
+            f" give {expected}, in the order {', '.join(AXIS_NAMES[dim] for dim in dims)}"
         )
-    outside = array[~((array >= 0) & (array <= 1 + SLACK))]
-    if outside.size:
-        raise HeedfulError(f"attention weight {outside.flat[0]:g} is not in 0..1; give the weights after the softmax")
+    invalid_weights = array[~((array >= 0) & (array <= 1 + SLACK))]
+    if invalid_weights.size:
+        raise HeedfulError(
+            f"attention weight {invalid_weights.flat[0]:g} is not in 0..1; give the weights after the softmax"
+        )
     return array.astype(np.float64).clip(0, 1)
 
 
@@ -66,47 +68,48 @@ def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
-def starts(pieces: Sequence[str]) -> list[bool]:
-    """Returns True for each piece that begins a word: it has a leading space, or is or follows a mark (``</s>``).
+def word_starts(pieces: Sequence[str]) -> list[bool]:
+    """Returns one boolean per piece: True if the piece begins a word.
 
-    If no piece after the first has a leading space (single words, scripts without spaces), every piece is a word.
+    A piece begins a word if it is the first, has a leading space, is a special token (``</s>``) or follows one. If no
+    piece after the first has a leading space (single words, scripts without spaces), every piece is a word.
     """
     if not any(piece[:1].isspace() for piece in pieces[1:]):
         return [True] * len(pieces)
-    marks = [MARK.fullmatch(piece) is not None for piece in pieces]
-    return [i == 0 or piece[:1].isspace() or marks[i] or marks[i - 1] for i, piece in enumerate(pieces)]
+    is_special = [SPECIAL_TOKEN.fullmatch(piece) is not None for piece in pieces]
+    return [i == 0 or piece[:1].isspace() or is_special[i] or is_special[i - 1] for i, piece in enumerate(pieces)]
 
 
 def merge_words(source: Sequence[str], target: Sequence[str], weights: Any) -> tuple[list[str], list[str], Weights]:
-    """Merges pieces to words: the *sum* over a source word's pieces and the *mean* over a target word's.
+    """Returns source words, target words, and their weights: summed over source pieces, averaged over target pieces.
 
     ``w(u, v) = 1/|u| Σ_{t∈u} Σ_{s∈v} w(t, s)``, so that the sums of rows do not change. ``weights`` is (T, S),
-    (H, T, S) or (L, H, T, S). The words keep their leading space, as pieces do. Marks such as ``</s>`` are not merged,
-    nor are sentences without spaces. Raises ``HeedfulError`` as ``checked`` does.
+    (H, T, S) or (L, H, T, S). The words keep their leading space, as pieces do. Special tokens such as
+    ``</s>`` are not merged, nor are sentences without spaces. Raises ``HeedfulError`` as ``checked_weights`` does.
 
     >>> merge_words(["Tues", "day", " 4"], ["mar", "di"], [[0.5, 0.5, 0.0], [0.1, 0.3, 0.6]])[2]
     array([[1. , 0. ],
            [0.4, 0.6]])
     """
     array = as_array(weights)
-    array = checked(source, target, array, "LHTS"[-array.ndim :])
-    first_source, first_target = np.flatnonzero(starts(source)), np.flatnonzero(starts(target))
-    summed = np.add.reduceat(array, first_source, axis=-1)
-    counts = np.diff(first_target, append=len(target))
-    merged = np.add.reduceat(summed, first_target, axis=-2) / counts[:, None]
-    return _joined(source, first_source), _joined(target, first_target), merged
+    array = checked_weights(source, target, array, "LHTS"[-array.ndim :])
+    source_starts, target_starts = np.flatnonzero(word_starts(source)), np.flatnonzero(word_starts(target))
+    summed = np.add.reduceat(array, source_starts, axis=-1)
+    counts = np.diff(target_starts, append=len(target))
+    merged = np.add.reduceat(summed, target_starts, axis=-2) / counts[:, None]
+    return _joined(source, source_starts), _joined(target, target_starts), merged
 
 
-def _joined(pieces: Sequence[str], first: Any) -> list[str]:
-    ends = [*first[1:], len(pieces)]
-    return ["".join(pieces[start:end]) for start, end in zip(first, ends, strict=True)]
+def _joined(pieces: Sequence[str], starts: Any) -> list[str]:
+    ends = [*starts[1:], len(pieces)]
+    return ["".join(pieces[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def clearest(weights: Weights) -> int:
-    """Returns the layer of (L, H, T, S) whose head average has the largest mutual information of target and source.
+def most_informative_layer(weights: Weights) -> int:
+    """Returns the index of the layer whose attention, averaged over heads, is most informative; weights (L, H, T, S).
 
-    It is ``1/T Σ_t Σ_s p(s|t) log(p(s|t) / p(s))``: 0 for equal rows (uniform, or all on the end mark), ``log T`` for a
-    clean alignment.
+    The measure is the mutual information of target and source, ``1/T Σ_t Σ_s p(s|t) log(p(s|t) / p(s))``: 0 for equal
+    rows (uniform, or all on the end token), ``log T`` for a clean alignment.
     """
     rows = weights.mean(axis=1)
     rows = rows / np.maximum(rows.sum(axis=-1, keepdims=True), 1e-12)
@@ -136,7 +139,7 @@ class AttentionMaps:
         rows: the window's queries, [first, end).
         columns: the window's keys, [first, end).
         overview: (L, H, r, c), the mean weight in each block of the whole text, if the window is only a part. The
-            blocks' limits are ``edges(T, r)`` and ``edges(S, c)``.
+            blocks' limits are ``block_edges(T, r)`` and ``block_edges(S, c)``.
         note: a sentence on what was left out.
 
     Raises:
@@ -165,10 +168,10 @@ class AttentionMaps:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> AttentionMaps:
-        """Returns maps of a whole text; layers and heads are numbered from 0 by default.
+        """Returns the ``AttentionMaps`` of a whole text; layers and heads are numbered from 0 by default.
 
         >>> maps = AttentionMaps.of("self-attention", ["a", " b"], ["a", " b"], [[[[1, 0], [0.25, 0.75]]]])
-        >>> maps.weights.shape, maps.rows, maps.whole, maps.same
+        >>> maps.weights.shape, maps.rows, maps.is_whole_text, maps.is_self_attention
         ((1, 1, 2, 2), (0, 2), True, True)
         """
         array = as_array(weights)
@@ -198,17 +201,21 @@ class AttentionMaps:
                 raise HeedfulError(
                     f"{name} {first}:{end} of {self.name} are not within 0:{count}; give a range within it"
                 )
-        stack = len(self.layers), len(self.heads)
-        window = self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
-        object.__setattr__(self, "weights", self._checked("weights", self.weights, (*stack, *window)))
+        layers_and_heads = len(self.layers), len(self.heads)
+        window_shape = self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+        object.__setattr__(self, "weights", self._checked("weights", self.weights, (*layers_and_heads, *window_shape)))
         if self.overview is not None:
-            blocks = np.shape(self.overview)[2:]
-            if len(blocks) != 2 or not (0 < blocks[0] <= len(self.queries) and 0 < blocks[1] <= len(self.keys)):
+            block_counts = np.shape(self.overview)[2:]
+            if len(block_counts) != 2 or not (
+                0 < block_counts[0] <= len(self.queries) and 0 < block_counts[1] <= len(self.keys)
+            ):
                 raise HeedfulError(
                     f"an overview of shape {np.shape(self.overview)} for {len(self.queries)} queries and"
                     f" {len(self.keys)} keys; give (layers, heads, blocks of queries, blocks of keys)"
                 )
-            object.__setattr__(self, "overview", self._checked("overview", self.overview, (*stack, *blocks)))
+            object.__setattr__(
+                self, "overview", self._checked("overview", self.overview, (*layers_and_heads, *block_counts))
+            )
 
     def _checked(self, name: str, values: Any, shape: tuple[int, ...]) -> Array:
         array = as_array(values)
@@ -220,47 +227,49 @@ class AttentionMaps:
             )
         low, high = array.min(), array.max()
         if not (low >= 0 and high <= 1 + SLACK):
-            outside = high if low >= 0 or low != low else low
-            raise HeedfulError(f"{self.name} weight {outside:g} is not in 0..1; give the weights after the softmax")
+            invalid_weight = high if low >= 0 or low != low else low
+            raise HeedfulError(
+                f"{self.name} weight {invalid_weight:g} is not in 0..1; give the weights after the softmax"
+            )
         return array.clip(0, 1) if high > 1 else array
 
     @property
-    def same(self) -> bool:
+    def is_self_attention(self) -> bool:
         """True if queries and keys are the same text: self-attention."""
         return self.queries == self.keys
 
     @property
-    def whole(self) -> bool:
+    def is_whole_text(self) -> bool:
         """True if the window is the whole text."""
         return self.rows == (0, len(self.queries)) and self.columns == (0, len(self.keys))
 
-    def map(self, layer: int, head: int | None = None) -> Array:
-        """Returns the window's weights (t, s) of one head by its number; ``None`` is the mean over the heads."""
-        for kind, number, numbers in (("layer", layer, self.layers), ("head", head, self.heads)):
+    def weights_of(self, layer: int, head: int | None = None) -> Array:
+        """Returns the window's weights (t, s) of a layer and head, given by number; ``None`` is the mean over heads."""
+        for axis, number, numbers in (("layer", layer, self.layers), ("head", head, self.heads)):
             if number is not None and number not in numbers:
                 known = ", ".join(map(str, numbers))
-                raise HeedfulError(f"no {kind} {number} in this {self.name}; there are {known}")
+                raise HeedfulError(f"no {axis} {number} in this {self.name}; there are {known}")
         by_head: Array = self.weights[tuple(self.layers).index(layer)]
         weights: Array = by_head.mean(axis=0) if head is None else by_head[tuple(self.heads).index(head)]
         return weights
 
 
-def edges(length: int, parts: int) -> list[int]:
+def block_edges(length: int, parts: int) -> list[int]:
     """Returns the limits of ``parts`` blocks of ``length`` pieces, the end included: ``⌊i · length / parts⌋``.
 
-    >>> edges(10, 4)
+    >>> block_edges(10, 4)
     [0, 2, 5, 7, 10]
     """
     return [i * length // parts for i in range(parts + 1)]
 
 
 def block_means(weights: Array, rows: int, columns: int) -> Array:
-    """Returns the mean weight in each of ``rows`` × ``columns`` blocks of the last two axes, cut at ``edges``.
+    """Returns the mean weight in each of ``rows`` × ``columns`` blocks of the last two axes, cut at ``block_edges``.
 
     >>> block_means(np.array([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]), 1, 2)
     array([[0.5, 0. ]])
     """
-    tall, wide = edges(weights.shape[-2], rows), edges(weights.shape[-1], columns)
-    sums = np.add.reduceat(np.add.reduceat(weights, tall[:-1], axis=-2), wide[:-1], axis=-1)
-    means: Array = sums / (np.diff(tall)[:, None] * np.diff(wide))
+    row_edges, column_edges = block_edges(weights.shape[-2], rows), block_edges(weights.shape[-1], columns)
+    sums = np.add.reduceat(np.add.reduceat(weights, row_edges[:-1], axis=-2), column_edges[:-1], axis=-1)
+    means: Array = sums / (np.diff(row_edges)[:, None] * np.diff(column_edges))
     return means

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_data import AttentionMaps, Weights, clearest
+from heedful.views.attention_data import AttentionMaps, Weights, most_informative_layer
 from heedful.views.svg import LINE, document, ink, label, thread
 from heedful.views.text import cut, visible, width
 
@@ -97,15 +97,15 @@ def attention_svg(
     Args:
         maps: the weights.
         title: the heading and accessible name.
-        layer: a layer's number; the ``clearest`` by default.
+        layer: a layer's number; the ``most_informative_layer`` by default.
         head: a head's number, or "mean", the mean over the heads.
         note: the line under the heading; by default it names the map.
 
     Raises:
         HeedfulError: an unknown layer or head, or over 120 pieces a side.
     """
-    layer = maps.layers[clearest(maps.weights)] if layer is None else layer
-    weights = maps.map(layer, None if head == "mean" else head)
+    layer = maps.layers[most_informative_layer(maps.weights)] if layer is None else layer
+    weights = maps.weights_of(layer, None if head == "mean" else head)
     if max(weights.shape) > MOST:
         raise HeedfulError(
             f"a figure of {weights.shape[1]} keys and {weights.shape[0]} queries is not readable; draw a page instead,"

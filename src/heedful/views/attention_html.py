@@ -12,7 +12,14 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.errors import HeedfulError, lookup
-from heedful.views.attention_data import Array, AttentionMaps, block_means, clearest, edges, starts
+from heedful.views.attention_data import (
+    Array,
+    AttentionMaps,
+    block_edges,
+    block_means,
+    most_informative_layer,
+    word_starts,
+)
 from heedful.views.page import asset, data, page, piece, size
 from heedful.views.text import direction, visible
 
@@ -55,7 +62,7 @@ def attention_page(
     It has three sections: *heads*, the pieces with a line from each to the pieces that it attends to, as thick as the
     weight (short texts as two rows, longer ones as two columns); *model*, a small map of every layer and head to choose
     from; *matrix*, the chosen map as a heat map. Of several maps (encoder, decoder, cross) one is shown at a time. The
-    page opens with the head average of the ``clearest`` layer, or at its address:
+    page opens with the head average of the ``most_informative_layer``, or at its address:
     ``page.html#group=cross-attention&layer=1&head=2&token=3`` (layer and head by their numbers; ``token`` a query and
     ``key`` a key, counted from 0 over the whole text; ``view`` the first section).
 
@@ -78,7 +85,7 @@ def attention_page(
     for number in sorted(range(len(groups)), key=lambda i: groups[i].weights.size):  # small groups leave room to others
         before, waiting = size(data(facts)), sum("weights" not in group for group in facts)
         fit, bits, weights = fitted(groups[number], room // waiting)
-        facts[number] = _facts(fit) | {"layer": clearest(fit.weights), "bits": bits, "weights": weights}
+        facts[number] = _facts(fit) | {"layer": most_informative_layer(fit.weights), "bits": bits, "weights": weights}
         room -= size(data(facts)) - before
     return _page(facts, title, view)
 
@@ -120,7 +127,7 @@ def _facts(maps: AttentionMaps) -> dict[str, Any]:
     sides = {
         name: {
             "pieces": [piece(text.lstrip(" ")) for text in pieces[low:high]],
-            "starts": [int(start) for start in starts(pieces[low:high])],
+            "starts": [int(start) for start in word_starts(pieces[low:high])],
             "window": (low, high),
             "count": len(pieces),
             "way": direction(list(pieces[low:high])),
@@ -129,7 +136,7 @@ def _facts(maps: AttentionMaps) -> dict[str, Any]:
     }
     return {
         "name": visible(maps.name),
-        "same": maps.same,
+        "same": maps.is_self_attention,
         "layers": maps.layers,
         "heads": maps.heads,
         **sides,
@@ -190,7 +197,7 @@ def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:
 
 def _with_overview(maps: AttentionMaps) -> AttentionMaps:
     """Returns ``maps`` with an overview, if they have none and hold the whole text."""
-    if maps.overview is not None or not maps.whole:
+    if maps.overview is not None or not maps.is_whole_text:
         return maps
     blocks = min(BLOCKS, len(maps.queries)), min(BLOCKS, len(maps.keys))
     return replace(maps, overview=block_means(maps.weights, *blocks))
@@ -219,8 +226,8 @@ def overviewed(maps: AttentionMaps) -> dict[str, Any] | None:
     """
     if maps.overview is None:
         return None
-    tall = edges(len(maps.queries), maps.overview.shape[-2])
-    wide = edges(len(maps.keys), maps.overview.shape[-1])
+    tall = block_edges(len(maps.queries), maps.overview.shape[-2])
+    wide = block_edges(len(maps.keys), maps.overview.shape[-1])
     shares: Array = maps.overview * np.diff(wide)
     most = max(1, min(BLOCKS, math.isqrt(OVERVIEWS // (len(maps.layers) * len(maps.heads)))))
     shares, tall = _coarser(shares * np.diff(tall)[:, None], tall, most, axis=-2)  # sums over a block's queries ...
@@ -239,5 +246,5 @@ def _coarser(sums: Array, limits: list[int], most: int, axis: int) -> tuple[Arra
     parts = len(limits) - 1
     if parts <= most:
         return sums, limits
-    lookup = edges(parts, most)
+    lookup = block_edges(parts, most)
     return np.add.reduceat(sums, lookup[:-1], axis=axis), [limits[i] for i in lookup]

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.attention_data import AttentionMaps, clearest, starts
-from heedful.views.page import MOST, asset, data, page, piece, scaled, size, stored
+from heedful.views.attention_data import AttentionMaps, most_informative_layer, word_starts
+from heedful.views.page import MAX_PAGE_BYTES, asset, data, page, piece, scaled, size, stored
 from heedful.views.text import direction, escaped, visible
 
-MANY = 24  # weights of a row beyond which further ones are too small to see
+VISIBLE_WEIGHTS = 24  # largest weights of a row; smaller ones cannot be seen
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LONG_TEXT = 2000  # pieces of a text that are drawn; a longer text is drawn without its middle
-BEGINNING = 50  # pieces before the omitted middle
-STEPS = 4000  # generated pieces that are drawn
-LINE = '<span class="line"></span>'
-FEW = 3  # candidates of a step in a page that is too large
-FEWEST = 6  # weights of a row below which single heads are left out instead of more weights
-QUICK = 4_000_000  # largest number of weights for which the clearest layer is computed
+PIECES_BEFORE_GAP = 50  # pieces before the omitted middle
+MAX_STEPS = 4000  # generated pieces that are drawn
+LINE_BREAK = '<span class="line"></span>'
+REDUCED_CANDIDATES = 3  # candidates of a step in a page that is too large
+MIN_WEIGHTS_PER_ROW = 6  # weights of a row below which single heads are left out instead of more weights
+MAX_WEIGHTS_TO_RANK_LAYERS = 4_000_000  # largest number of weights for which ``most_informative_layer`` is computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class GenerationSteps:
                 )
 
 
-def steps_page(steps: GenerationSteps, *, title: str, most: int = MOST) -> str:
+def steps_page(steps: GenerationSteps, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -> str:
     """Returns a self-contained HTML page that steps through a generated text.
 
     Choose a generated token by a click, with the arrow keys or the play button. The page shows the attention with which
@@ -83,8 +83,8 @@ def steps_page(steps: GenerationSteps, *, title: str, most: int = MOST) -> str:
     Args:
         steps: the text with its steps.
         title: the heading.
-        most: maximum bytes of data. If more are needed, the page has only the largest weights of each row, then only
-            the mean of heads, then only the first steps. The page says what is left out.
+        max_bytes: maximum bytes of data. If more are needed, the page has only the largest weights of each row, then
+            only the mean of heads, then only the first steps. The page says what is left out.
 
     >>> maps = AttentionMaps.of("self-attention", [" mat"], [" the", " mat"], [[[[1.0, 0.0]]]])
     >>> candidates = [[(" mat", 0.6), (" cat", 0.3)]]
@@ -95,19 +95,19 @@ def steps_page(steps: GenerationSteps, *, title: str, most: int = MOST) -> str:
     chips, key_texts = texts(steps.prompt, steps.generated, steps.maps)
     most_candidates = max(len(step) for step in steps.candidates)
     facts = _candidates(steps, most_candidates)
-    if size(data(facts)) > most // 3:
-        facts = _candidates(steps, FEW)
-    room = (most - size("".join(chips)) - size(data(facts))) // max(1, len(steps.maps))
+    if size(data(facts)) > max_bytes // 3:
+        facts = _candidates(steps, REDUCED_CANDIDATES)
+    byte_budget = (max_bytes - size("".join(chips)) - size(data(facts))) // max(1, len(steps.maps))
     shown_maps, notes = [], []
     for maps, text in zip(steps.maps, key_texts, strict=True):
-        shown_map, note = _map_facts(maps, text, room)
+        shown_map, note = _map_facts(maps, text, byte_budget)
         shown_maps += [shown_map] if shown_map else []
         notes += [f"{visible(maps.name).capitalize()}: {note}" if note and len(steps.maps) > 1 else note, maps.note]
     notes = [note for note in (*notes, steps.note) if note]
     if facts["count"] < most_candidates:
-        notes.insert(0, f"To keep this page small, only {FEW} candidates a token are kept.")
-    if len(steps.generated) > STEPS:
-        notes.insert(0, f"Shown are the first {STEPS:,} of {len(steps.generated):,} generated tokens.")
+        notes.insert(0, f"To keep this page small, only {REDUCED_CANDIDATES} candidates a token are kept.")
+    if len(steps.generated) > MAX_STEPS:
+        notes.insert(0, f"Shown are the first {MAX_STEPS:,} of {len(steps.generated):,} generated tokens.")
     body = _body(steps, chips, " ".join(notes)) + data({**facts, "maps": shown_maps})
     style, script = (asset(f"parts.{kind}") + asset(f"steps.{kind}") for kind in ("css", "js"))
     return page(title, body, style, script)
@@ -115,9 +115,9 @@ def steps_page(steps: GenerationSteps, *, title: str, most: int = MOST) -> str:
 
 def _body(steps: GenerationSteps, chips: Sequence[str], notes: str) -> str:
     kind = "source" if apart(steps.prompt, steps.maps) else "prompt"
-    after = f" after {len(steps.prompt):,} of the {kind}" if steps.prompt else ""
-    shown = min(len(steps.generated), STEPS)
-    return f"""<p class="quiet">{shown:,} {"token was" if shown == 1 else "tokens were"} generated{after}.
+    prompt_phrase = f" after {len(steps.prompt):,} of the {kind}" if steps.prompt else ""
+    shown = min(len(steps.generated), MAX_STEPS)
+    return f"""<p class="quiet">{shown:,} {"token was" if shown == 1 else "tokens were"} generated{prompt_phrase}.
 Click a token to see what the model attended to when it chose it<span class="where"></span>.</p>
 <div class="tools">
 <span class="knobs"><button type="button" data-go="first" aria-label="first token">⇤</button>
@@ -149,53 +149,59 @@ keeps the view.</p>
 """
 
 
-def _candidates(steps: GenerationSteps, most: int) -> dict[str, Any]:
-    """Returns up to ``most`` candidates of each step: indices into a pool of pieces, and probabilities in 16 bits."""
-    candidates = [step[:most] for step in steps.candidates[:STEPS]]
+def _candidates(steps: GenerationSteps, per_step: int) -> dict[str, Any]:
+    """Returns the page's data of ``per_step`` candidates a step: indices into a pool of pieces, probabilities."""
+    candidates = [step[:per_step] for step in steps.candidates[:MAX_STEPS]]
     pool: dict[str, int] = {}
-    indices, shares = np.full((len(candidates), most), -1, np.int64), np.zeros((len(candidates), most))
+    indices, probabilities = np.full((len(candidates), per_step), -1, np.int64), np.zeros((len(candidates), per_step))
     for row, step in enumerate(candidates):
-        for rank, (name, share) in enumerate(step):
-            indices[row, rank], shares[row, rank] = pool.setdefault(name, len(pool)), min(share, 1.0)
-    generated = [pool.get(name, -1) for name in list(steps.generated)[:STEPS]]
+        for rank, (name, probability) in enumerate(step):
+            indices[row, rank], probabilities[row, rank] = pool.setdefault(name, len(pool)), min(probability, 1.0)
+    generated = [pool.get(name, -1) for name in list(steps.generated)[:MAX_STEPS]]
     indices[indices < 0] = len(pool)
     return {
         "made": generated,
-        "chosen": stored(np.rint(np.minimum(steps.chosen[:STEPS], 1) * 0xFFFF), "<u2"),
-        "count": most,
+        "chosen": stored(np.rint(np.minimum(steps.chosen[:MAX_STEPS], 1) * 0xFFFF), "<u2"),
+        "count": per_step,
         "pool": [piece(name) for name in pool],
         "nearly": stored(indices, "<u4"),
-        "shares": stored(np.rint(shares * 0xFFFF), "<u2"),
+        "shares": stored(np.rint(probabilities * 0xFFFF), "<u2"),
     }
 
 
-def _map_facts(maps: AttentionMaps, text: Text, room: int) -> tuple[dict[str, Any] | None, str]:
+def _map_facts(maps: AttentionMaps, text: Text, byte_budget: int) -> tuple[dict[str, Any] | None, str]:
     """Returns the page's data of one map (None if its window is outside the shown text), and a note on omissions."""
     (top, bottom), (left, right) = maps.rows, maps.columns
-    bottom, right = min(bottom, STEPS), min(right, text.count)
+    bottom, right = min(bottom, MAX_STEPS), min(right, text.count)
     if bottom <= top or right <= left:
         return None, "The weights are of tokens that are not shown, and are left out."
     ends = text.ends()
-    chips = [i for i, (start, end) in enumerate(zip(text.firsts, ends, strict=True)) if start < right and end > left]
+    chips = [
+        i for i, (start, end) in enumerate(zip(text.chip_starts, ends, strict=True)) if start < right and end > left
+    ]
     weights = maps.weights[:, :, : bottom - top, : right - left]
-    weights = grouped(weights, [max(text.firsts[i] - left, 0) for i in chips])
+    weights = sum_key_groups(weights, [max(text.chip_starts[i] - left, 0) for i in chips])
     layers, heads, steps, keys = shape = weights.shape
-    chosen = cut(shape, room // 2)  # a smaller page, if that costs no head and few weights
-    if chosen.most < MANY or not chosen.alone:
-        chosen = cut(shape, room)
+    chosen = fitting_reduction(shape, byte_budget // 2)  # a smaller page, if that costs no head and few weights
+    if chosen.weights_per_row < VISIBLE_WEIGHTS or not chosen.keeps_heads:
+        chosen = fitting_reduction(shape, byte_budget)
     facts = {
         "name": visible(maps.name),
-        "text": text.place,
+        "text": text.index,
         "layers": [str(layer) for layer in maps.layers],
         "heads": [str(head) for head in maps.heads],
-        "layer": clearest(np.asarray(weights, np.float64)) if weights.size <= QUICK else layers - 1,
+        "layer": (
+            most_informative_layer(np.asarray(weights, np.float64))
+            if weights.size <= MAX_WEIGHTS_TO_RANK_LAYERS
+            else layers - 1
+        ),
         "first": top,
         "from": chips[0],
         "keys": keys,
         **kept_rows(weights, chosen),
     }
     note = chosen.note(heads, steps, keys)
-    if (top, bottom) != (0, min(len(maps.queries), STEPS)):
+    if (top, bottom) != (0, min(len(maps.queries), MAX_STEPS)):
         note += f" Only tokens {top:,} to {bottom - 1:,} have weights."
     if (left, right) != (0, min(len(maps.keys), text.count)):
         note += f" Of the keys, only tokens {left:,} to {right - 1:,} have weights."
@@ -204,35 +210,35 @@ def _map_facts(maps: AttentionMaps, text: Text, room: int) -> tuple[dict[str, An
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text in chips."""
+    """A text that the page shows as chips (boxes): one a piece, and one for an omitted middle."""
 
-    place: int  # index among the page's texts; 0 is the main one
+    index: int  # index among the page's texts; 0 is the main one
     count: int  # number of pieces
-    firsts: list[int]  # first piece of each chip
+    chip_starts: list[int]  # first piece of each chip
 
     def ends(self) -> list[int]:
-        """Returns the end of each chip."""
-        return [*self.firsts[1:], self.count]
+        """Returns the index after the last piece of each chip."""
+        return [*self.chip_starts[1:], self.count]
 
 
 def texts(
     prompt: Sequence[str], generated: Sequence[str], maps: Sequence[AttentionMaps]
 ) -> tuple[list[str], list[Text]]:
-    """Returns the texts as HTML, and the text of each map's keys.
+    """Returns the HTML of each text, and for each map the ``Text`` that shows its keys.
 
     That is the main text (prompt and generated tokens) if the keys begin like it, else a text of its own.
     """
-    main, count = (*prompt, *generated[:STEPS]), len(prompt)
-    drawn = {main: Text(place=0, count=len(main), firsts=[*_shortened(count), *range(count, len(main))])}
-    html, key_texts = [_html("the text", main, drawn[main], count, apart(prompt, maps))], []
+    main, count = (*prompt, *generated[:MAX_STEPS]), len(prompt)
+    text_of_pieces = {main: Text(index=0, count=len(main), chip_starts=[*_shortened(count), *range(count, len(main))])}
+    html, key_texts = [_html("the text", main, text_of_pieces[main], count, apart(prompt, maps))], []
     for attention in maps:
         keys = tuple(attention.keys)
         if keys[: len(main)] == main[: len(keys)]:
             keys = main
-        if keys not in drawn:
-            drawn[keys] = Text(place=len(drawn), count=len(keys), firsts=_shortened(len(keys)))
-            html.insert(-1, _html(f"keys of {attention.name}", keys, drawn[keys], len(keys)))
-        key_texts.append(drawn[keys])
+        if keys not in text_of_pieces:
+            text_of_pieces[keys] = Text(index=len(text_of_pieces), count=len(keys), chip_starts=_shortened(len(keys)))
+            html.insert(-1, _html(f"keys of {attention.name}", keys, text_of_pieces[keys], len(keys)))
+        key_texts.append(text_of_pieces[keys])
     return html, key_texts
 
 
@@ -245,7 +251,7 @@ def _shortened(count: int) -> list[int]:
     """Returns the first piece of each chip: one chip a piece, and one for the omitted middle of a long text."""
     if count <= LONG_TEXT:
         return list(range(count))
-    return [*range(BEGINNING + 1), *range(count - LONG_TEXT + BEGINNING + 1, count)]
+    return [*range(PIECES_BEFORE_GAP + 1), *range(count - LONG_TEXT + PIECES_BEFORE_GAP + 1, count)]
 
 
 def _html(name: str, pieces: Sequence[str], text: Text, prompt: int, apart: bool = False) -> str:
@@ -253,21 +259,23 @@ def _html(name: str, pieces: Sequence[str], text: Text, prompt: int, apart: bool
 
     ``apart`` starts the steps on a new line.
     """
-    shown = [pieces[start] if end - start == 1 else " …" for start, end in zip(text.firsts, text.ends(), strict=True)]
+    shown = [
+        pieces[start] if end - start == 1 else " …" for start, end in zip(text.chip_starts, text.ends(), strict=True)
+    ]
     lines = ["\n" in words for words in shown]
-    first = [*(a or b for a, b in zip(starts(shown), [False, *lines[:-1]], strict=True)), True]
+    first = [*(a or b for a, b in zip(word_starts(shown), [False, *lines[:-1]], strict=True)), True]
     parts = []
-    for i, (start, end) in enumerate(zip(text.firsts, text.ends(), strict=True)):
+    for i, (start, end) in enumerate(zip(text.chip_starts, text.ends(), strict=True)):
         kinds = "word" + ("" if first[i] else " inside") + ("" if first[i + 1] else " open")
         tag = "button" if start >= prompt else "span"
         kinds = f'type="button" class="{kinds} made"' if start >= prompt else f'class="{kinds}"'
         words = escaped(_short(shown[i])) if end - start == 1 else f"… {end - start:,} tokens …"
-        parts.append(LINE if apart and start == prompt else "")
+        parts.append(LINE_BREAK if apart and start == prompt else "")
         parts.append(f"<{tag} {kinds}><bdi>{words}</bdi><i></i></{tag}>")
-        parts.append(LINE if lines[i] else "")
+        parts.append(LINE_BREAK if lines[i] else "")
     way = direction(list(shown))
-    drawn = f'<div class="text" data-text="{text.place}" dir="{way}">{"".join(parts)}</div>'
-    return f'<section class="aside" hidden><h2>{escaped(name)}</h2>{drawn}</section>' if text.place else drawn
+    drawn = f'<div class="text" data-text="{text.index}" dir="{way}">{"".join(parts)}</div>'
+    return f'<section class="aside" hidden><h2>{escaped(name)}</h2>{drawn}</section>' if text.index else drawn
 
 
 def _short(text: str) -> str:
@@ -275,48 +283,54 @@ def _short(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class Reduction:
     """Reduction of (L, H, t, s) weights to fit a page. The mean of heads is always kept."""
 
-    alone: bool  # keep single heads too
-    most: int  # weights to keep of a row
+    keeps_heads: bool  # keep the weights of single heads too
+    weights_per_row: int  # number of weights to keep of a row
     steps: int  # queries to keep, from the first
 
     def note(self, heads: int, steps: int, keys: int) -> str:
-        """Returns sentences on what is left out."""
+        """Returns sentences that say what is left out; "" if nothing is."""
         notes = []
-        if self.most < keys:
-            notes.append(f"Of each row the {self.most} largest weights are kept; “all others” is the sum of the rest.")
-        if not self.alone and heads > 1:
+        if self.weights_per_row < keys:
+            notes.append(
+                f"Of each row the {self.weights_per_row} largest weights are kept; “all others” is the sum of the rest."
+            )
+        if not self.keeps_heads and heads > 1:
             notes.append(f"Of {heads} heads only the mean is kept.")
         if self.steps < steps:
             notes.append(f"Only the first {self.steps:,} of {steps:,} tokens have weights.")
         return " ".join(notes)
 
 
-def cut(shape: tuple[int, int, int, int], room: int) -> Cut:
-    """Returns the smallest reduction of weights of this shape that fits ``room`` bytes of a page.
+def fitting_reduction(shape: tuple[int, int, int, int], byte_budget: int) -> Reduction:
+    """Returns the smallest reduction of weights of this shape that fits ``byte_budget`` bytes of a page.
 
-    >>> cut((12, 12, 500, 510), 4_000_000)
-    Cut(alone=True, most=11, steps=500)
+    >>> fitting_reduction((12, 12, 500, 510), 4_000_000)
+    Reduction(keeps_heads=True, weights_per_row=11, steps=500)
     """
     layers, heads, steps, keys = shape
-    for alone in (True, False) if heads > 1 else (False,):
-        rows = layers * (heads + 1 if alone else 1)
-        bytes_of_a_row = 3 * room / 4 / (rows * steps) - 4
+    for keeps_heads in (True, False) if heads > 1 else (False,):
+        rows = layers * (heads + 1 if keeps_heads else 1)
+        bytes_of_a_row = 3 * byte_budget / 4 / (rows * steps) - 4
         if bytes_of_a_row >= keys:
-            return Cut(alone=alone, most=keys, steps=steps)
-        most = int(bytes_of_a_row // 3)
-        if most >= min(FEWEST, keys):
-            return Cut(alone=alone, most=min(most, keys), steps=steps)
-    most = min(FEWEST, keys)
-    return Cut(alone=False, most=most, steps=max(1, min(steps, int(3 * room / 4 / (layers * (3 * most + 4))))))
+            return Reduction(keeps_heads=keeps_heads, weights_per_row=keys, steps=steps)
+        weights_per_row = int(bytes_of_a_row // 3)
+        if weights_per_row >= min(MIN_WEIGHTS_PER_ROW, keys):
+            return Reduction(keeps_heads=keeps_heads, weights_per_row=min(weights_per_row, keys), steps=steps)
+    weights_per_row = min(MIN_WEIGHTS_PER_ROW, keys)
+    return Reduction(
+        keeps_heads=False,
+        weights_per_row=weights_per_row,
+        steps=max(1, min(steps, int(3 * byte_budget / 4 / (layers * (3 * weights_per_row + 4))))),
+    )
 
 
-def grouped(weights: Array, starts: Sequence[int]) -> Array:
+def sum_key_groups(weights: Array, starts: Sequence[int]) -> Array:
     """Returns (..., s) summed over groups of keys, each from one of ``starts`` to the next; the last to the end.
 
-    >>> grouped(np.array([[0.1, 0.2, 0.3, 0.4]]), [0, 1, 3])
+    >>> sum_key_groups(np.array([[0.1, 0.2, 0.3, 0.4]]), [0, 1, 3])
     array([[0.1, 0.5, 0.4]])
     """
     if len(starts) == weights.shape[-1]:
@@ -325,22 +339,22 @@ def grouped(weights: Array, starts: Sequence[int]) -> Array:
     return sums
 
 
-def kept_rows(weights: Array, chosen: Cut) -> dict[str, Any]:
+def kept_rows(weights: Array, chosen: Reduction) -> dict[str, Any]:
     """Returns the rows of the page: (L, H + 1, t, s), the last "head" the mean; or (L, 1, t, s), the mean alone.
 
     Weights are as in ``scaled``. If only some weights of a row are kept, ``places`` are their keys.
     """
     rows = weights[:, :, : chosen.steps].mean(axis=1, keepdims=True)
-    if chosen.alone:
+    if chosen.keeps_heads:
         rows = np.concatenate([weights[:, :, : chosen.steps], rows], axis=1)
     places = None
-    if chosen.most < rows.shape[-1]:
-        places = np.argpartition(rows, -chosen.most, axis=-1)[..., -chosen.most :]
+    if chosen.weights_per_row < rows.shape[-1]:
+        places = np.argpartition(rows, -chosen.weights_per_row, axis=-1)[..., -chosen.weights_per_row :]
         rows = np.take_along_axis(rows, places, axis=-1)
     return {
         "steps": chosen.steps,
-        "alone": chosen.alone,
-        "most": chosen.most,
+        "alone": chosen.keeps_heads,
+        "most": chosen.weights_per_row,
         **scaled(rows),
         "places": None if places is None else stored(places, "<u2"),
     }

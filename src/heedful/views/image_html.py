@@ -17,7 +17,7 @@ from heedful.views.text import escaped, visible
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST = 4_800_000  # bytes of image and weights in a page of under 5 MB
+MAX_PAGE_BYTES = 4_800_000  # bytes of image and weights in a page of under 5 MB
 STORED = 512  # pixels a side of the stored image
 CLASSES = 10  # classes that are shown
 
@@ -76,7 +76,7 @@ class ImageMaps:
             raise HeedfulError(f"the rollout has a negative value, {np.min(self.rollout):g}; give numbers of 0 or more")
 
 
-def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:
+def image_page(image: ImageMaps, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -> str:
     """Returns a self-contained HTML page of an image, its patches and their attention.
 
     Point at a patch or a token before the patches (such as the class token), click it, or move to it with the arrow
@@ -89,8 +89,8 @@ def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:
     Args:
         image: the image with its maps. Weights are stored in 8 bits of their row's largest.
         title: the heading.
-        most: maximum bytes of data. If more are needed, single heads' weights from patches are stored in 4 bits, then
-            left out, then patches are joined to blocks of 2 × 2, 4 × 4, ... The page says so.
+        max_bytes: maximum bytes of data. If more are needed, single heads' weights from patches are stored in 4 bits,
+            then left out, then patches are joined to blocks of 2 × 2, 4 × 4, ... The page says so.
 
     >>> pixels, weights = np.zeros((32, 32, 3), np.uint8), np.full((1, 1, 5, 5), 0.2)
     >>> image = ImageMaps(pixels=pixels, grid=(2, 2), prefix=["[class]"], layers=[0], heads=[0], weights=weights,
@@ -98,7 +98,7 @@ def image_page(image: ImageMaps, *, title: str, most: int = MOST) -> str:
     >>> "what it attends to" in image_page(image, title="A black image")
     True
     """
-    room = most - len(source := raster.embedded(image.pixels, STORED))
+    room = max_bytes - len(source := raster.embedded(image.pixels, STORED))
     chosen = plan(len(image.layers), len(image.heads), len(image.prefix), image.grid, room)
     body = _body(image, source, chosen.note(len(image.heads))) + data(_facts(image, chosen))
     style, script = (asset(f"parts.{kind}") + asset(f"image.{kind}") for kind in ("css", "js"))
@@ -192,7 +192,7 @@ class PagePlan:
         return 4 * (exact + alone) // 3
 
     def note(self, heads: int) -> str:
-        """Returns sentences on the reduction."""
+        """Returns sentences that say what was reduced; "" if nothing was."""
         notes = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
         if self.bits == 4:
             notes.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")
@@ -203,8 +203,8 @@ class PagePlan:
         return " ".join(notes)
 
 
-def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int) -> PagePlan:
-    """Returns the smallest reduction that fits ``most`` bytes, or the largest reduction if none does.
+def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], max_bytes: int) -> PagePlan:
+    """Returns the smallest reduction that fits ``max_bytes`` bytes, or the largest reduction if none does.
 
     >>> plan(12, 12, 1, (14, 14), 4_700_000)
     PagePlan(block=1, bits=4)
@@ -213,7 +213,7 @@ def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], most: int)
     while True:
         for bits in (8, 4, 0) if heads > 1 else (0,):
             reduction = PagePlan(block=block, bits=bits)
-            if reduction.size(layers, heads, prefix, grid) <= most:
+            if reduction.size(layers, heads, prefix, grid) <= max_bytes:
                 return reduction
         if block >= max(grid):
             return reduction

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.views.page import MOST, asset, data, page, piece, size, stored
+from heedful.views.page import MAX_PAGE_BYTES, asset, data, page, piece, size, stored
 from heedful.views.text import escaped, visible
 
 FEW = 3  # candidates of a cell in a page that is too large
@@ -64,7 +64,7 @@ class LensPredictions:
                     )
 
 
-def lens_page(lens: LensPredictions, *, title: str, most: int = MOST) -> str:
+def lens_page(lens: LensPredictions, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -> str:
     """Returns a self-contained HTML page of the logit lens (nostalgebraist, 2020).
 
     A table has a row a layer and a column a position. A cell has the likeliest next piece after that layer with its
@@ -76,15 +76,15 @@ def lens_page(lens: LensPredictions, *, title: str, most: int = MOST) -> str:
     Args:
         lens: the predictions. Probabilities are stored in 16 bits, within 0.001 percentage points.
         title: the heading.
-        most: maximum bytes of data. If more are needed, only three candidates of each cell are kept, then positions at
-            the end are left out. The page says so.
+        max_bytes: maximum bytes of data. If more are needed, only three candidates of each cell are kept, then
+            positions at the end are left out. The page says so.
 
     >>> cell = [(" cat", 0.75), (" dog", 0.25)]
     >>> lens = LensPredictions(pieces=[" the"], layers=["embedding", "1"], top=[[cell], [cell]], target=[""])
     >>> "cat" in lens_page(lens, title="A lens")
     True
     """
-    facts, note = _fitted(lens, most)
+    facts, note = _fitted(lens, max_bytes)
     shown = len(facts["pieces"])
     predictor = escaped(lens.name) if lens.name else "model"
     notes = " ".join(escaped(line) for line in (note, lens.note) if line)
@@ -119,19 +119,19 @@ within 0.001 percentage points; ␣ is the space before a word. {notes}</p>
     return page(title, body, style, script)
 
 
-def _fitted(lens: LensPredictions, most: int) -> tuple[dict[str, Any], str]:
-    """Returns the page's data in at most ``most`` bytes, and a note on what was left out."""
+def _fitted(lens: LensPredictions, max_bytes: int) -> tuple[dict[str, Any], str]:
+    """Returns the page's data in at most ``max_bytes`` bytes, and a note on what was left out."""
     positions, candidates = len(lens.pieces), max(len(cell) for row in lens.top for cell in row)
     notes = ""
     while True:
         facts = _facts(lens, positions, candidates)
         needed = size(data(facts))
-        if needed <= most or (positions == 1 and candidates <= FEW):
+        if needed <= max_bytes or (positions == 1 and candidates <= FEW):
             return facts, notes
         if candidates > FEW:
             candidates = FEW
         else:
-            positions = max(1, min(positions - 1, int(0.97 * positions * most / needed)))
+            positions = max(1, min(positions - 1, int(0.97 * positions * max_bytes / needed)))
         notes = f"To keep this page small, only {candidates} candidates a cell"
         notes += (
             f" and the first {positions:,} of {len(lens.pieces):,} positions" if positions < len(lens.pieces) else ""

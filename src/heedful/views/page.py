@@ -58,7 +58,7 @@ def _digest(text: str) -> str:
 
 
 LONGEST = 40  # characters of a piece; a longer one is cut and ends in "…"
-MOST = 4_500_000  # bytes of data in a page of under 5 MB
+MAX_PAGE_BYTES = 4_500_000  # bytes of data in a page of under 5 MB
 
 
 def data(facts: Any) -> str:

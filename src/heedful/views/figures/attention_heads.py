@@ -38,7 +38,7 @@ def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str 
     Raises:
         HeedfulError: an unknown layer or head.
     """
-    weights, name = np.asarray(maps.map(layer, head), dtype=np.float64), _map_name(maps, layer, head)
+    weights, name = np.asarray(maps.weights_of(layer, head), dtype=np.float64), _map_name(maps, layer, head)
     sums = "; each row sums to 1" if np.allclose(weights.sum(axis=1), 1, atol=1e-3) else ""
     rows, columns = weights.shape
     if max(rows, columns) <= NAMED:
@@ -46,7 +46,7 @@ def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str 
     else:
         parts, size, note = _block_cells(weights, maps.rows[0], maps.columns[0])
     notes = [f"{name}; {span(maps)}queries down, keys across{sums}", note, maps.note]
-    if maps.overview is not None and not maps.whole:
+    if maps.overview is not None and not maps.is_whole_text:
         by_head = np.asarray(maps.overview[maps.layers.index(layer)], dtype=np.float64)
         overview = by_head.mean(axis=0) if head is None else by_head[maps.heads.index(head)]
         more, overview_size = _overview(maps, overview, size[0] + 40)
@@ -148,7 +148,7 @@ def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str =
     Raises:
         HeedfulError: an unknown layer or head, or over 60 pieces a side.
     """
-    weights = np.asarray(maps.map(layer, head), dtype=np.float64)
+    weights = np.asarray(maps.weights_of(layer, head), dtype=np.float64)
     if max(weights.shape) > LINED:
         raise HeedfulError(
             f"lines between {weights.shape[0]} queries and {weights.shape[1]} keys are not readable; draw the matrix,"
@@ -198,7 +198,7 @@ def _map_name(maps: AttentionMaps, layer: int, head: int | None) -> str:
 
 def span(maps: AttentionMaps) -> str:
     """Returns the window's queries and keys in words, "" for the whole text."""
-    if maps.whole:
+    if maps.is_whole_text:
         return ""
     (top, bottom), (left, right) = maps.rows, maps.columns
     return f"queries {top}–{bottom - 1} of {len(maps.queries):,}, keys {left}–{right - 1} of {len(maps.keys):,}; "

@@ -19,7 +19,7 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.inspection import observe
 from heedful.views import figures
-from heedful.views.attention_data import AttentionMaps, clearest, edges
+from heedful.views.attention_data import AttentionMaps, block_edges, most_informative_layer
 from heedful.views.attention_html import View, attention_page
 from heedful.views.inspect.catalogue import stacks_of, translates
 from heedful.views.inspect.model_input import ModelInput, read
@@ -51,7 +51,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
     reading = read(opened, request.inputs[0], request)
     shown = maps_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
-    data = {"input": reading.name, "note": reading.note, "maps": [numbers(maps) for maps in shown]}
+    data = {"input": reading.name, "note": reading.note, "maps": [maps_as_data(maps) for maps in shown]}
     return InspectionResult(
         title=title,
         view=request.view,
@@ -219,7 +219,7 @@ class AttentionWindow:
 
 def _averaging(length: int, blocks: int) -> Tensor:
     """Returns the matrix (blocks, length) that averages positions in blocks."""
-    limits = torch.tensor(edges(length, blocks))
+    limits = torch.tensor(block_edges(length, blocks))
     positions = torch.arange(length)
     inside = (positions >= limits[:-1, None]) & (positions < limits[1:, None])
     return inside.float() / inside.sum(1, keepdim=True)
@@ -228,8 +228,8 @@ def _averaging(length: int, blocks: int) -> Tensor:
 # -------------------------------------------------------------------------------------------------------------- drawing
 
 
-def numbers(maps: AttentionMaps) -> dict[str, Any]:
-    """Returns maps as data, not rounded."""
+def maps_as_data(maps: AttentionMaps) -> dict[str, Any]:
+    """Returns a dictionary of a map's fields for ``InspectionResult.data``; weights are not rounded."""
     return {
         "name": maps.name,
         "queries": list(maps.queries),
@@ -251,12 +251,12 @@ def _page(maps: Sequence[AttentionMaps], title: str, request: Request) -> str:
 def _svg(maps: Sequence[AttentionMaps], title: str, request: Request) -> str:
     """Returns a figure of the first kind of attention.
 
-    The view model shows all heads; the others show the first requested layer and head, or as the page the clearest
-    layer and the mean of its heads.
+    The view model shows all heads; the others show the first requested layer and head, or, as the page, the mean of
+    heads of the most informative layer.
     """
     first = maps[0]
     if request.view == "model":
         return figures.model(first, title)
-    layer = first.layers[0 if request.layers is not None else clearest(first.weights)]
+    layer = first.layers[0 if request.layers is not None else most_informative_layer(first.weights)]
     draw = {"heads": figures.heads, "matrix": figures.matrix}[request.view]
     return draw(first, layer, None if request.heads is None else first.heads[0], title)

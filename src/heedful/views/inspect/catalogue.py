@@ -52,7 +52,7 @@ def sees(config: ModelConfig) -> bool:
     return isinstance(config, VisionConfig)
 
 
-def reads(config: ModelConfig) -> bool:
+def takes_text(config: ModelConfig) -> bool:
     """Returns True if the model's inputs are texts."""
     return not sees(config)
 
@@ -139,7 +139,7 @@ VIEWS: dict[str, View] = {
     "embeddings": View(
         home="heedful.views.inspect.vector_views:look_at_embeddings",
         shows="the tokens' embeddings and their neighbours",
-        has=reads,
+        has=takes_text,
         whose="models of text",
     ),
     "similarity": View(

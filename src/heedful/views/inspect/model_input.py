@@ -71,11 +71,13 @@ def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     else:
         reading = _sentence(opened, item)
     for stack, pieces in reading.read.items():
-        fits(opened, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text")
+        check_fits(
+            opened, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text"
+        )
     return reading
 
 
-def fits(opened: OpenedModel, stack: str, length: int, name: str = "the text") -> None:
+def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the text") -> None:
     """Raises if a stack has fewer positions than ``length``."""
     scheme = stacks_of(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
@@ -168,7 +170,7 @@ def _source(opened: OpenedModel, text: Any) -> list[int]:
     check_texts("this model", [text])
     _check_not_empty(opened.source.encode([text]))
     ids = encode_with_special(opened.source, [opened.prefix + text])[0]
-    fits(opened, "encoder", len(ids))  # before anything is generated
+    check_fits(opened, "encoder", len(ids))  # before anything is generated
     return ids
 
 

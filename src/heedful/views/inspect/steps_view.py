@@ -20,15 +20,15 @@ from heedful.tasks.task import short
 from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
-from heedful.views.inspect.attention_view import numbers
+from heedful.views.inspect.attention_view import maps_as_data
 from heedful.views.inspect.catalogue import stacks_of
-from heedful.views.inspect.model_input import fits, pieces_of, read_source, row_of, single_output
+from heedful.views.inspect.model_input import check_fits, pieces_of, read_source, row_of, single_output
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
 
-USUAL = 40  # new tokens of a decoder by default
-TOP = 8  # candidates of a step
+DEFAULT_NEW_TOKENS = 40  # new tokens of a decoder by default
+CANDIDATES = 8  # candidates of a step
 NOTE = "Probabilities are the model's own, before temperature, penalties and cuts."
 
 
@@ -44,7 +44,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
         "chosen": list(steps.chosen),
         "nearly": [[list(candidate) for candidate in step] for step in steps.candidates],
         "note": steps.note,
-        "maps": [numbers(maps) for maps in steps.maps],
+        "maps": [maps_as_data(maps) for maps in steps.maps],
     }
     return InspectionResult(
         title=title,
@@ -60,17 +60,17 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
     model, tokenizer, target = opened.model, opened.source, opened.target
     has_encoder = isinstance(model.config, EncoderDecoderConfig)
     _, ids = read_source(opened, text)
-    fits(opened, "encoder" if has_encoder else "decoder", len(ids))
+    check_fits(opened, "encoder" if has_encoder else "decoder", len(ids))
     stack = stacks_of(model.config)["decoder"]
     layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
     _check_numbers("layer", layers, stack.depth)
     _check_numbers("head", heads, stack.heads)
-    kinds = (
+    attention_modules = (
         {"cross-attention": "cross_attention", "self-attention": "attention"}
         if has_encoder
         else {"self-attention": "attention"}
     )
-    paths = {name: [f"decoder.block.{n}.{part}.pattern" for n in layers] for name, part in kinds.items()}
+    paths = {name: [f"decoder.block.{n}.{part}.pattern" for n in layers] for name, part in attention_modules.items()}
     options = single_output(request)
     if "max_new_tokens" not in options and "max_length" not in options:
         options |= _default_length(model.config, ids)
@@ -97,14 +97,14 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
         )
         for name, layer_paths in paths.items()
     ]
-    best = probabilities.topk(min(TOP, probabilities.size(-1)))
+    best = probabilities.topk(min(CANDIDATES, probabilities.size(-1)))
     return GenerationSteps(
         prompt=source,
         generated=generated_pieces,
         chosen=probabilities[torch.arange(len(generated)), torch.tensor(generated)].tolist(),
         candidates=[
-            list(zip(pieces_of(target, candidate_ids), shares, strict=True))
-            for candidate_ids, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            list(zip(pieces_of(target, candidate_ids), probabilities_of_step, strict=True))
+            for candidate_ids, probabilities_of_step in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
         maps=maps,
         note=" ".join(part for part in (NOTE, opened.untrained) if part),
@@ -123,8 +123,8 @@ def _default_length(config: Any, ids: list[int]) -> dict[str, int]:
     if not isinstance(config, DecoderConfig):
         return {}
     scheme = config.decoder.position
-    room = scheme.length + 1 - len(ids) if isinstance(scheme, LearnedPosition) else USUAL
-    return {"max_new_tokens": max(1, min(USUAL, room))}
+    room = scheme.length + 1 - len(ids) if isinstance(scheme, LearnedPosition) else DEFAULT_NEW_TOKENS
+    return {"max_new_tokens": max(1, min(DEFAULT_NEW_TOKENS, room))}
 
 
 @torch.no_grad()
