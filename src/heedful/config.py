@@ -195,7 +195,7 @@ Position = NoPosition | SinusoidalPosition | LearnedPosition | RotaryPosition | 
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutRates(Config):
-    """Dropout probabilities at four places."""
+    """Dropout probabilities of embedding, attention weights, feed-forward and sublayer outputs."""
 
     kind: ClassVar[str] = "dropout"
     embedding: float = 0.0  # after tokens, positions and the embedding norm
@@ -205,7 +205,7 @@ class DropoutRates(Config):
 
     @classmethod
     def everywhere(cls, rate: float, *, attention: float = 0.0) -> DropoutRates:
-        """Returns one rate for all places but attention weights, which have their own."""
+        """Returns ``DropoutRates`` with ``rate`` everywhere except on attention weights, which have ``attention``."""
         return cls(embedding=rate, attention=attention, hidden=rate, residual=rate)
 
 

@@ -127,7 +127,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _guarded(section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns a section, or the reason in one line if it fails."""
+    """Returns the section's dictionary, or ``{"error": reason}`` if it fails."""
     try:
         return section()
     except Exception as error:  # a broken installation may raise anything

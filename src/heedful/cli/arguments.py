@@ -91,7 +91,7 @@ def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str 
 
 
 def likely(name: str, known: Iterable[str]) -> str | None:
-    """Returns the option for a name without its section, or for another program's name; None if there is none.
+    """Returns the option that a name without its section, or another program's name, means; None if there is none.
 
     >>> known = ["--lora.dropout", "--model.dropout", "--training.lr"]
     >>> likely("--dropout", known), likely("--training.learning_rate", known), likely("--nothing", known)

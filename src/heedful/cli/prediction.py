@@ -81,7 +81,7 @@ def predict(
 
 
 def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the texts of the command line; none for ``-``, standard input."""
+    """Returns the texts of the command line; () for ``-``, which is standard input."""
     if inputs == ("-",):
         return ()
     if "-" in inputs:

@@ -59,7 +59,7 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
-    """Returns whether a Marian model starts with its padding token, embedded as zeros and last in one vocabulary."""
+    """Returns True if a Marian model starts with its padding token, embedded as zeros and last in one vocabulary."""
     config = model.config
     assert isinstance(config, EncoderDecoderConfig)
     table = model.get_parameter("embedding.token.weight")
@@ -119,5 +119,5 @@ def _target_size(config: ModelConfig) -> int:
 
 
 def _filled(tokens: list[str], size: int) -> list[str]:
-    """Returns ``size`` tokens: cut, or filled with names of rows."""
+    """Returns exactly ``size`` tokens: the first ones; ``<row N>`` stands for a row without a token."""
     return [*tokens[:size], *(f"<row {number}>" for number in range(len(tokens), size))]

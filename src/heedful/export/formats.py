@@ -66,7 +66,7 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
 
 
 def writes_file(to: str, out: str | Path) -> bool:
-    """Returns whether a single file is written: if ``out`` has the extension of the format.
+    """Returns True if the export writes a single file: ``out`` has the extension of the format.
 
     >>> writes_file("onnx", "model.onnx"), writes_file("onnx", "model"), writes_file("hf", "model.onnx")
     (True, False, False)

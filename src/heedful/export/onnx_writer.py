@@ -40,7 +40,7 @@ OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sent
 
 
 def names_of(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the inputs of a model's graph, in order."""
+    """Returns the names of the inputs of a model's graph, in order."""
     if isinstance(config, VisionConfig):
         return ("pixel_values",)
     if isinstance(config, EncoderDecoderConfig):

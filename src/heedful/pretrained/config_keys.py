@@ -1,5 +1,6 @@
-"""Reversible config keys: keys of a foreign ``config.json`` ↔ fields of our configuration.
+"""Reversible config keys: keys of a Hugging Face ``config.json`` ↔ fields of our configuration.
 
+In names and docstrings, "theirs" is the ``config.json`` and "ours" is Heedful's configuration, flat (``flat_config``).
 ``read`` fills our flat configuration from theirs, ``write`` theirs from ours. ``write`` raises ``Inexpressible`` for a
 value that their layout lacks.
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Inexpressible(Exception):
-    """Raised for a configuration of ours that a model type cannot express."""
+    """Raised if a model type cannot express our configuration; the message is the path of the field."""
 
 
 ACTIVATIONS = {
@@ -40,7 +41,7 @@ _NAMES |= {type(None): "a whole number"}
 
 
 def checked(key: str, value: Any, default: Any) -> Any:
-    """Returns ``value`` if it has the type of ``default``, else raises; null stands for whole numbers and null."""
+    """Returns ``value`` if its type is that of ``default``, else raises; with default None, null or an integer."""
     kind = type(default)
     accepted = {float: (int, float), type(None): (int, type(None))}.get(kind, (kind,))
     not_finite = isinstance(value, float) and not math.isfinite(value)  # Python's reader accepts NaN and Infinity
@@ -51,7 +52,7 @@ def checked(key: str, value: Any, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """A key of theirs ↔ a field of ours, or several fields with the same value.
+    """Maps a key of their ``config.json`` to our field, or to several fields of ours with the same value.
 
     Attributes:
         theirs: their key.
@@ -73,7 +74,7 @@ class ConfigKey:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Our fields."""
+        """Paths of our fields."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
@@ -107,7 +108,7 @@ class ConfigKey:
 
 @dataclass(frozen=True)
 class WordKey(ConfigKey):
-    """A word of theirs ↔ several fields of ours with different values, as T5's "gated-gelu"."""
+    """Maps a word in their ``config.json`` to several fields of ours with different values, as T5's "gated-gelu"."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets our fields to the values of their word."""
@@ -123,7 +124,7 @@ class WordKey(ConfigKey):
 
 @dataclass(frozen=True)
 class TokenIdKey(ConfigKey):
-    """A token id or null. With ``several``, our value is a list, theirs one id, a list or null."""
+    """Maps a token id or null. With ``several``, our value is a list of ids; theirs is an id, a list or null."""
 
     several: bool = False
     required: bool = False  # their configuration refuses null
@@ -148,7 +149,7 @@ class TokenIdKey(ConfigKey):
 
 @dataclass(frozen=True)
 class SizeKey(ConfigKey):
-    """A size in pixels. Theirs is a side or (height, width); ours is a pair, or one number with ``square``."""
+    """Maps a size in pixels. Theirs is a side or (height, width); ours is a pair, or one number with ``square``."""
 
     square: bool = False
 
@@ -171,7 +172,7 @@ class SizeKey(ConfigKey):
 
 @dataclass(frozen=True)
 class LabelKeys(ConfigKey):
-    """The number of labels ↔ the tables of their names; ``save`` replaces the names."""
+    """Maps the label names in ``id2label`` to our number of labels; ``save`` replaces the names."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets the number of labels: of ``id2label``, or else ``num_labels``, or else two."""
@@ -186,7 +187,7 @@ class LabelKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class StoredTensor(ConfigKey):
-    """A boolean of ours without a key of theirs: True if the tensor ``theirs`` is stored and not all zeros."""
+    """Sets a boolean field of ours from tensors: True if the tensor named ``theirs`` is stored and not all zeros."""
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
         """Returns the value that the stored tensors imply."""
@@ -206,7 +207,7 @@ class StoredTensor(ConfigKey):
 
 @dataclass(frozen=True)
 class OnlyValue:
-    """A key of theirs that changes the computation, with the only value that we support."""
+    """A key of their ``config.json`` that changes the computation and of which only one value is supported."""
 
     theirs: str
     value: Any
@@ -230,7 +231,7 @@ class OnlyValue:
 
 @dataclass(frozen=True)
 class LayerTypesKey(OnlyValue):
-    """Attention type of each layer, or absent. Only checks the words; ``WindowKeys`` reads them."""
+    """Checks the words of ``layer_types``, the attention type of each layer; ``WindowKeys`` reads them."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises for unknown words."""
@@ -264,7 +265,7 @@ AnyConfigKey = ConfigKey | OnlyValue | WrittenKey
 
 
 def required_values(**values: Any) -> tuple[OnlyValue, ...]:
-    """Returns keys that must have their default value."""
+    """Returns an ``OnlyValue`` for each keyword: the key must be absent or have this value."""
     return tuple(OnlyValue(key, value, value) for key, value in values.items())
 
 

@@ -30,7 +30,7 @@ GENERATION_KEYS = (
 
 
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns ``config.json``, with the token ids of ``generation_config.json``, and the rest of the latter."""
+    """Returns ``config.json`` with the token ids of ``generation_config.json``, and the other generation settings."""
     if home(folder, CONFIG) != folder:
         return _config_over_base(folder)
     theirs = read_json(folder / CONFIG)
@@ -69,7 +69,7 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def home(folder: Path, *files: str) -> Path:
-    """Returns the folder with such files: this one, or an adapter's base if the adapter's folder has none of them."""
+    """Returns ``folder``, or its base model's folder if ``folder`` holds an adapter and none of ``files``."""
     if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
         return folder
     return find_base(folder, read_config(folder))[1]

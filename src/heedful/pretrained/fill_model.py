@@ -47,7 +47,7 @@ class _SkipInit(TorchFunctionMode):
 
 
 def check_sizes(config: ModelConfig, stored: Tensors) -> None:
-    """Raises for sizes that the stored tensors cannot have, before a model of these sizes is built."""
+    """Raises if a size in the configuration is larger than all stored tensors; a model of it could fill the memory."""
     numbers, fields = sum(tensor.numel() for tensor in stored.values()), flat(config)
     for path, value in fields.items():
         parent, _, field = path.rpartition(".")
@@ -72,7 +72,7 @@ def build_empty(config: ModelConfig) -> Model:
 
 
 def tied_names(model: nn.Module) -> dict[str, list[str]]:
-    """Returns all names of each tensor by its first name: a tied parameter has several."""
+    """Returns ``{first name: all names}`` of the model's tensors; a tied parameter has several names."""
     return _group_tied(model.state_dict(keep_vars=True))
 
 
@@ -86,7 +86,7 @@ def _group_tied(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
 def match_tensors(
     model: Model, loaded: Tensors, unknown: list[str], their_name: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
-    """Assigns loaded tensors to the model's parameters and buffers; raises one error for all that do not fit.
+    """Returns the loaded tensor of each parameter and buffer; raises one error for all that do not fit.
 
     Args:
         model: of :func:`build_empty`.
@@ -156,7 +156,7 @@ def not_finite(tensors: Tensors, dtype: torch.dtype | None, their_name: Callable
 
 
 def _highest(tensor: Tensor) -> float:
-    """Returns max |x|, NaN if any number is NaN; reads in memory order, without a copy."""
+    """Returns the largest absolute value, or NaN if any number is NaN; reads in memory order, without a copy."""
     if tensor.dim() == 2 and tensor.stride(0) == 1:
         tensor = tensor.t()
     rows = max(1, PIECE // max(1, tensor[:1].numel())) if tensor.dim() else 0

@@ -11,7 +11,7 @@ Flat = dict[str, Any]
 
 
 def flat(config: Config) -> Flat:
-    """Returns a flat configuration; sizes that are derived from others are filled in."""
+    """Returns a configuration as a flat mapping; sizes that are derived from others are filled in."""
     paths: Flat = {}
 
     def visit(value: Any, path: str) -> None:

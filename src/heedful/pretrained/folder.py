@@ -85,7 +85,7 @@ def _recover(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns a JSON object. Raises ``HeedfulError``, with the path, if the file is missing or no JSON object."""
+    """Returns the JSON object in a file; raises ``HeedfulError`` if the file is missing or holds something else."""
     if not os.path.lexists(path):
         raise HeedfulError(f"{path.parent} is not a model folder: {path.name} is missing")
     data = files.read_json(path, "write the model anew")
@@ -95,7 +95,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_card(folder: str | Path) -> dict[str, Any]:
-    """Reads ``heedful.json`` of a folder (task, labels, metrics, ...); {} if there is none."""
+    """Returns the contents of a folder's ``heedful.json`` (task, labels, metrics, ...); {} if there is none."""
     path = Path(folder) / HEEDFUL_JSON
     card = read_json(path) if path.exists() else {}
     columns = card.get("columns")

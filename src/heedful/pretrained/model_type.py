@@ -92,7 +92,7 @@ class ModelType:
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
 
     def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
-        """Returns the values of the config keys that tensors imply."""
+        """Returns ``{their name: value}`` of the ``StoredTensor`` keys, whose values follow from the stored tensors."""
         return {
             key.theirs: key.from_tensors(tensors)
             for key in (*self.config_keys, *architecture.config_keys)
@@ -100,7 +100,7 @@ class ModelType:
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Returns our configuration of theirs; ``stored`` is of :meth:`implied_by`."""
+        """Returns our configuration for their ``config.json``; ``stored`` is the result of :meth:`implied_by`."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
             config_key.read(theirs, ours, stored)
@@ -115,7 +115,7 @@ class ModelType:
             raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
 
     def _their_key(self, architecture: Architecture, path: str) -> str | None:
-        """Returns their key of our field ("dropout.hidden"), or None."""
+        """Returns the key of their ``config.json`` that sets our field, such as "dropout.hidden"; None if none does."""
         named = [
             (field, config_key.theirs)
             for config_key in (*architecture.config_keys, *self.config_keys)
@@ -126,7 +126,7 @@ class ModelType:
         return next((theirs for end in ends for field, theirs in named if f".{field}".endswith(f".{end}")), None)
 
     def write(self, config: ModelConfig, architecture: Architecture) -> dict[str, Any] | None:
-        """Returns their configuration of ours, or None if reading it back would give another model."""
+        """Returns their ``config.json`` for our configuration, or None if reading it back would give another model."""
         ours = flat(config)
         theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
         config_keys = (*self.config_keys, *architecture.config_keys)
@@ -143,7 +143,7 @@ class ModelType:
         return theirs | ({"heedful": extra} if extra else {})
 
     def names(self, stored: Tensors, architecture: Architecture) -> Tensors:
-        """Returns stored tensors by their present names, without the prefix, which some files lack."""
+        """Returns the stored tensors with current names and without the prefix, which some files lack."""
         prefix = self._prefix(architecture) or self.prefix
         return {self._present_name(name).removeprefix(prefix): tensor for name, tensor in stored.items()}
 
@@ -156,14 +156,14 @@ class ModelType:
         return name
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
-        """Returns our tensors of theirs, which leave ``stored`` (see ``names``); ``head=False`` skips the head's."""
+        """Returns our tensors, made from theirs in ``stored``, which are removed; ``head=False`` skips the head's."""
         loaded: Tensors = {}
         for rule in (*(architecture.rules if head else ()), *architecture.body, *self.rules):
             rule.read(stored, loaded)
         return loaded
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """Returns their tensors of ours: the rules in reverse, names with the prefix."""
+        """Returns their tensors, made from ours by the rules in reverse; names have the prefix."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
         # the architecture's rules come first, as in tensors_in: it may have its own names for tensors of the body
         for rule in reversed(architecture.rules):

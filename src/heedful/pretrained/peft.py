@@ -141,7 +141,7 @@ def _lora_pairs(
     *,
     exact: bool,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Returns A and B of each adapted map, on the model's device; one error names all that do not fit."""
+    """Returns ``{path of a linear map: (A, B)}`` on the model's device; one error names all that do not fit."""
     their_modules = modules(model, model_type, architecture)
     paths = {without_prefix(name, model_type, architecture): parts for name, parts in their_modules.items()}
     stored = {

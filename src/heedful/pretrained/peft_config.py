@@ -87,7 +87,7 @@ def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
 
 
 def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
-    """Returns A and B of each module, and the other tensors, by names without PEFT's prefix."""
+    """Returns ``{module: (A, B)}``, and the other tensors by name; names are without PEFT's prefix."""
     others = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     unknown = [name for name in tensors if not name.startswith(PREFIX)]
     pairs: dict[str, tuple[Tensor, Tensor]] = {}

@@ -24,7 +24,7 @@ RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
-    """Returns their modules, each with the paths of our linear maps that it joins, in the order of its rows."""
+    """Returns ``{PEFT's module name: paths of our linear maps}``; one module may store several, row after row."""
     paths: dict[str, tuple[str, ...]] = {}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
@@ -35,7 +35,7 @@ def modules(model: nn.Module, model_type: ModelType, architecture: Architecture)
 
 
 def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """Returns the module of theirs that our tensor belongs to."""
+    """Returns PEFT's name of the module that holds our tensor."""
     whole = model_type.their_name(name, architecture).rpartition(".")[0]
     short = without_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
@@ -48,7 +48,7 @@ def without_prefix(name: str, model_type: ModelType, architecture: Architecture)
 
 
 def renamed(name: str, model_type: ModelType) -> str:
-    """Returns a module's name in memory for its name in files."""
+    """Returns the name that a module has in ``transformers``' memory, from its name in files."""
     for old, new in RENAMED.get(model_type.name, ()):
         if values := bound(old, [name]):
             return new.format(**values[0])

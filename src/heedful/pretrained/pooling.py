@@ -101,7 +101,7 @@ def write_text_preparation(folder: Path, preparation: TextPreparation) -> None:
 
 
 def repool(model: Model, head: PooledHead) -> None:
-    """Replaces the pooling of a model; it has no weights."""
+    """Replaces a model's pooling, which has no weights."""
     model.config = replace(model.config, head=head)
     model.head = head_of(head, model.main.dim)
 

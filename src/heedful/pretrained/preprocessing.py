@@ -77,7 +77,7 @@ class Preprocessing:
         return self.channels, self.crop or self.size, self.crop or self.size
 
     def sized(self, side: int) -> Preprocessing:
-        """Returns the same preprocessing to ``side`` pixels; the crop has the same share of the image."""
+        """Returns this preprocessing for images of ``side`` pixels a side; the crop keeps its share of the image."""
         if self.crop is None:
             return replace(self, size=side)
         return replace(self, crop=side, size=round(side * self.size / self.crop))

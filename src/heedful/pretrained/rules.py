@@ -99,7 +99,7 @@ class Transpose(Rename):
 
 @dataclass(frozen=True)
 class RenameBeside(Rename):
-    """A tensor with this name only if our tensor ``beside`` is in the same layer; else an earlier rule names it.
+    """Renames a tensor only if our tensor ``beside`` is in the same layer; otherwise an earlier rule renames it.
 
     T5's second matrix is ``wi`` in a plain feed-forward, and ``wi_1`` beside a gate.
     """
@@ -107,7 +107,7 @@ class RenameBeside(Rename):
     beside: str
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Writes the tensors that have the other beside them."""
+        """Writes the tensors in whose layer the tensor ``beside`` is."""
         names = {self.ours.format(**v) for v in bound(self.ours, list(ours)) if self.beside.format(**v) in ours}
         super().write({name: ours.pop(name) for name in names}, written)
 
@@ -138,7 +138,7 @@ class SqueezeUnlessZero(Squeeze):
 
 @dataclass(frozen=True)
 class RenameUnlessZero(Rename):
-    """Tensors that the model does not have if their weight is zero, as a pooler that the architecture requires.
+    """Renames tensors; a weight of zeros means that the model has none, as a pooler that the architecture requires.
 
     The weight alone decides, as for the ``StoredTensor`` config key.
     """
@@ -258,7 +258,7 @@ Rule = Rename | Split | Join | Tie | Drop
 
 
 def same(tensors: Tensors) -> Tensor:
-    """Returns the first of several copies of a tensor; raises if two differ."""
+    """Returns the first of several tensors that must be equal; raises if two differ."""
     (first, tensor), *others = tensors.items()
     for name, other in others:
         if other.shape != tensor.shape or not other.equal(tensor):

@@ -96,7 +96,7 @@ class RotaryKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class RepeatedKey(ConfigKey):
-    """A redundant key of theirs: raises if it contradicts a key that was read before. It is not written.
+    """A redundant key of their ``config.json``: checked against keys that were read before, not written.
 
     Other programs may read this key instead. ``words`` maps their values to ours.
     """
@@ -105,7 +105,7 @@ class RepeatedKey(ConfigKey):
     default: Any = None
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Raises for a contradiction."""
+        """Raises if the key contradicts our field."""
         value = theirs.get(self.theirs)
         our_value = value if self.words is None else self.words.get(str(value))
         if value is not None and our_value != ours[self.ours]:
@@ -120,7 +120,7 @@ class RepeatedKey(ConfigKey):
 
 @dataclass(frozen=True)
 class PatchTokensKey(ConfigKey):
-    """A field of ours without a key of theirs: the number of patches and prefix tokens."""
+    """Sets our number of positions, which their ``config.json`` lacks: patches and prefix tokens."""
 
     theirs: str = ""
     ours: str = "encoder.position.length"

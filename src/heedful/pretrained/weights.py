@@ -107,7 +107,7 @@ def _archive_bytes(path: Path) -> int:
 
 
 def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensors:
-    """Returns the tensors of the shards that an index names; raises unless each tensor is in its shard alone."""
+    """Returns the tensors of all shards that an index names; raises if a tensor is missing or in another shard."""
     shard_of = weight_map(index, ending)
     files = sorted(set(shard_of.values()))
     missing = [name for name in files if not (index.parent / name).is_file()]

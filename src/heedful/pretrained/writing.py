@@ -168,7 +168,7 @@ def _split(tensors: Tensors, shard_bytes: int) -> tuple[dict[str, Tensors], dict
 def _with_source_keys(
     model: Model, model_type: ModelType, architecture: Architecture, config_json: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns ``config.json`` with the keys of the source's that we do not write.
+    """Returns ``config_json`` completed with those keys of the source's ``config.json`` that Heedful does not write.
 
     The source's keys are left out if the layout differs, or if another model would be read with them. A key that is
     written only for other programs (``max_position_embeddings`` of Marian) has the source's value.

@@ -15,7 +15,7 @@ SIZE = 14  # of the words, in pixels
 ROW = 25  # pixels from one word to the next
 GAP = 150  # pixels between the columns, for the lines
 EDGE = 24  # margin
-MOST = 120  # readable pieces a side
+MAX_PIECES = 120  # readable queries, and readable keys
 WIDEST = 160  # pixels of a word; a longer one is cut
 FAINT = 0.05  # smaller weights have no line and no number
 
@@ -102,14 +102,14 @@ def attention_svg(
         note: the line under the heading; by default it names the map.
 
     Raises:
-        HeedfulError: an unknown layer or head, or over 120 pieces a side.
+        HeedfulError: an unknown layer or head, or over 120 queries or keys.
     """
     layer = maps.layers[most_informative_layer(maps.weights)] if layer is None else layer
     weights = maps.weights_of(layer, None if head == "mean" else head)
-    if max(weights.shape) > MOST:
+    if max(weights.shape) > MAX_PIECES:
         raise HeedfulError(
             f"a figure of {weights.shape[1]} keys and {weights.shape[0]} queries is not readable; draw a page instead,"
-            f" or at most {MOST} of each"
+            f" or at most {MAX_PIECES} of each"
         )
     if note is None:
         head_name = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"

@@ -216,7 +216,7 @@ def _number(value: float) -> str:
 
 
 def _end(name: str, line: Sequence[Point]) -> str:
-    """Returns a line's name with its last finite value, for its end."""
+    """Returns the label at the end of a line: its name and its last finite value."""
     last = [y for x, y in line if _finite((x, y))][-1:]
     return " ".join([name, *(f"{y:.4g}" if abs(y) < 1000 else f"{y:,.0f}" for y in last)])
 

@@ -56,7 +56,7 @@ def thread(x: float, y: float, u: float, v: float, w: float) -> str:
 
 
 def ink(share: float, negative: bool = False) -> str:
-    """Returns the additional class of a text on a shade of ``share``, for contrast.
+    """Returns the CSS class that gives a text contrast to a shade of ``share``; "" if it needs none.
 
     ``deep`` inverts the text's colour in light and dark mode, ``half`` in dark mode only. ``negative`` shades have
     another colour, and so other limits.
