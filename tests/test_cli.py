@@ -567,7 +567,7 @@ def test_a_terminal_is_told_what_is_awaited(
         assert cli.main(["predict", "model"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "ONE\n"
-    assert captured.err == "write one text a line; Ctrl-D ends\n"
+    assert captured.err == "write one text per line; Ctrl-D ends\n"
 
 
 # ------------------------------------------------------------------------------------------------ real processes

@@ -370,11 +370,15 @@ def test_what_cannot_be_pushed_is_one_line(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert (
         said(ask(hub, home, PUSH, "org/name"))
-        == "cannot send org/name to the Hub: you are not logged in; run hf auth login"
+        == "cannot upload org/name to the Hub: you are not logged in; run hf auth login"
     )
     right = {"HF_TOKEN": "hf_right"}
-    assert "cannot send org/taken to the Hub: it refuses (" in said(ask(hub, home, PUSH, "org/taken", **right))
-    assert "is no valid model name; use 'org/name'" in said(ask(hub, home, PUSH, "a/b/c", **right))
+    assert "cannot upload org/taken to the Hub: the Hub refuses it (" in said(
+        ask(hub, home, PUSH, "org/taken", **right)
+    )
+    assert "is not a valid model name; use 'org/name'" in said(ask(hub, home, PUSH, "a/b/c", **right))
     assert "HF_HUB_OFFLINE is set; unset it" in said(ask(hub, home, PUSH, "a/b", HF_HUB_OFFLINE="1", **right))
-    assert "it is out of reach (ConnectError); try" in said(ask("http://127.0.0.1:9", home, PUSH, "a/b", **right))
+    assert "the Hub cannot be reached (ConnectError); try" in said(
+        ask("http://127.0.0.1:9", home, PUSH, "a/b", **right)
+    )
     assert not [path for path, _ in hub.sent if "/commit/" in path]

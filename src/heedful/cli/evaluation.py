@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
 from heedful.util.terminal import say_to
 
-Data = Annotated[tuple[str, ...], Parameter(help="a file of examples, or one a language; - is standard input")]
+Data = Annotated[tuple[str, ...], Parameter(help="a file of examples, or one file per language; - is standard input")]
 Columns = Annotated[tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")]
 Split = Annotated[str, Parameter(help="split of a data set that has several; test by default")]
 

@@ -19,9 +19,9 @@ def summary(
     name: Annotated[str, Parameter(help="model folder, preset, or a config.json")],
     /,
     *,
-    length: Annotated[int | None, Parameter(help="tokens of the input; 128 by default")] = None,
-    batch: Annotated[int | None, Parameter(help="rows of the input; 1 by default")] = None,
-    image_size: Annotated[int | None, Parameter(help="pixels a side of an image; the model's by default")] = None,
+    length: Annotated[int | None, Parameter(help="number of input tokens; 128 by default")] = None,
+    batch: Annotated[int | None, Parameter(help="number of input rows; 1 by default")] = None,
+    image_size: Annotated[int | None, Parameter(help="side of an image in pixels; the model's by default")] = None,
     json: Json = False,
 ) -> None:
     """Show a model's layers, parameters, operations and memory."""
@@ -50,9 +50,11 @@ def inspect(
             "importance; by default one that fits the model"
         ),
     ] = None,
-    layers: Annotated[tuple[int, ...] | None, Parameter(help="only these, numbered from 0")] = None,
-    heads: Annotated[tuple[int, ...] | None, Parameter(help="only these, numbered from 0")] = None,
-    queries: Annotated[str | None, Parameter(help="START:END, the attending tokens; of long texts the first")] = None,
+    layers: Annotated[tuple[int, ...] | None, Parameter(help="layers to show, numbered from 0")] = None,
+    heads: Annotated[tuple[int, ...] | None, Parameter(help="heads to show, numbered from 0")] = None,
+    queries: Annotated[
+        str | None, Parameter(help="START:END, the tokens that attend; of a long text the first by default")
+    ] = None,
     keys: Annotated[str | None, Parameter(help="START:END, the tokens attended to")] = None,
     out: Annotated[str | None, Parameter(help=".html, .svg, .png or .pdf; MODEL.VIEW.html by default")] = None,
     show: Annotated[bool, Parameter(name="--open", help="open the written file")] = False,
@@ -93,7 +95,7 @@ def inspect(
 
 proofs = App(
     name="verify",
-    help="Check a model folder, or that a killed run resumes with the same bits.",
+    help="Check a model folder, or that a killed run ends with identical weights.",
     help_epilogue="Example:  heedful verify runs/en-fr\nFor a folder named resume, write ./resume.\n"
     "Exit status: 0 all checks pass, 1 a check fails.",
 )
@@ -105,7 +107,9 @@ def verify(
     /,
     *,
     task: Annotated[str | None, Parameter(help="the task to check; by default the folder's")] = None,
-    text: Annotated[tuple[str, ...], Parameter(help="your own texts for tokens, greedy text and the task")] = (),
+    text: Annotated[
+        tuple[str, ...], Parameter(help="your own texts for the checks of tokens, greedy text and task")
+    ] = (),
     save: Annotated[bool, Parameter(help="write the results into the folder's heedful.json")] = False,
     json: Json = False,
 ) -> int:
@@ -142,11 +146,14 @@ def verify(
 )
 def verify_resume(
     *arguments: Annotated[
-        str, Parameter(name="TASK", allow_leading_hyphen=True, help="with --train FILE, and any option of train")
+        str,
+        Parameter(
+            name="TASK", allow_leading_hyphen=True, help="the task to train, with --train FILE and any option of train"
+        ),
     ],
     kills: Annotated[int, Parameter(help="number of kills; 20 by default")] = 20,
     processes: Annotated[
-        int, Parameter(help="processes that train together; kills hit all and one in turn; 1 by default")
+        int, Parameter(help="number of processes that train together; all and one are killed in turn; 1 by default")
     ] = 1,
     out: Annotated[str | None, Parameter(help="folder for the runs; a temporary one by default")] = None,
     json: Json = False,
@@ -187,7 +194,7 @@ def export(
         str,
         Parameter(help="hf: Hugging Face's layout, adapters merged; ctranslate2; onnx: one graph without a cache"),
     ],
-    out: Annotated[str, Parameter(help="folder to write; for onnx a name in .onnx is one file, the graph alone")],
+    out: Annotated[str, Parameter(help="folder to write; for onnx, a name in .onnx writes one file, only the graph")],
     dtype: Annotated[str | None, Parameter(help="hf: float32, float16, bfloat16; as stored by default")] = None,
     quantization: Annotated[
         str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")

@@ -29,7 +29,7 @@ for _section, _title in (
     (ImageSettings, "Images"),
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
-    (AveragingSettings, "Averaging of the weights: one of these"),
+    (AveragingSettings, "Averaging of the weights: only one of these"),
     (TuningSettings, "Tuning"),
     (LoraSettings, "Adapter: with --from, trained instead of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),
@@ -43,7 +43,7 @@ Flattened = Parameter(
     name="*", name_transform=lambda name: "from" if name == "start_from" else default_name_transform(name)
 )
 Json = Annotated[bool, Parameter(help="print JSON for programs instead of text for people")]
-Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the best there is by default")]
+Device = Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; the fastest available by default")]
 Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float16, int8, int4; as stored by default")]
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
 Answering = Annotated[AnsweringSettings, Parameter(name="*")]

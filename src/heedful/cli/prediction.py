@@ -29,14 +29,14 @@ def predict(
     ],
     source: Annotated[
         str | None,
-        Parameter(name="--in", help="file of inputs: a table, text with one a line, or a folder of images"),
+        Parameter(name="--in", help="file of inputs: a table, text with one per line, or a folder of images"),
     ] = None,
     out: Annotated[
         str | None,
-        Parameter(help="file for the predictions: .jsonl, or text with one a line; the same call continues it"),
+        Parameter(help="file for the predictions: .jsonl, or text with one per line; the same command continues it"),
     ] = None,
-    columns: Annotated[tuple[str, ...] | None, Parameter(help="of --in: names, or numbers from 1")] = None,
-    overwrite: Annotated[bool, Parameter(help="replace --out")] = False,
+    columns: Annotated[tuple[str, ...] | None, Parameter(help="columns of --in: names, or numbers from 1")] = None,
+    overwrite: Annotated[bool, Parameter(help="replace the file --out")] = False,
     task: Annotated[str | None, Parameter(help="the task; by default the one that the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -118,7 +118,7 @@ def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str
     streams = isinstance(pipe.task, Streams) and not json and sys.stdout.isatty()
     streams = streams and options.get("num_beams", 1) == 1
     if not inputs and sys.stdin.isatty():
-        print("write one text a line; Ctrl-D ends", file=sys.stderr, flush=True)
+        print("write one text per line; Ctrl-D ends", file=sys.stderr, flush=True)
     for texts in [inputs] if inputs else lines(cast(BufferedReader, sys.stdin.buffer)):
         if streams:
             for text in texts:
@@ -137,13 +137,13 @@ def nearest(
     /,
     *queries: Annotated[str, Parameter(help="texts to search for")],
     among: Annotated[
-        str | None, Parameter(help="texts to search in: a table, a text with one a line, or a folder of texts")
+        str | None, Parameter(help="texts to search in: a table, a text with one per line, or a folder of texts")
     ] = None,
     index: Annotated[
         str | None,
-        Parameter(help="folder for the vectors: written with --among, read without"),
+        Parameter(help="folder of the vectors: written with --among, read if --among is missing"),
     ] = None,
-    column: Annotated[str | None, Parameter(help="of a table; text by default")] = None,
+    column: Annotated[str | None, Parameter(help="column of a table; text by default")] = None,
     k: Annotated[int, Parameter(help="results for each query; 10 by default")] = 10,
     engine: Annotated[Literal["numpy", "faiss"], Parameter(help="search library; both are exact")] = "numpy",
     device: Device = None,

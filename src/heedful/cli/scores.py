@@ -113,7 +113,7 @@ def _cut(text: str) -> str:
 
 
 def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a table of precision, recall and F1 (in percent) and support (number of examples) of each class, largest first.
+    """Returns a table of precision, recall and F1 in percent and support (examples) of each class, largest first.
 
     Args:
         by_class: ``{"label", "precision", "recall", "f1", "support"}`` of each class. The 40 with the most support are

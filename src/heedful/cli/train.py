@@ -29,7 +29,9 @@ from heedful.util.terminal import program, say_to, to_json
 def train(
     settings: Annotated[RunSettings, Flattened],
     *,
-    config: Annotated[str | None, Parameter(help="TOML file of options; the command line wins over it")] = None,
+    config: Annotated[
+        str | None, Parameter(help="TOML file of options; options on the command line override it")
+    ] = None,
     lr_range_test: Annotated[
         bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing, needs no --out")
     ] = False,
@@ -94,7 +96,7 @@ def _check(settings: RunSettings) -> None:
 def audit(
     task: Annotated[str, Parameter(help="task to learn; heedful tasks lists them")],
     *,
-    train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or a file a language, as for train")],
+    train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or one file per language, as for train")],
     valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; without it a part of --train")] = None,
     config: Annotated[
         str | None, Parameter(help="TOML file of a run's options; options that audit does not have are ignored")
@@ -102,13 +104,13 @@ def audit(
     recipe: Annotated[str | None, Parameter(help="published training settings, as for train")] = None,
     preset: Annotated[str | None, Parameter(help="published size of a new model, as for train")] = None,
     start_from: Annotated[str | None, Parameter(name="--from", help="model folder to fine-tune")] = None,
-    seed: Annotated[int, Parameter(help="of the validation split; 0 by default")] = 0,
+    seed: Annotated[int, Parameter(help="seed of the validation split; 0 by default")] = 0,
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     tokenizer: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)
     image: ImageSettings = ImageSettings(),  # noqa: B008 (frozen)
     masking: MaskingSettings = MaskingSettings(),  # noqa: B008 (frozen)
     model: ModelSettings = ModelSettings(),  # noqa: B008 (frozen)
-    strict: Annotated[bool, Parameter(help="exit with status 1 if something is marked !")] = False,
+    strict: Annotated[bool, Parameter(help="exit with status 1 if a line is marked !")] = False,
     json: Json = False,
 ) -> int:
     """Check data before training: truncated, duplicate, leaked, unknown or unusual examples, and the model's inputs."""
@@ -137,7 +139,7 @@ def audit(
 
 def watch(
     *folders: Annotated[str, Parameter(help="folders that hold runs, at any depth; runs by default")],
-    port: Annotated[int, Parameter(help="of the page; a free one by default")] = 0,
+    port: Annotated[int, Parameter(help="port of the page; a free one by default")] = 0,
     no_open: Annotated[bool, Parameter(help="only print the address")] = False,
     json: Json = False,
 ) -> None:

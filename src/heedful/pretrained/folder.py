@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file; raises ``HeedfulError`` if the file is missing or holds something else."""
     if not os.path.lexists(path):
         raise HeedfulError(f"{path.parent} is not a model folder: {path.name} is missing")
-    data = files.read_json(path, "write the model anew")
+    data = files.read_json(path, "save the model again")
     if not isinstance(data, dict):
         raise HeedfulError(f"{path} is not a JSON object; save the model again")
     return data

@@ -63,7 +63,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if unsupported:
         raise HeedfulError(
             f"{path}: {', '.join(f'{k}={v!r}' for k, v in unsupported.items())} is not supported; "
-            "merge the adapter into its base with PEFT (merge_and_unload) and open that"
+            "merge the adapter into its base with PEFT (merge_and_unload) and load the result"
         )
     for key, kind in KINDS.items():
         if not fits(config.get(key), kind):
@@ -99,7 +99,7 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
     if unknown:
         raise HeedfulError(
             f"{folder} has tensors that are not lora_A and lora_B of a linear map: {', '.join(unknown)}; "
-            "write the adapter anew with PEFT"
+            "save the adapter again with PEFT"
         )
     if not pairs:
         raise HeedfulError(f"{folder} has no pair of tensors lora_A and lora_B; save the adapter again with PEFT")

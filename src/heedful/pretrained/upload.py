@@ -50,17 +50,17 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
         api.create_commit(url.repo_id, adds, commit_message="A model written by heedful", revision=revision)
         return str(url)
     except HFValidationError:
-        problem = f"{name!r} is no valid model name; use 'org/name'"
+        problem = f"{name!r} is not a valid model name; use 'org/name'"
     except OfflineModeIsEnabled:
         problem = "HF_HUB_OFFLINE is set; unset it"
     except HfHubHTTPError as error:
         code = error.response.status_code
         message = error.server_message or f"status {code}"
         one_line = " ".join(message.split())
-        problem = "you are not logged in; run hf auth login" if code == 401 else f"it refuses ({one_line})"
+        problem = "you are not logged in; run hf auth login" if code == 401 else f"the Hub refuses it ({one_line})"
     except Exception as error:  # any failure of the network, a proxy or the Hub's client
-        problem = f"it is out of reach ({type(error).__name__}); try again"
-    raise HeedfulError(f"cannot send {name} to the Hub: {problem}")
+        problem = f"the Hub cannot be reached ({type(error).__name__}); try again"
+    raise HeedfulError(f"cannot upload {name} to the Hub: {problem}")
 
 
 def _upload_files(folder: Path) -> dict[str, Path | bytes]:

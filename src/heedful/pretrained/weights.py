@@ -29,7 +29,7 @@ def read_tensors(folder: Path) -> Tensors:
             tensors = read(folder / name)
             break
     else:
-        raise HeedfulError(f"{folder} has no weights: {WEIGHTS}, {INDEX} or {PICKLE} is needed")
+        raise HeedfulError(f"{folder} has no weights: give it {WEIGHTS}, {INDEX} or {PICKLE}")
     unsupported = [f"{name} is {tensor.dtype}" for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
     if unsupported:
         raise HeedfulError(f"unsupported weights in {folder}: {', '.join(unsupported)}; convert them to float32")
