@@ -12,10 +12,10 @@ from heedful.tasks.task import text_of_value
 from heedful.util.escaping import visible
 from heedful.util.values import to_json
 
-NAME = 16  # minimum width of a metric's name
-MOST = 300  # characters of a value that are shown
-MOST_CLASSES = 40  # rows of the table by class
-WIDEST = 40  # maximum width of a label
+MIN_NAME_WIDTH = 16  # minimum width of a metric's name
+MAX_CHARACTERS = 300  # characters of a value that are shown
+MAX_CLASSES = 40  # rows of the table by class
+MAX_LABEL_WIDTH = 40  # maximum width of a label
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
@@ -61,7 +61,7 @@ def scored(result: Mapping[str, Any]) -> list[str]:
     """
     baseline, intervals = result.get("baseline"), result.get("intervals", {})
     lines, values = [], {**result["metrics"], "seconds": result["seconds"]}
-    column = max(NAME, *(len(name) + 2 for name in values))
+    column = max(MIN_NAME_WIDTH, *(len(name) + 2 for name in values))
     for name, value in values.items():
         interval = f" ({_short(intervals[name][0])}–{_short(intervals[name][1])})" if name in intervals else ""
         lines.append((f"{name:<{column}}{_short(value)}{interval}", name))
@@ -109,7 +109,7 @@ def _short(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 
 
 def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -124,7 +124,7 @@ def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
     label  precision  recall     F1  support
     spam        50.0   100.0   66.7        3
     """
-    rows = sorted(by_class, key=lambda row: -row["support"])[:MOST_CLASSES]
+    rows = sorted(by_class, key=lambda row: -row["support"])[:MAX_CLASSES]
     labels = ["label", *(_label(visible(str(row["label"]))) for row in rows)]
     wide = max(map(cell_len, labels))
     numbers = ["precision  recall     F1  support"]
@@ -135,4 +135,4 @@ def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _label(name: str) -> str:
-    return name if cell_len(name) <= WIDEST else set_cell_size(name, WIDEST - 1).rstrip() + "…"
+    return name if cell_len(name) <= MAX_LABEL_WIDTH else set_cell_size(name, MAX_LABEL_WIDTH - 1).rstrip() + "…"

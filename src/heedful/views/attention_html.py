@@ -160,31 +160,31 @@ def _deflated(codes: Array) -> str:
     return base64.b64encode(zlib.compress(codes.tobytes(), 6)).decode("ascii")
 
 
-def fitted(maps: AttentionMaps, room: int) -> tuple[AttentionMaps, int, str]:
-    """Returns ``maps``, the number of bits and the weights, with a smaller window if they exceed ``room`` bytes.
+def fitted(maps: AttentionMaps, byte_budget: int) -> tuple[AttentionMaps, int, str]:
+    """Returns ``maps``, the number of bits and the weights, with a smaller window if they exceed ``byte_budget`` bytes.
 
     A window that is cut from the whole text gets an overview of it; ``note`` says what is left out.
 
     Raises:
         HeedfulError: there is no room for a single weight of each head.
     """
-    tall, wide = maps.weights.shape[-2:]
-    rows, columns = min(SIDE, tall), min(SIDE, wide)
-    stack = len(maps.layers) * len(maps.heads)
-    if stack * rows * columns > FAR * room:
-        rows, columns = _smaller(rows, columns, FAR * room // stack)
+    query_count, key_count = maps.weights.shape[-2:]
+    rows, columns = min(SIDE, query_count), min(SIDE, key_count)
+    maps_count = len(maps.layers) * len(maps.heads)
+    if maps_count * rows * columns > FAR * byte_budget:
+        rows, columns = _smaller(rows, columns, FAR * byte_budget // maps_count)
     with_overview = _with_overview(maps)
-    left = room - (0 if with_overview is maps else size(data(overviewed(with_overview))))
+    remaining_bytes = byte_budget - (0 if with_overview is maps else size(data(overviewed(with_overview))))
     while True:
-        whole = (rows, columns) == (tall, wide)
+        is_whole_window = (rows, columns) == (query_count, key_count)
         bits, text = compressed(maps.weights[..., :rows, :columns])
-        if len(text) <= (room if whole else left):
-            return maps if whole else _windowed(with_overview, rows, columns), bits, text
-        if rows == columns == 1 or left <= 0:
+        if len(text) <= (byte_budget if is_whole_window else remaining_bytes):
+            return maps if is_whole_window else _windowed(with_overview, rows, columns), bits, text
+        if rows == columns == 1 or remaining_bytes <= 0:
             raise HeedfulError(
                 f"{len(maps.layers)} layers of {len(maps.heads)} heads do not fit a page; choose fewer layers or heads"
             )
-        rows, columns = _smaller(rows, columns, int(rows * columns * 0.95 * left / len(text)))
+        rows, columns = _smaller(rows, columns, int(rows * columns * 0.95 * remaining_bytes / len(text)))
 
 
 def _smaller(rows: int, columns: int, area: int) -> tuple[int, int]:
@@ -226,25 +226,27 @@ def overviewed(maps: AttentionMaps) -> dict[str, Any] | None:
     """
     if maps.overview is None:
         return None
-    tall = block_edges(len(maps.queries), maps.overview.shape[-2])
-    wide = block_edges(len(maps.keys), maps.overview.shape[-1])
-    shares: Array = maps.overview * np.diff(wide)
-    most = max(1, min(BLOCKS, math.isqrt(OVERVIEWS // (len(maps.layers) * len(maps.heads)))))
-    shares, tall = _coarser(shares * np.diff(tall)[:, None], tall, most, axis=-2)  # sums over a block's queries ...
-    shares = shares / np.diff(tall)[:, None]  # ... and their mean again
-    shares, wide = _coarser(shares, wide, most, axis=-1)
+    row_edges = block_edges(len(maps.queries), maps.overview.shape[-2])
+    column_edges = block_edges(len(maps.keys), maps.overview.shape[-1])
+    shares: Array = maps.overview * np.diff(column_edges)
+    max_blocks = max(1, min(BLOCKS, math.isqrt(OVERVIEWS // (len(maps.layers) * len(maps.heads)))))
+    shares, row_edges = _coarser(
+        shares * np.diff(row_edges)[:, None], row_edges, max_blocks, axis=-2
+    )  # sums over a block's queries ...
+    shares = shares / np.diff(row_edges)[:, None]  # ... and their mean again
+    shares, column_edges = _coarser(shares, column_edges, max_blocks, axis=-1)
     codes = np.rint(np.sqrt(shares.clip(0, 1)) * 255).astype(np.uint8)
     first_pieces = {
         f"{name}Said": [piece("".join(pieces[low : low + 8]).lstrip(" ")) for low in limits[:-1]]
-        for name, pieces, limits in (("rows", maps.queries, tall), ("columns", maps.keys, wide))
+        for name, pieces, limits in (("rows", maps.queries, row_edges), ("columns", maps.keys, column_edges))
     }
-    return {"rows": tall, "columns": wide, "weights": _deflated(codes), **first_pieces}
+    return {"rows": row_edges, "columns": column_edges, "weights": _deflated(codes), **first_pieces}
 
 
-def _coarser(sums: Array, limits: list[int], most: int, axis: int) -> tuple[Array, list[int]]:
-    """Returns sums over neighbouring blocks, at most ``most`` along ``axis``, and the new limits."""
+def _coarser(sums: Array, limits: list[int], max_blocks: int, axis: int) -> tuple[Array, list[int]]:
+    """Returns sums over neighbouring blocks, at most ``max_blocks`` along ``axis``, and the new limits."""
     parts = len(limits) - 1
-    if parts <= most:
+    if parts <= max_blocks:
         return sums, limits
-    lookup = block_edges(parts, most)
+    lookup = block_edges(parts, max_blocks)
     return np.add.reduceat(sums, lookup[:-1], axis=axis), [limits[i] for i in lookup]

@@ -15,12 +15,12 @@ from heedful.views.text import cut, visible, width
 
 Counts = NDArray[np.int64]
 
-MOST = 30  # largest number of classes that are all shown; of more, the ``SHOWN`` most confused
+MAX_CLASSES = 30  # largest number of classes that are all shown; of more, the ``SHOWN`` most confused
 SHOWN = 25
 EDGE = 24  # margin
 WIDEST = 150  # pixels of a class's name; a longer one is cut, and complete in its title
 DIGITS = 11  # size of the counts, in pixels
-SIDES = ((6, 64), (12, 44), (20, 34), (MOST, 30))  # largest number of classes: pixels of a cell's side
+SIDES = ((6, 64), (12, 44), (20, 34), (MAX_CLASSES, 30))  # largest number of classes: pixels of a cell's side
 LEGEND = (0.01, 0.05, 0.2, 0.5, 1.0)
 DESCRIBED = 8  # confusions in the description
 
@@ -54,7 +54,7 @@ def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title:
     """
     matrix = _checked(labels, counts)
     names = [visible(name) for name in labels]
-    shown = most_confused(matrix) if len(names) > MOST else list(range(len(names)))
+    shown = most_confused(matrix) if len(names) > MAX_CLASSES else list(range(len(names)))
     total, right = int(matrix.sum()), int(matrix.trace())
     notes = [f"{right:,} of {total:,} right ({100 * right / max(1, total):.1f} %)"]
     if len(shown) < len(names):

@@ -15,7 +15,7 @@ Point = tuple[float, float]
 Line = tuple[str, int, Sequence[Point]]  # name, style (0 to 3), points
 Scale = Literal["linear", "log"]
 
-MOST = 400  # points of a line; more are averaged in groups, and their range is drawn as a pale band
+MAX_POINTS = 400  # points of a line; more are averaged in groups, and their range is drawn as a pale band
 WIDE, HIGH = 560, 250  # pixels of a panel
 LEFT, TOP, GAP = 76, 84, 66
 
@@ -170,11 +170,11 @@ def _names(ends: list[tuple[float, float, int, str]], floor: float) -> list[str]
 
 
 def thinned(line: Sequence[Point]) -> tuple[list[list[Point]], list[tuple[float, float, float]]]:
-    """Averages a line of over ``MOST`` points in groups, and splits it at gaps.
+    """Averages a line of over ``MAX_POINTS`` points in groups, and splits it at gaps.
 
     Returns the unbroken runs of finite points, and (x, lowest, highest) of each group, [] if nothing was averaged.
     """
-    size = max(1, math.ceil(len(line) / MOST))
+    size = max(1, math.ceil(len(line) / MAX_POINTS))
     runs: list[list[Point]] = [[]]
     band = []
     for start in range(0, len(line), size):

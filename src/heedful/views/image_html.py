@@ -192,7 +192,7 @@ class PagePlan:
         return 4 * (exact + alone) // 3
 
     def note(self, heads: int) -> str:
-        """Returns sentences that say what was reduced; "" if nothing was."""
+        """Returns sentences on the precision of the weights and on what is left out."""
         notes = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
         if self.bits == 4:
             notes.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")

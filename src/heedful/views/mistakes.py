@@ -12,7 +12,7 @@ from heedful.views.page import page
 from heedful.views.svg import document, label
 from heedful.views.text import cut, escaped, visible, width
 
-MOST = 40  # images of a figure
+MAX_IMAGES = 40  # images of a figure
 ACROSS = 8  # images side by side
 TILE = 104  # pixels a side of an image, which is stored at twice the density
 WIDEST = 150  # pixels of a caption
@@ -64,7 +64,7 @@ def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = No
     Raises:
         HeedfulError: an input that is no image.
     """
-    shown = mistakes[:MOST]
+    shown = mistakes[:MAX_IMAGES]
     captions = [
         (visible(mistake.expected), visible(mistake.output), f"{100 * mistake.score:.0f} %") for mistake in shown
     ]

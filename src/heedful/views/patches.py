@@ -14,7 +14,7 @@ from heedful.views import raster
 from heedful.views.svg import document, label
 from heedful.views.text import cut, visible, width
 
-MOST = 4096  # patches that can be told apart
+MAX_PATCHES = 4096  # patches that can be told apart
 STORED = 512  # pixels a side of a stored image
 EDGE, TOP = 24, 78
 WIDE = 620  # pixels of the grid
@@ -154,9 +154,9 @@ def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
     high, wide = array.shape[:2]
     if patch < 1 or high % patch or wide % patch:
         raise HeedfulError(f"{wide} × {high} pixels cannot be cut into patches of {patch} × {patch}; resize the image")
-    if (high // patch) * (wide // patch) > MOST:
+    if (high // patch) * (wide // patch) > MAX_PATCHES:
         raise HeedfulError(
-            f"{high // patch * (wide // patch):,} patches cannot be distinguished; draw at most {MOST:,}"
+            f"{high // patch * (wide // patch):,} patches cannot be distinguished; draw at most {MAX_PATCHES:,}"
         )
     return array, high // patch, wide // patch
 

@@ -28,7 +28,7 @@ from heedful.views.inspect.request import Request, Span, within
 from heedful.views.inspect.result import InspectionResult
 
 DEFAULT = 3_000_000  # weights that a page shows by default: under 5 MB
-MOST = 16_000_000  # weights that layers, heads, queries and keys may select: 64 MB
+MAX_WEIGHTS = 16_000_000  # weights that layers, heads, queries and keys may select: 64 MB
 BLOCKS = 64  # maximum blocks a side of an overview
 LEAST = 16  # minimum positions of a window, and blocks of an overview
 
@@ -142,9 +142,9 @@ def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, 
     assert rows is not None
     assert columns is not None
     requested = count * (rows[1] - rows[0]) * (columns[1] - columns[0])
-    if requested > MOST:
+    if requested > MAX_WEIGHTS:
         raise HeedfulError(
-            f"{requested:,} weights of {group.name} requested, but at most {MOST:,} can be shown; choose fewer "
+            f"{requested:,} weights of {group.name} requested, but at most {MAX_WEIGHTS:,} can be shown; choose fewer "
             "layers, heads, "
             "queries or keys"
         )

@@ -28,7 +28,7 @@ from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
 
-MOST = 48  # target tokens that are explained; each needs a forward and a backward pass
+MAX_TARGETS = 48  # target tokens that are explained; each needs a forward and a backward pass
 DRAWN = 500  # pieces of a figure, and of its table
 
 
@@ -138,14 +138,17 @@ def _translation(opened: OpenedModel, reading: ModelInput) -> Explanation:
     """Explains each target token by the source pieces."""
     rows = [
         _numbers(gradient_x_input(opened.model, *reading.arguments, label=label, query=query))
-        for query, label in enumerate(reading.answer[:MOST])
+        for query, label in enumerate(reading.answer[:MAX_TARGETS])
     ]
     notes = [reading.note]
-    if len(reading.answer) > MOST:
-        notes.append(f"Explained are the first {MOST} of {len(reading.answer):,} tokens.")
+    if len(reading.answer) > MAX_TARGETS:
+        notes.append(f"Explained are the first {MAX_TARGETS} of {len(reading.answer):,} tokens.")
     notes.append("The contributions of earlier target tokens are left out.")
     return Explanation(
-        answer=reading.written[:MOST], pieces=reading.read["encoder"], values=np.stack(rows), note=" ".join(notes)
+        answer=reading.written[:MAX_TARGETS],
+        pieces=reading.read["encoder"],
+        values=np.stack(rows),
+        note=" ".join(notes),
     )
 
 

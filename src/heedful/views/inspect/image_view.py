@@ -22,7 +22,7 @@ from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
 
 CLASSES = 5  # likeliest classes to show
-MOST = 64_000_000  # weights in memory: 256 MB
+MAX_WEIGHTS = 64_000_000  # weights in memory: 256 MB
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
@@ -57,7 +57,7 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]
-    if (count := stack.depth * stack.heads * config.patches.tokens**2) > MOST:
+    if (count := stack.depth * stack.heads * config.patches.tokens**2) > MAX_WEIGHTS:
         raise HeedfulError(
             f"{count:,} weights of {config.patches.tokens:,} tokens do not fit one page; take --view matrix with "
             "--layers and --heads"

@@ -13,7 +13,7 @@ from heedful.views.inspect.request import Request, within
 from heedful.views.inspect.result import InspectionResult
 from heedful.views.lens_html import LensPredictions, lens_page
 
-MOST = 256  # positions by default; each runs the head at every layer
+DEFAULT_POSITIONS = 256  # positions by default; each runs the head at every layer
 TOP = 5  # candidates
 
 
@@ -44,7 +44,7 @@ def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> LensP
     target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
     pieces, masked = reading.read[side], not isinstance(opened.model.config.head, LanguageHead)
-    first, end = within(request.queries, len(pieces), "queries") or (0, min(MOST, len(pieces)))
+    first, end = within(request.queries, len(pieces), "queries") or (0, min(DEFAULT_POSITIONS, len(pieces)))
     lens = logit_lens(opened.model, *reading.arguments, top=TOP, queries=range(first, end))
     rows = [0, *range(1, len(lens.layers))] if request.layers is None else [layer + 1 for layer in request.layers]
     notes = [reading.note]

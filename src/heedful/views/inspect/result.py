@@ -17,7 +17,7 @@ from heedful.views.page import page
 from heedful.views.text import escaped
 
 HIGH = 640  # pixels of a page in a notebook
-MOST = 500  # rows of a table
+MAX_ROWS = 500  # rows of a table
 STYLE = """
 img { max-width: max(100%, 40rem); height: auto; }
 .scroll { overflow-x: auto; }
@@ -108,8 +108,8 @@ class InspectionResult:
 def _figure_page(title: str, picture: str, description: str, table: Sequence[Sequence[str | float]]) -> str:
     """Returns a page with a figure as an image, so that its styles do not reach the page, and its table."""
     head = [_cell(name) for name in table[0]]
-    rows = [[_cell(first), *map(_data, others)] for first, *others in table[1 : MOST + 1]]
-    left_out = f"These are the first {MOST} of {len(table) - 1:,} rows." if len(table) > MOST + 1 else ""
+    rows = [[_cell(first), *map(_data, others)] for first, *others in table[1 : MAX_ROWS + 1]]
+    left_out = f"These are the first {MAX_ROWS} of {len(table) - 1:,} rows." if len(table) > MAX_ROWS + 1 else ""
     names = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     sides = (f'<tr><th scope="row">{first}</th>' + "".join(others) + "</tr>" for first, *others in rows)
     lines = "\n".join(sides)
