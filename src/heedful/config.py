@@ -280,9 +280,7 @@ class PatchConfig(Config):
         super().__post_init__()
         for side, length in zip(("height", "width"), self.image_size, strict=True):
             if length % self.patch_size:
-                raise HeedfulError(
-                    f"image {side} {length} is not a multiple of the patch size {self.patch_size}; change one of them"
-                )
+                raise HeedfulError(f"image {side} {length} is not a multiple of the patch size {self.patch_size}")
 
     @property
     def prefix_tokens(self) -> int:

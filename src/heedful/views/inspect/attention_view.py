@@ -145,8 +145,7 @@ def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, 
     if requested > MAX_WEIGHTS:
         raise HeedfulError(
             f"{requested:,} weights of {group.name} requested, but at most {MAX_WEIGHTS:,} can be shown; choose fewer "
-            "layers, heads, "
-            "queries or keys"
+            "layers, heads, queries or keys"
         )
     return rows, columns
 
