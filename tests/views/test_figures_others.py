@@ -216,7 +216,7 @@ def test_arrows_end_at_their_boxes():
     assert tips[3] == pytest.approx((edges["step"][0], cy), abs=0.1)
     around = of(root, "path", "arrow")[2].get("d")
     assert 0 <= float(re.search(r"H(-?[\d.]+)V", around)[1]) < edges["main"][0]
-    with pytest.raises(HeedfulError, match="'g', which is no box"):
+    with pytest.raises(HeedfulError, match="'g', which is not a box"):
         figures.flow(boxes, [Arrow(start="x", end="g")], "t")
 
 

@@ -53,8 +53,11 @@ def first_final(given, position):
     [
         ({"pieces": []}, "nothing to show: 0 pieces and 4 layers"),
         ({"target": ["a"]}, "1 targets for 4 pieces"),
-        ({"top": []}, "candidates of 0 layers for 4 names"),
-        ({"pieces": READ[:3], "target": READ[:3]}, "candidates at 4 positions in layer embedding, but 3 pieces"),
+        ({"top": []}, "candidates of 0 layers for 4 layer names"),
+        (
+            {"pieces": READ[:3], "target": READ[:3]},
+            "candidates at 4 positions in layer embedding, but the text has 3 pieces",
+        ),
     ],
 )
 def test_lengths_that_do_not_fit_are_told(changes, told):

@@ -54,7 +54,7 @@ def test_clearest_prefers_an_alignment_to_rows_that_are_all_alike():
     [
         (np.full((2, 3), 0.5), r"\(2, 3\).*give \(3, 2\)"),
         (np.full((1, 3, 2), 0.5), r"\(1, 3, 2\)"),
-        ([[0.5, 0.5], [1.0]], "ragged"),
+        ([[0.5, 0.5], [1.0]], "differ in shape"),
         ([[0.5, 0.5], [1, 0], [float("nan"), 1]], "nan is not in 0..1"),
         ([[0.5, 0.5], [1, 0], [-2, 3]], "-2 is not in 0..1"),
     ],

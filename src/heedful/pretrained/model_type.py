@@ -174,8 +174,7 @@ class ModelType:
             names = ", ".join(sorted(remaining))
             raise HeedfulError(
                 f"the layout {self.name!r} cannot store {names}; a part of the model was replaced: restore the "
-                "original "
-                "part, or save the weights with torch.save(model.state_dict(), ...)"
+                "original part, or save the weights with torch.save(model.state_dict(), ...)"
             )
         prefix = self._prefix(architecture)
         return {prefix + name: tensor for name, tensor in body.items()} | head

@@ -144,7 +144,7 @@ def test_what_a_page_cannot_hold_is_windowed(made: Make, monkeypatch: pytest.Mon
 
 def test_more_than_can_be_held_is_refused(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "MAX_WEIGHTS", 100)
-    with pytest.raises(heedful.HeedfulError, match="weights of self-attention requested, 100 can be shown"):
+    with pytest.raises(heedful.HeedfulError, match="weights of self-attention requested, but at most 100 can be shown"):
         inspect(made("decoder"), "a small dog sees", queries="0:", keys="0:")
 
 

@@ -81,9 +81,9 @@ def test_words_of_decoding(made: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queries": (5, 2)}, "queries (5, 2) is no range"),
-        ({"keys": (-3, 2)}, "keys (-3, 2) is no range"),
-        ({"keys": [1, 2, 3]}, "keys [1, 2, 3] is no range"),
+        ({"queries": (5, 2)}, "queries (5, 2) is not a range"),
+        ({"keys": (-3, 2)}, "keys (-3, 2) is not a range"),
+        ({"keys": [1, 2, 3]}, "keys [1, 2, 3] is not a range"),
         ({"layers": []}, "layers is empty; give numbers from 0 to 1"),
         ({"heads": [-1]}, "no head -1; the model's heads are 0 to 3"),
     ],

@@ -87,7 +87,7 @@ def test_steps_stop_where_the_positions_end(made: Make) -> None:
     text = "a small dog sees two cats and the"  # 32 positions
     data = inspect(made("decoder"), text, view="steps", min_new_tokens=1).data
     assert len(data["prompt"]) + len(data["made"]) <= 33
-    assert len(data["made"]) < steps_view.USUAL
+    assert len(data["made"]) < steps_view.DEFAULT_NEW_TOKENS
 
 
 def test_a_decoder_has_fewer_heads_than_its_encoder(made: Make) -> None:
