@@ -188,7 +188,7 @@ def test_tensors_that_do_not_fit(adapter: Path) -> None:
         refused(adapter, *words)
 
     a, b = f"{QUERY}.lora_A.weight", f"{QUERY}.lora_B.weight"
-    spoiled(lambda t: t.pop(b), "no pair", a)
+    spoiled(lambda t: t.pop(b), "not lora_A and lora_B", a)
     spoiled(lambda t: t.update({b: torch.ones(8, 4)}), "of another shape", "B (8, 4)")
     spoiled(
         lambda t: t.update({b.replace("layer.0", "layer.7"): t[b], a.replace("layer.0", "layer.7"): t[a]}), "layer.7"

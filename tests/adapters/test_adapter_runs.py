@@ -228,7 +228,7 @@ def test_the_base_is_not_written_over(desk: Path, capsys: pytest.CaptureFixture[
     assert heedful.from_pretrained(desk / "mine" / "last").adapter is None
     merged = ["--to", "hf", "--out", str(desk / "base"), "--overwrite"]
     assert cli.main(["export", str(desk / "adapter"), *merged]) == 2
-    assert "is the adapter's base folder" in capsys.readouterr().err
+    assert "overlaps the adapter's base folder" in capsys.readouterr().err
 
 
 def test_a_run_is_resumed_with_its_own_adapter(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

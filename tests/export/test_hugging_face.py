@@ -86,7 +86,7 @@ def test_a_model_that_no_family_can_say_is_refused_by_its_fields(tmp_path: Path)
     config = presets.get("bert-tiny")
     assert isinstance(config, EncoderConfig)
     assert save(build(replace(config, encoder=replace(config.encoder, norm="batch"))), tmp_path / "model") == "heedful"
-    with pytest.raises(HeedfulError, match=r"BertModel, lacks encoder\.norm; change"):
+    with pytest.raises(HeedfulError, match=r"BertModel, has no encoder\.norm; change"):
         export(tmp_path / "model", "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     config = presets.get("gpt-micro")

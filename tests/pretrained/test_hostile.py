@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "empty": (lambda f: _write(f / WHOLE, b""), "is not a complete safetensors file"),
     "corrupted header": (
         lambda f: _write(f / WHOLE, (f / WHOLE).read_bytes().replace(b'":{', b'"}{')),
-        "no whole safe",
+        "not a complete safe",
     ),
     "no text": (
         lambda f: _write(f / WHOLE, struct.pack("<Q", 4) + b"\xff\xfe{}"),
@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "uint64": (lambda f: retyped(f, WTE, torch.uint64), "unsupported weights in .*wte.weight is torch.uint64"),
     # pickles
-    "a pickle with code": (harmful, r"pytorch_model.bin is damaged .*a pickle may run code"),
+    "a pickle with code": (harmful, r"pytorch_model.bin is damaged.*a pickle may run code"),
     "code in an old pickle": (bare_pickle, r"pytorch_model.bin is damaged"),
     "more than tensors": (pickled(lambda t: t | {"epoch": 3}), "pytorch_model.bin holds more than tensors"),
     "tensors in a folder": (pickled(lambda t: {"model": t}), "pytorch_model.bin holds more than tensors"),

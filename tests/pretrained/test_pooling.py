@@ -63,12 +63,20 @@ def test_a_pooled_head_is_the_folders(told: dict[str, Any], pooling: str, unit: 
 @pytest.mark.parametrize(
     ("kinds", "told", "said"),
     [
-        (["Transformer", "Pooling", "Dense"], {"pooling_mode": "mean"}, "names Transformer, Pooling, Dense; only"),
-        (["Pooling"], {"pooling_mode": "mean"}, "names Pooling; only"),
-        (["Transformer", "Pooling"], {"pooling_mode_mean_sqrt_len_tokens": True}, "pools by 'mean_sqrt_len'"),
-        (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "pools by"),
-        (["Transformer", "Pooling"], {"pooling_mode": ["mean", "cls"]}, "pools by .'mean', 'cls'."),
-        (["Transformer", "Pooling"], {}, "pools by"),
+        (
+            ["Transformer", "Pooling", "Dense"],
+            {"pooling_mode": "mean"},
+            "lists the modules Transformer, Pooling, Dense; only",
+        ),
+        (["Pooling"], {"pooling_mode": "mean"}, "lists the modules Pooling; only"),
+        (["Transformer", "Pooling"], {"pooling_mode_mean_sqrt_len_tokens": True}, "sets the pooling 'mean_sqrt_len'"),
+        (
+            ["Transformer", "Pooling"],
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "sets the pooling",
+        ),
+        (["Transformer", "Pooling"], {"pooling_mode": ["mean", "cls"]}, "sets the pooling .'mean', 'cls'."),
+        (["Transformer", "Pooling"], {}, "sets the pooling"),
     ],
 )
 def test_what_is_not_spoken_is_refused(kinds: list[str], told: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_another_size_keeps_the_share_that_is_cut_off() -> None:
         ),
         ({"image_mean": [0.5, 0.5]}, "image_mean is .*1 or 3 channels"),
         ({"image_mean": 0.5}, "image_mean is 0.5"),
-        ({"image_mean": [0.5], "image_std": [0.5] * 3}, "one each"),
+        ({"image_mean": [0.5], "image_std": [0.5] * 3}, "one per channel"),
         ({"image_std": [0.5, 0.0, 0.5]}, r"image_std \[0\.5, 0\.0, 0\.5\]"),
         ({"image_std": [0.5, "x", 0.5]}, "image_std is "),
     ],

@@ -279,7 +279,7 @@ BREAKS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text('{"a": 1,\n,'), "broken JSON in .*config.json:2"),
     "no object": (lambda f: (f / "config.json").write_text("[]"), "is not a JSON object"),
     "binary config": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "cannot read .*config.json"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights: model.safetensors"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights: give it model.safetensors"),
     "cut weights": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-100]),
         "model.safetensors is not a complete safetensors file",
