@@ -469,7 +469,7 @@ def test_line_ends_in_a_document_stay(tmp_path: Path) -> None:
         ("s.tsv", b"", r"no rows in .*s\.tsv; give a file with text and summary"),
         ("s.tsv", b"a\t\n\tb\n", r"only blank rows \(2\) in .*s\.tsv; give a file with text and summary"),
         ("s.tsv", b"caf\xe9\tb\n", r"invalid UTF-8 \(byte 0xe9 .* in .*s\.tsv:1; convert the file: iconv"),
-        ("s.txt", b"a\n", r"unknown extension '\.txt' .*, in .*s\.txt; give one table .* or 2 plain text files"),
+        ("s.txt", b"a\n", r"unknown extension '\.txt', .*, in .*s\.txt; give one table .* or 2 plain text files"),
     ],
 )
 def test_wrong_files_are_one_line(
