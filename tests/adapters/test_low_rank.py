@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused() -> None:
         add_adapter(encoder(norm="batch"), LoraConfig())
     model = encoder()
     model.fresh = ["embedding.token.weight"]
-    with pytest.raises(HeedfulError, match=r"embedding\.token\.weight is new"):
+    with pytest.raises(HeedfulError, match=r"embedding\.token\.weight has fresh weights"):
         add_adapter(model, LoraConfig())
     for wrong in ({"rank": 0}, {"dropout": 1.0}):
         with pytest.raises(HeedfulError):

@@ -152,7 +152,7 @@ class TrainingSettings(Settings):
     planned_steps: int | None = option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = option("steps between checkpoints", least=1)
     keep_checkpoints: int | None = option(
-        "checkpoints to keep; 0: none after the run; 1 by default, 0 if patience ends the run", least=0
+        "checkpoints to keep (0: none at the end); 1, or 0 if patience ends the run", least=0
     )
     log_every: int | None = option("steps between lines of the log", least=1)
     threads: int | None = option(
