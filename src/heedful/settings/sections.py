@@ -82,7 +82,7 @@ class PoolingSettings(Settings):
     kind: Literal["mean", "first", "max", "last"] | None = option("tokens that form the vector of a text")
     normalise: bool | None = option("scale vectors to length 1 (=false: as they are)")
     temperature: float | None = option("divisor of similarities in training", above=0)
-    chunk: int | None = option("texts whose activations are in memory at once; the loss is of the whole batch", least=1)
+    chunk: int | None = option("texts with activations in memory at once; the loss is of the whole batch", least=1)
     symmetric: bool | None = option("loss in both directions (=false: from text to pair only)")
 
 
@@ -156,7 +156,7 @@ class TrainingSettings(Settings):
     )
     log_every: int | None = option("steps between lines of the log", least=1)
     threads: int | None = option(
-        "CPU threads; with another number the last bits differ; torch's number by default", least=1
+        "CPU threads; another number gives other last bits; torch's number by default", least=1
     )
     report: tuple[str, ...] | None = option("also send the log to tensorboard,wandb,trackio")
     record_attention: tuple[str, ...] | None = option("record attention maps of texts (source, tab, target) or images")
