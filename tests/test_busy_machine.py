@@ -108,6 +108,6 @@ def test_a_run_uses_the_threads_it_was_begun_with(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
         use_threads(before + 2, said.append)
         assert said[1].startswith("!")
-        assert "bits" in said[1]
+        assert "bit-identical" in said[1]
         monkeypatch.undo()
     assert torch.get_num_threads() == before

@@ -92,7 +92,7 @@ def test_the_last_pieces_are_held_back(tmp_path: Path, monkeypatch: pytest.Monke
     assert abs(sum(map(row_size, held)) - 4 * 700) <= max(map(row_size, rows)) / 2
     assert all(row.line >= train[-1].line for row in held)
     assert len(split_documents(rows, 0.5, 0)[1]) == round(0.5 * len(rows))
-    with pytest.raises(HeedfulError, match="give a validation file"):
+    with pytest.raises(HeedfulError, match="give --valid FILE"):
         split_documents(rows[:3], None, 0)
 
 

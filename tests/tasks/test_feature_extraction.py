@@ -429,7 +429,9 @@ def test_prompts_and_lower_case_are_kept(tmp_path: Path) -> None:
     pipe.task.save(tmp_path / "model")
     assert heedful.pipeline(None, folder)("MOO")["output"] == approx(wanted, "layer")
     (folder / "config_sentence_transformers.json").write_text('{"default_prompt_name": "gone"}')
-    with pytest.raises(HeedfulError, match=r"config_sentence_transformers.json: the default prompt 'gone' is missing"):
+    with pytest.raises(
+        HeedfulError, match=r"config_sentence_transformers.json: the default prompt 'gone' is not among the prompts"
+    ):
         heedful.pipeline(None, folder)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": "long"}')
     with pytest.raises(HeedfulError, match=r"sentence_bert_config.json: max_seq_length is 'long'; write a whole"):

@@ -96,14 +96,14 @@ def test_a_thousand_translations_and_one_that_is_absurd(beams: int, caplog: pyte
     task, model = translating()
     options: dict[str, Any] = {"max_new_tokens": 6, **({"num_beams": 3} if beams > 1 else {})}
     with caplog.at_level(logging.WARNING), Largest() as seen:
-        answers = Pipeline(task, model).answers([*TEXTS[:500], ABSURD, *TEXTS[500:]], **options)
+        answers = Pipeline(task, model).predict([*TEXTS[:500], ABSURD, *TEXTS[500:]], **options)
     assert seen.size < LARGEST
     assert len(answers) == 1000
     assert answers[500].input == ABSURD
     (said,) = caplog.messages
     long = len(task.source.encode([ABSURD])[0]) + 1
     assert said.startswith(f"input 500 has {long:,} tokens, only {EVALUATED:,} of them are read (a larger batch_tokens")
-    plain = Pipeline(task, model).answers(TEXTS, **options)
+    plain = Pipeline(task, model).predict(TEXTS, **options)
     assert [one.output for one in answers[:500] + answers[501:]] == [one.output for one in plain]
     start = task.source.decode([task.source.encode([ABSURD])[0][: EVALUATED - 1]])[0]
     caplog.clear()
@@ -127,13 +127,13 @@ def test_a_thousand_prompts_and_one_that_is_absurd() -> None:
     task, model = going_on()
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
     with Largest() as seen:
-        answers = Pipeline(task, model).answers([*TEXTS[:500], ABSURD, *TEXTS[500:]], **options)
+        answers = Pipeline(task, model).predict([*TEXTS[:500], ABSURD, *TEXTS[500:]], **options)
     assert seen.size < LARGEST
     assert len(answers) == 1000
     assert answers[500].output.startswith(ABSURD)
-    half = Pipeline(task, model).answers([ABSURD[-16:]], **options)[0]  # what is read of it
+    half = Pipeline(task, model).predict([ABSURD[-16:]], **options)[0]  # what is read of it
     assert answers[500].output[len(ABSURD) :] == half.output[16:]
-    plain = Pipeline(task, model).answers(TEXTS, **options)
+    plain = Pipeline(task, model).predict(TEXTS, **options)
     assert [one.output for one in answers[:500] + answers[501:]] == [one.output for one in plain]
 
 
@@ -151,9 +151,9 @@ def test_a_search_refuses_a_prompt_that_does_not_fit(positions: str) -> None:
 def test_a_thousand_classified_and_one_that_is_absurd() -> None:
     task, model = classifying()
     with Largest() as seen:
-        answers = Pipeline(task, model).answers([*TEXTS[:500], ABSURD, *TEXTS[500:]])
+        answers = Pipeline(task, model).predict([*TEXTS[:500], ABSURD, *TEXTS[500:]])
     assert seen.size < LARGEST
-    plain = Pipeline(task, model).answers([*TEXTS, ABSURD[:200]])
+    plain = Pipeline(task, model).predict([*TEXTS, ABSURD[:200]])
     assert [one.output for one in answers[:500] + answers[501:]] == [one.output for one in plain[:999]]
     assert answers[500].output == plain[999].output
     assert answers[500].score == approx(plain[999].score, "layer")

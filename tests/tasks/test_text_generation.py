@@ -456,7 +456,7 @@ def test_a_folder_there_and_back(tmp_path: Path) -> None:
     back, loaded = TextGeneration.for_fine_tuning(tmp_path, rows(BOOK), settings())
     assert back.context == CONTEXT
     assert dict(loaded.generation) == dict(model.generation)
-    ours, theirs = (Pipeline(t, m).answers(["The"], seed=5)[0].output for t, m in ((task, model), (back, loaded)))
+    ours, theirs = (Pipeline(t, m).predict(["The"], seed=5)[0].output for t, m in ((task, model), (back, loaded)))
     assert ours == theirs
     suggested = TextGeneration.suggested_settings(
         rows(BOOK), RunSettings(task="text-generation", train=("-",), out="-", start_from=str(tmp_path))

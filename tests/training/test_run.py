@@ -384,7 +384,7 @@ def test_a_folder_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture
     data = pairs(tmp_path)
     more = ["hello"] if what == "predict" else ["--data", str(data)]
     assert cli.main([what, str(tmp_path), *more]) == 2
-    assert "no model folder" in capsys.readouterr().err
+    assert "not a model folder" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "gpt3"}', encoding="utf-8")
     assert cli.main([what, str(tmp_path), *more]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -312,7 +312,7 @@ def test_the_figures_are_kept(published: Published, capsys: pytest.CaptureFixtur
     assert "greedy text" not in figures
     assert "| logits, float64 | ok |" in (folder / "README.md").read_text(encoding="utf-8")
     assert cli.main(["verify", "org/name", "--save"]) == 2
-    assert "leave it out" in capsys.readouterr().err
+    assert "leave --save out" in capsys.readouterr().err
 
 
 def test_images_are_not_asked_with_texts(tmp_path: Path) -> None:
