@@ -21,6 +21,8 @@ from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_
 from heedful.tasks import defaults
 from heedful.tasks.defaults import EncoderDecoderSize
 from heedful.training import time_limit
+from heedful.training.clock import Clock as TrainingClock
+from heedful.training.clock import ReservedTime
 from heedful.training.report import end_reason, too_short
 from heedful.training.resolve import with_machine
 from heedful.training.schedule import Limits
@@ -423,3 +425,9 @@ def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
     some = part(Task(), Encoded(list(documents), documents), 0.4, None)
     (row,) = some.rows
     assert row.values["text"] == "some words of"
+
+
+def test_a_checkpoint_without_the_seconds_before_the_steps_is_read() -> None:
+    clock = TrainingClock(Limits(max_steps=1), ReservedTime())
+    clock.restore({"seconds": 3.0})
+    assert clock.state() == {"seconds": 3.0, "spent_seconds": 0.0, "evaluation_seconds": 0.0}

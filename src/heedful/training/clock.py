@@ -103,6 +103,7 @@ class Clock:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the numbers of a checkpoint."""
+        """Restores the numbers of a checkpoint; early ones of version 0.1 have ``seconds`` alone."""
         self.seconds = self.updated = state["seconds"]
-        self.beginning, self.evaluation_seconds = state["spent_seconds"], state["evaluation_seconds"]
+        self.beginning = state.get("spent_seconds", 0.0)
+        self.evaluation_seconds = state.get("evaluation_seconds", 0.0)
