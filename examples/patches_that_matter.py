@@ -62,7 +62,7 @@ def main(out: Path, times: int = 12, epochs: int = 5) -> None:
             out=str(out / "model"),
             preset="vit-micro",
             max_epochs=epochs,
-            image=ImageSettings(size=SIDE, channels=1, crop=0),
+            image=ImageSettings(size=SIDE, channels=1, crop_padding=0),
             model=ModelSettings(patch_size=PATCH),
         )
         train(settings)

@@ -22,6 +22,8 @@ from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.training import Limits, Loader, Loop, adamw
+from heedful.training.guard import GradientLimits
+from heedful.training.loop_parts import Objective
 from heedful.training.schedule import constant
 
 TASKS = {
@@ -117,12 +119,11 @@ def training(at: Setting) -> Ready:
         loop = partial(
             Loop,
             model=model,
-            objective=objective,
-            count=task.count,
+            objective=Objective(loss=objective, count=task.count),
             loader=Loader(lengths, collate, tokens=work.batch * longest),
             optimiser=optimiser,
             schedule=constant(),
-            clip=CLIP,
+            gradient_limits=GradientLimits(clip=CLIP),
             precision="bf16" if at.precision == "bfloat16" else "fp32",
         )
 
