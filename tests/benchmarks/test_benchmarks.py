@@ -42,6 +42,21 @@ def read(written: tuple[Path, str]) -> dict[str, Any]:
     return json.loads((written[0] / "out.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("row", ["generation", "encoder", "train-characters"])
+def test_ours_does_its_work(row: str, tmp_path: Path) -> None:
+    """The short suite notices where the package has changed under the benchmark; the full one runs all programs."""
+    from benchmarks.speed import weights
+    from benchmarks.speed.programs import Setting, ours
+
+    work = works.works(row, short=True)[0]
+    weights.make(tmp_path, work.model, "folder")
+    folder = weights.place(tmp_path, work.model, "folder")
+    setting = Setting(model=folder, precision="float32", way="", threads=1, device="cpu")
+    result = getattr(ours, works.action(row))(setting)(work)()
+    assert result.isfinite().all()
+    assert len(result) == (work.steps or work.batch)
+
+
 @pytest.mark.full
 def test_every_installed_program_does_every_work(written: tuple[Path, str]) -> None:
     told = read(written)

@@ -60,7 +60,8 @@ class Muon(torch.optim.Optimizer):
                 gradients: list[Tensor] = [matrix.grad for matrix in matrices if matrix.grad is not None]
                 means = [self._mean(matrix) for matrix in matrices]
                 torch._foreach_lerp_(means, gradients, 1 - momentum)
-                ahead = torch._foreach_lerp(gradients, means, momentum)  # Nesterov momentum
+                ahead = [gradient.clone() for gradient in gradients]  # torch 2.11 shards lerp in place alone
+                torch._foreach_lerp_(ahead, means, momentum)  # Nesterov momentum
                 stacked = torch.stack(list(map(gathered, ahead)))
                 steps = orthogonal(stacked.to(self.dtype or stacked.dtype)).to(stacked.dtype) * (
                     -0.2 * lr * max(shape) ** 0.5
