@@ -152,6 +152,10 @@ def test_the_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
     config, output = CASES[case]
     model = randomised(config)
     save(model, tmp_path / "model")
+    if case == "decoder, rotary, window, grouped" and torch.__version__ < "2.13":
+        with pytest.raises(HeedfulError, match="cannot trace this model"):
+            export(tmp_path / "model", "onnx", tmp_path / "out")
+        pytest.skip("an older PyTorch cannot trace a window of attention")
     told = export(tmp_path / "model", "onnx", tmp_path / "out")
     graph = session(tmp_path / "out" / "model.onnx")
     assert [one.name for one in graph.get_outputs()] == told["outputs"] == [output]

@@ -44,7 +44,7 @@ def alive() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of objects that only want to be asked
         tensors = [one for one in gc.get_objects() if type(one) in (Tensor, torch.nn.Parameter)]
-        stored = [one.untyped_storage() for one in tensors if one.device.type == "cpu" and not one.is_mkldnn]
+        stored = [one.untyped_storage() for one in tensors if one.device.type == "cpu" and one.layout is torch.strided]
     found = {one.data_ptr(): one.nbytes() for one in stored}
     return sum(found.values())
 

@@ -331,6 +331,7 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
     replaced = {
         (torch.cuda, "_lazy_init"): lambda: None,
         (torch.cuda, "is_available"): lambda: True,
+        (torch.cuda, "is_current_stream_capturing"): lambda: False,
         (torch.cuda, "is_bf16_supported"): lambda *args, **kwargs: True,
         (torch.cuda, "is_initialized"): lambda: True,
         (torch.cuda, "current_device"): lambda: 0,

@@ -64,7 +64,7 @@ def peak(model: nn.Module, inputs: list[Tensor]) -> int:
     model.eval()
     with torch.no_grad():
         model(*inputs)  # tables of positions are made once
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
             model(*inputs)
     now = most = 0
     for event in profiler.profiler.kineto_results.events():

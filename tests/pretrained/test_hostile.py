@@ -183,7 +183,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list": (pickled(lambda t: list(t.values())), "pytorch_model.bin holds more than tensors"),
     "numbers for names": (pickled(lambda t: dict(enumerate(t.values()))), "pytorch_model.bin holds more than tensors"),
     "tensors without numbers": (pickled(lambda t: t | {WTE: t[WTE].to("meta")}), "holds more than tensors"),
-    "sparse tensors": (pickled(lambda t: t | {WTE: t[WTE].to_sparse()}), "holds more than tensors"),
+    "sparse tensors": (pickled(lambda t: t | {WTE: t[WTE].to_sparse()}), "holds more than tensors|Sparse invariant"),
     "a cut pickle": (
         lambda f: pickled(lambda t: t)(f) or _write(f / PICKLE, (f / PICKLE).read_bytes()[:-500]),
         "pytorch_model.bin is damaged",
