@@ -82,7 +82,9 @@ def open_page(open_address: Callable[..., Any], tmp_path: Path) -> Callable[...,
     def open_it(html: str, address: str = "", **how: Any) -> Any:
         path = tmp_path / f"page{next(count)}.html"
         path.write_text(html, encoding="utf-8")
-        return open_address(path.as_uri() + address, lambda url: url.split("#")[0] == path.as_uri(), **how)
+        page = open_address(path.as_uri() + address, lambda url: url.split("#")[0] == path.as_uri(), **how)
+        page.evaluate("() => new Promise(requestAnimationFrame)")  # the small maps are drawn in the first frame
+        return page
 
     return open_it
 
