@@ -21,7 +21,7 @@ from heedful.kernels import LINEAR_CLASSES, optimize, prepacked_linear
 from heedful.kernels import onednn_linear as onednn
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import FEW, onednn_linear
-from heedful.kernels.plan import decoding
+from heedful.kernels.plan import decoding_kernels
 from heedful.kernels.prepacked_linear import FloatLinear, Int4Linear, Int8Linear, PrepackedLinear
 from heedful.layers.attention import Attention
 from heedful.layers.linear import Linear
@@ -284,7 +284,7 @@ def test_direct_maps_for_a_while() -> None:
     ids = torch.randint(3, 101, (2, 5))
     wanted = model(ids)
     up = model.decoder.block[0].feed_forward.up
-    with decoding(model):
+    with decoding_kernels(model):
         assert up.linear is onednn_linear
         outside = model(ids)
         with torch.inference_mode():
@@ -295,7 +295,7 @@ def test_direct_maps_for_a_while() -> None:
     assert_close(inside, wanted)
     own = Linear(3, 3)
     vars(own)["forward"] = lambda x: x + 1
-    with torch.inference_mode(), decoding(own):
+    with torch.inference_mode(), decoding_kernels(own):
         assert torch.equal(own(torch.zeros(1, 3)), torch.ones(1, 3))
     assert torch.equal(own(torch.zeros(1, 3)), torch.ones(1, 3))
 
@@ -326,7 +326,7 @@ def test_turned_weights_are_laid_row_after_row_by_direct() -> None:
     linear, x = Linear(8, 6), torch.randn(3, 8)
     linear.weight = nn.Parameter(torch.randn(8, 6).t())
     wanted, values = linear(x), linear.weight.detach().clone()
-    with torch.inference_mode(), decoding(linear):
+    with torch.inference_mode(), decoding_kernels(linear):
         for given in (x, x[:1]):
             assert_close(linear(given), wanted[: len(given)])
     assert linear.weight.is_contiguous()
@@ -356,7 +356,7 @@ def test_an_odd_number_of_outputs(count: int) -> None:
     linear = Linear(32, 61)
     x = torch.randn(count, 32)
     wanted = linear(x).detach()
-    with torch.inference_mode(), decoding(linear):
+    with torch.inference_mode(), decoding_kernels(linear):
         assert_close(linear(x[None])[0], wanted)
     with torch.inference_mode():
         assert_close(FloatLinear(linear.weight, linear.bias)(x), linear(x))
@@ -375,7 +375,7 @@ def test_mkl_multiplies_the_rows_that_it_is_fastest_for(intel: bool, monkeypatch
         monkeypatch.setattr(module, "mkl_product", counted)
     linear = Linear(8, 6)
     packed = FloatLinear(linear.weight, linear.bias)
-    with torch.inference_mode(), decoding(linear):
+    with torch.inference_mode(), decoding_kernels(linear):
         for count in range(1, 6):
             assert_close(linear(torch.ones(count, 8)), packed(torch.ones(count, 8)))
     few = [1, 2, 3] if intel else [1]

@@ -21,7 +21,7 @@ from heedful.config import DropoutRates, StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.onednn_linear import onednn_linear
-from heedful.kernels.plan import AUTO, apply_training_plan, decoding, filled_slots, recomputed
+from heedful.kernels.plan import AUTO, apply_training_plan, decoding_kernels, filled_slots, recomputed
 from heedful.kernels.unpadded import (
     blocked_row_attention,
     fused_row_attention,
@@ -143,7 +143,7 @@ def test_a_context_gives_each_part_what_it_had() -> None:
 def test_two_contexts_that_overlap_leave_nothing_behind() -> None:
     model = heedful.create("gpt-micro", seed=0)
     expected = kernels(model)
-    first, second = decoding(model), decoding(model)
+    first, second = decoding_kernels(model), decoding_kernels(model)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

@@ -26,7 +26,7 @@ from heedful.kernels import plan as plans
 from heedful.kernels import unpadded
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.onednn_linear import onednn_linear, onednn_training_linear
-from heedful.kernels.plan import apply_training_plan, decoding
+from heedful.kernels.plan import apply_training_plan, decoding_kernels
 from heedful.kernels.unpadded import TokenRow
 from heedful.layers.linear import Linear
 from heedful.training.optimisation import adamw
@@ -222,7 +222,7 @@ def test_autocast_and_double_keep_their_own_products() -> None:
     assert double.linear is F.linear
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(torch.randn(5, 7)).dtype == torch.bfloat16
-    with torch.inference_mode(), decoding(linear):
+    with torch.inference_mode(), decoding_kernels(linear):
         assert linear(torch.randn(5, 7)).shape == (5, 9)
     assert linear.linear is onednn_training_linear
 

@@ -44,10 +44,10 @@ def evaluate(
         check_file(file)
 
     from heedful.cli.scores import print_result
-    from heedful.evaluation.evaluate import evaluate as run
+    from heedful.evaluation.evaluate import evaluate as evaluate_model
     from heedful.views.run_figures import draw_report
 
-    result = run(
+    result = evaluate_model(
         model,
         data,
         columns=DataSettings(columns=columns).columns,
@@ -88,9 +88,9 @@ def compare(
         raise HeedfulError(f"--examples must be at least 0, not {examples}")
 
     from heedful.cli.scores import print_comparison
-    from heedful.evaluation.compare import compare as run
+    from heedful.evaluation.compare import compare as compare_models
 
-    result = run(
+    result = compare_models(
         [first, second],
         data,
         columns=DataSettings(columns=columns).columns,

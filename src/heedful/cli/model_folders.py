@@ -124,11 +124,11 @@ def verify(
 
     from rich.console import Console
 
-    from heedful.verify import verify as run
+    from heedful.verify import verify as verify_folder
     from heedful.verify.check_report import save_report
 
     with Console(stderr=True).status("loading the model") as status:
-        report = run(model, task=task, texts=text, say=status.update)
+        report = verify_folder(model, task=task, texts=text, say=status.update)
     if save:
         save_report(report, model)
     if json:
@@ -172,10 +172,10 @@ def verify_resume(
 
     from rich.console import Console
 
-    from heedful.verify.resume import verify_resume as run
+    from heedful.verify.resume import verify_resume as verify_run
 
     with Console(stderr=True).status("") as status:
-        trial = run(
+        trial = verify_run(
             settings, arguments, kills=kills, processes=processes, out=out, say=say_to(json), status=status.update
         )
     if json:

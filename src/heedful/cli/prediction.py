@@ -62,9 +62,9 @@ def predict(
 
         _predict_texts(heedful.pipeline(task, model, device=device, dtype=dtype), inputs, options, json)
         return
-    from heedful.inference.predict_file import predict as run
+    from heedful.inference.predict_file import predict as predict_file
 
-    result = run(
+    result = predict_file(
         model,
         source,
         out,

@@ -92,7 +92,7 @@ def compared(result: Mapping[str, Any]) -> list[str]:
     lines = [f"{letter}  {model}" for letter, model in zip("AB", result["models"], strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += ["", result["verdict"]]
-    for example in result["differ"]:
+    for example in result["differing_examples"]:
         lines += ["", f"{example['file']}:{example['line']}"]
         values = {"input": example["input"], "expected": example["expected"]}
         values |= {f"{letter.upper()} ({_short(example[f'score_{letter}'])})": example.get(letter) for letter in "ab"}

@@ -45,7 +45,7 @@ def train(
     from heedful.audit.audit import start_warnings
     from heedful.cli.scores import print_result
     from heedful.training.range_test import find_lr as run_range_test
-    from heedful.training.run import train as run
+    from heedful.training.run import train as train_model
     from heedful.views.run_figures import draw_report, draw_run
     from heedful.views.watch_html import draw_watch
 
@@ -55,7 +55,7 @@ def train(
         print(to_json(result) if json else text)
         return
     try:
-        result = run(
+        result = train_model(
             settings,
             say=say_to(json),
             quiet=json,
@@ -130,9 +130,9 @@ def audit(
         model=model,
     )
     _check(settings)
-    from heedful.audit.audit import audit as run
+    from heedful.audit.audit import audit as audit_data
 
-    report = run(settings)
+    report = audit_data(settings)
     print(to_json(report.as_dict()) if json else "\n".join(report.lines()))
     return 1 if strict and not report.ok else 0
 
@@ -143,7 +143,7 @@ def watch(
     no_open: Annotated[bool, Parameter(help="only print the address")] = False,
     json: Json = False,
 ) -> None:
-    """Show training runs in the browser while they train; with --json print their present state."""
+    """Show training runs in the browser while they train; with --json print their current state."""
     from heedful.serving.runs import Runs
 
     runs = Runs(folders or ("runs",))
@@ -179,10 +179,10 @@ def demo(
     if to is not None and name != "dates":
         raise HeedfulError(f"--to is the language of the dates; the demo {name} has none, leave it out")
     from heedful.demos import all_demos
-    from heedful.demos import demo as run
+    from heedful.demos import demo as run_demo
 
     options = {} if to is None else {"to": to}
     say = say_to(json)
-    result = all_demos(say, quiet=json) if every else run(name, out, say, quiet=json, **options)
+    result = all_demos(say, quiet=json) if every else run_demo(name, out, say, quiet=json, **options)
     if json:
         print(to_json(result))

@@ -22,8 +22,8 @@ class DecodedRows:
         sums: (N,) Σ log p.
         lengths: (N,) number of new tokens.
         columns: number of columns that are filled.
-        present: (R,) index of each present row.
-        done: (R,) True for a present row that has ended.
+        running: (R,) index of each running row.
+        done: (R,) True for a running row that has ended.
     """
 
     def __init__(self, inputs: MethodInput, prompt: Tensor, limits: Tensor, logits: Tensor) -> None:
@@ -33,17 +33,17 @@ class DecodedRows:
         self.ids[:, : self.width] = prompt
         self.log_p, self.sums = logits.new_zeros(self.ids.shape), logits.new_zeros(len(prompt))
         self.lengths, self.next_limit = limits.clone(), int(limits.min())
-        self.present = torch.arange(len(prompt), device=prompt.device)
+        self.running = torch.arange(len(prompt), device=prompt.device)
         self.done = torch.zeros_like(limits, dtype=torch.bool)
 
     @property
     def history(self) -> Tensor:
-        """Tokens (R, columns) of the present rows."""
-        return self.ids[self.present, : self.columns]
+        """Tokens (R, columns) of the running rows."""
+        return self.ids[self.running, : self.columns]
 
     def append(self, tokens: Tensor) -> Tensor:
-        """Appends ``tokens`` (R,) to the present rows, ``NONE`` to the others; returns the new column (N,)."""
-        self.ids[self.present, self.columns] = torch.where(self.done, NONE, tokens)
+        """Appends ``tokens`` (R,) to the running rows, ``NONE`` to the others; returns the new column (N,)."""
+        self.ids[self.running, self.columns] = torch.where(self.done, NONE, tokens)
         self.columns += 1
         return self.ids[:, self.columns - 1]
 
@@ -51,31 +51,31 @@ class DecodedRows:
         """Adds log p of the last appended ``tokens`` (R,), computed from ``logits`` (R, V)."""
         log_p = (logits.gather(1, tokens[:, None]) - log_sum_exp(logits))[:, 0]
         log_p = torch.where(self.done, 0.0, log_p)
-        self.log_p[self.present, self.columns - 1] = log_p
-        self.sums[self.present] += log_p
+        self.log_p[self.running, self.columns - 1] = log_p
+        self.sums[self.running] += log_p
 
     def end(self, tokens: Tensor) -> bool:
         """Ends rows with their last ``tokens`` (R,), by end id, limit or stop string. Returns False if all rows have
         ended.
         """
         step = self.columns - self.width
-        ended = torch.isin(tokens, self.end_ids) | (self.limits[self.present] == step)
+        ended = torch.isin(tokens, self.end_ids) | (self.limits[self.running] == step)
         if self.stop_strings is not None:
             ended |= self.stop_strings.ended(self.history)
         ended &= ~self.done
-        self.lengths[self.present] = torch.where(ended, step, self.lengths[self.present])
+        self.lengths[self.running] = torch.where(ended, step, self.lengths[self.running])
         self.done = self.done | ended
         self.live_count = len(self.done) - int(self.done.sum())
         return self.live_count > 0
 
     def drop_ended(self) -> Tensor | None:
-        """Drops ended rows once they are half of the present ones, or at a limit.
+        """Drops ended rows once they are half of the running ones, or at a limit.
 
-        Returns the indices of the remaining rows among the rows present before, or None if all stay.
+        Returns the indices of the remaining rows among those that ran before, or None if all stay.
         """
         if 2 * self.live_count > len(self.done) and self.columns - self.width != self.next_limit:
             return None
         remaining = (~self.done).nonzero()[:, 0]
-        self.present, self.done = self.present[remaining], self.done[remaining]
-        self.next_limit = int(self.limits[self.present].min())
+        self.running, self.done = self.running[remaining], self.done[remaining]
+        self.next_limit = int(self.limits[self.running].min())
         return remaining

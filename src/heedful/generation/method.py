@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heedful.generation.decoder_state import DecoderState
 from heedful.generation.processors import Processor
 from heedful.generation.stopping import StopStrings
-from heedful.kernels.plan import decoding
+from heedful.kernels.plan import decoding_kernels
 
 if TYPE_CHECKING:
     from heedful.generation.options import Options
@@ -115,7 +115,7 @@ def decoding_mode(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     try:
         model.eval()
-        with decoding(model):
+        with decoding_kernels(model):
             yield
     finally:
         for module in training:

@@ -1,6 +1,6 @@
 """Greedy decoding and sampling: one token per row and step.
 
-Shapes: B prompts, n samples of each, R present rows, N columns of the history.
+Shapes: B prompts, n samples of each, R running rows, N columns of the history.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StepwiseState(Protocol):
         """Returns the logits (R, V) after ``tokens`` (R,)."""
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by those with the indices ``rows``."""
+        """Keeps the rows with the indices ``rows``, in this order."""
 
 
 def choose_next(scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
@@ -94,7 +94,7 @@ def decode_stepwise(
         scores = logits
         if processors:
             scores = process(processors, history, logits.clone() if with_scores else logits)
-        tokens = choose_tokens(scores, history, None if numbers is None else numbers[rows.present, step:])
+        tokens = choose_tokens(scores, history, None if numbers is None else numbers[rows.running, step:])
         yield rows.append(tokens)
         if with_scores:
             rows.score(logits, tokens)
@@ -107,10 +107,10 @@ def decode_stepwise(
         if rows.columns <= full:
             logits = state.step(tokens)
         else:
-            present = rows.present
-            starts[present] = context_starts(starts[present], rows.columns, context)
-            logits = state.reread(rows.history, starts[present])
-            full = context + int(starts[present].min())
+            running = rows.running
+            starts[running] = context_starts(starts[running], rows.columns, context)
+            logits = state.reread(rows.history, starts[running])
+            full = context + int(starts[running].min())
     return rows.ids, rows.sums / rows.lengths, rows.log_p
 
 

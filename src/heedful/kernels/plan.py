@@ -264,7 +264,7 @@ def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]
 
 
 @contextmanager
-def decoding(model: nn.Module) -> Iterator[None]:
+def decoding_kernels(model: nn.Module) -> Iterator[None]:
     """Applies "cpu-decoding" while entered, unless the model has a plan already, which stays.
 
     Transposed float32 weights on a CPU, as GPT-2's files have them, are first made contiguous, permanently: transposed

@@ -104,26 +104,27 @@ class VisionSize(NamedTuple):
 
 
 ENCODER: Sizes[EncoderSize] = (
-    (50_000, EncoderSize("bert-tiny", 8_000, 0.3, 20, FROM_SCRATCH_LR)),
-    (500_000, EncoderSize("bert-mini", 16_000, 0.2, 10, 5e-4)),
-    (float("inf"), EncoderSize("bert-mini", 30_000, 0.1, 4, 5e-4)),
+    (50_000, EncoderSize("bert-tiny", vocabulary=8_000, dropout=0.3, epochs=20, lr=FROM_SCRATCH_LR)),
+    (500_000, EncoderSize("bert-mini", vocabulary=16_000, dropout=0.2, epochs=10, lr=5e-4)),
+    (float("inf"), EncoderSize("bert-mini", vocabulary=30_000, dropout=0.1, epochs=4, lr=5e-4)),
 )
 MAX_LENGTH = 128  # tokens of an encoder's example in training
 # On little text a model needs few positions and tokens, so that it reads each often. Otherwise it learns only the
 # tokens' frequencies for long (built-in set stdlib: with 128 positions and 8,000 tokens for 1,000 steps).
 MASKED: Sizes[MaskedSize] = (
-    (500_000, MaskedSize("bert-tiny", 1000, 20, 32)),
-    (20_000_000, MaskedSize("bert-tiny", 1000, 1, 32)),
-    (200_000_000, MaskedSize("bert-mini", 16_000, 2, MAX_LENGTH)),
-    (float("inf"), MaskedSize("bert-mini", 30_000, 1, MAX_LENGTH)),
+    (500_000, MaskedSize("bert-tiny", vocabulary=1000, epochs=20, window=32)),
+    (20_000_000, MaskedSize("bert-tiny", vocabulary=1000, epochs=1, window=32)),
+    (200_000_000, MaskedSize("bert-mini", vocabulary=16_000, epochs=2, window=MAX_LENGTH)),
+    (float("inf"), MaskedSize("bert-mini", vocabulary=30_000, epochs=1, window=MAX_LENGTH)),
 )
 CHARACTERS_PER_TOKEN = 4  # about
 DECODER: Sizes[DecoderSize] = (
-    (200_000, DecoderSize("gpt-micro", "character", 500, 64, 40, 12)),
-    (2_000_000, DecoderSize("gpt-micro", "character", 1000, 64, 5, 12)),
-    (200_000_000, DecoderSize("gpt-micro", "bpe", 4000, 64, 2, 12)),
-    (float("inf"), DecoderSize("gpt-mini", "bpe", 8000, 256, 1, 16)),
+    (200_000, DecoderSize("gpt-micro", kind="character", vocabulary=500, context=64, epochs=40, windows=12)),
+    (2_000_000, DecoderSize("gpt-micro", kind="character", vocabulary=1000, context=64, epochs=5, windows=12)),
+    (200_000_000, DecoderSize("gpt-micro", kind="bpe", vocabulary=4000, context=64, epochs=2, windows=12)),
+    (float("inf"), DecoderSize("gpt-mini", kind="bpe", vocabulary=8000, context=256, epochs=1, windows=16)),
 )
+# preset, vocabulary, dropout, epochs, warm-up, tokens in a batch
 TRANSLATION: Sizes[EncoderDecoderSize] = (
     (10_000, EncoderDecoderSize("transformer-tiny", 2000, 0.3, 100, 400, 1024)),
     (100_000, EncoderDecoderSize("transformer-small", 5000, 0.3, 30, 400, 1024)),
@@ -136,10 +137,10 @@ SUMMARIZATION: Sizes[EncoderDecoderSize] = (
     (float("inf"), EncoderDecoderSize("transformer-base", 32000, 0.1, 10, 4000, 8192)),
 )
 VISION: Sizes[VisionSize] = (
-    (10_000, VisionSize("vit-micro", 64, 100, 64)),
-    (200_000, VisionSize("vit-micro", 64, 30, 64)),
+    (10_000, VisionSize("vit-micro", side=64, epochs=100, batch_size=64)),
+    (200_000, VisionSize("vit-micro", side=64, epochs=30, batch_size=64)),
     # fewer images do not teach a model of so many patches anything from scratch
-    (float("inf"), VisionSize("deit-ti", 224, 30, 128)),
+    (float("inf"), VisionSize("deit-ti", side=224, epochs=30, batch_size=128)),
 )
 
 
