@@ -206,7 +206,7 @@ def test_a_run_that_broke_off_anywhere_ends_the_same(
             assert cli.main(again) == 2
     assert cli.main(again) == 0
     findings = compare_runs(whole, tmp_path / "whole")
-    assert [(one.name, one.reason) for one in findings if one.verdict == "off"] == []
+    assert [(one.name, one.reason) for one in findings if one.verdict == "failed"] == []
     held = {one.name for one in findings if one.verdict == "ok"}
     assert held >= {"last weights", "best weights", "checkpoint", "losses", "files"}
 

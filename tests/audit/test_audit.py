@@ -61,7 +61,7 @@ def test_what_is_said_twice_and_what_contradicts(tmp_path: Path) -> None:
     held = table(tmp_path, [("the A v is poor", "bad"), ("never seen", "good")], "held.tsv")
     result = audited("text-classification", file, valid=(str(held),))
     assert found(result)["duplicates"] == ("warning", 1, [52])  # letters in either case, blanks as one
-    assert found(result)["contradict"] == ("warning", 1, [53])
+    assert found(result)["contradictions"] == ("warning", 1, [53])
     assert found(result)["leakage"] == ("warning", 1, [2])
     leak = next(one for one in result.findings if one.name == "leakage")
     assert leak.places == [f"{held}:2 = {file}:27"]
@@ -143,7 +143,7 @@ def test_a_pair_is_asked_as_a_whole(tmp_path: Path) -> None:
     file = table(tmp_path, [*pairs, ("the a", "is v", "no")], header="text\ttext_pair\tlabel")
     held = table(tmp_path, [("the a", "is new", "yes"), ("the b", "IS z", "no")], "held.tsv", "text\ttext_pair\tlabel")
     names = found(audited("text-classification", file, valid=(str(held),)))
-    assert names["contradict"] == ("warning", 1, [37])
+    assert names["contradictions"] == ("warning", 1, [37])
     assert names["leakage"] == ("warning", 1, [3])
     assert "duplicates" not in names
 
@@ -191,7 +191,7 @@ def test_what_is_cut_and_what_is_unknown(tmp_path: Path) -> None:
     rows = [*RIGHT, (" ".join("vwxyz" * 30), "good")]
     result = audited("text-classification", table(tmp_path, rows), data=DataSettings(max_length=16))
     names = found(result)
-    assert names["read"][:2] == ("warning", 1)
+    assert names["truncation"][:2] == ("warning", 1)
     lengths = next(one for one in result.findings if one.name == "lengths")
     assert "maximum 16" in lengths.text
     odd = [(f"{'ab' * 60}{i} the", "good" if i % 2 else "bad") for i in range(60)]
@@ -209,7 +209,7 @@ def test_examples_with_nothing_to_learn(tmp_path: Path) -> None:
         talk = encoded.examples[place]
         encoded.examples[place] = talk._replace(learned=[True] + [False] * (len(talk.ids) - 1))  # first: never
     (finding,) = check_tokens(task, encoded)
-    assert (finding.name, finding.level, finding.count) == ("masked", "warning", 2)
+    assert (finding.name, finding.level, finding.count) == ("no target", "warning", 2)
     assert finding.places == ["talks.jsonl:2", "talks.jsonl:4"]
     assert "every label is masked" in finding.line()
 
@@ -324,7 +324,7 @@ def test_instructions_are_asked_by_what_comes_before_the_answer(tmp_path: Path, 
     apart = listed(tmp_path, [made(*one) for one in ASKED[5:]])
     held = listed(tmp_path, [made(*one) for one in ASKED[:5]], "held.jsonl")
     result = audited("text-generation", apart, valid=(str(held),))
-    assert not {"contradict", "leakage", "duplicates", "overlap", "similar"} & set(found(result))
+    assert not {"contradictions", "leakage", "duplicates", "overlap", "similar"} & set(found(result))
 
     rows = [made(*one) for one in [*ASKED[5:], ASKED[5], (ASKED[6][0], "Nobody knows.")]]
     asked = [ASKED[0], (ASKED[7][0].upper(), "Who knows?"), ("Where ever arre the glaciers of the harbours", "No")]
@@ -332,7 +332,7 @@ def test_instructions_are_asked_by_what_comes_before_the_answer(tmp_path: Path, 
     held = listed(tmp_path, [made(*one) for one in asked], "held.jsonl")
     result = audited("text-generation", listed(tmp_path, rows), valid=(str(held),))
     assert found(result)["duplicates"] == ("fact", 1, [26])
-    assert found(result)["contradict"] == ("fact", 1, [27])
+    assert found(result)["contradictions"] == ("fact", 1, [27])
     assert found(result)["leakage"] == ("warning", 1, [2])
     near = next(one for one in result.findings if one.name == "overlap")
     assert near.places == [f"{held}:3 ~ {tmp_path / 'set.jsonl'}:28"]
@@ -346,10 +346,10 @@ def test_a_conversation_is_asked_by_all_that_was_said_before(tmp_path: Path) -> 
     rows = [longer(f"Say {topic}", "Yes.") for topic in TOPICS]
     held = listed(tmp_path, [longer("Say sand", "Yes."), longer("Say chess", "Never.")], "held.jsonl")
     names = found(audited("text-generation", listed(tmp_path, rows), valid=(str(held),)))
-    assert "contradict" not in names
+    assert "contradictions" not in names
     assert names["leakage"] == ("warning", 1, [2])
     twice = listed(tmp_path, [*rows, longer("Say moss", "No.")])
-    assert found(audited("text-generation", twice, valid=(str(held),)))["contradict"] == ("fact", 1, [11])
+    assert found(audited("text-generation", twice, valid=(str(held),)))["contradictions"] == ("fact", 1, [11])
 
 
 def test_an_odd_character_of_a_document_has_the_line_it_stands_in(tmp_path: Path) -> None:
@@ -385,12 +385,12 @@ def test_labels_that_validation_alone_has(tmp_path: Path, separator: str | None)
     held = table(tmp_path, rows, "held.tsv")
     given = {"valid": (str(held),), "data": DataSettings(label_separator=separator)}
     result = audited("text-classification", table(tmp_path, RIGHT), **given)
-    assert of_validation(result)["unlearned"] == ("warning", 2, ["3", "6", "5"])
-    line = next(line for line in result.lines() if "unlearned" in line)
+    assert of_validation(result)["unseen labels"] == ("warning", 2, ["3", "6", "5"])
+    line = next(line for line in result.lines() if "unseen labels" in line)
     assert "validation: 2 labels that are not in training ('odd', 'other')" in line
     known = table(tmp_path, [("new", "good"), ("newer", "bad")], "known.tsv")
     result = audited("text-classification", table(tmp_path, RIGHT), **given | {"valid": (str(known),)})
-    assert "unlearned" not in of_validation(result)
+    assert "unseen labels" not in of_validation(result)
 
 
 def test_tags_that_validation_alone_has(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_tags_that_validation_alone_has(tmp_path: Path) -> None:
     (tmp_path / "held.conll").write_text("see\tO\nyou\tI-x\n\nsee\tO\nhim\tB-y\nher\tB-y\n\nav\tB-x\n")
     held = str(tmp_path / "held.conll")
     result = audited("token-classification", tmp_path / "set.conll", valid=(held,))
-    assert of_validation(result)["unlearned"] == ("warning", 2, ["5", "6", "2"])
+    assert of_validation(result)["unseen labels"] == ("warning", 2, ["5", "6", "2"])
     (tmp_path / "held.conll").write_text("see\tO\nyou\tO\n\n\nsee\tO\nhim\tB-y\n")
     line = next(
         line for line in audited("token-classification", tmp_path / "set.conll", valid=(held,)).lines() if "unl" in line
@@ -428,7 +428,7 @@ def test_what_validation_holds_is_looked_at(tmp_path: Path) -> None:
     result = audited("text-classification", train, **given)
     valid = of_validation(result)
     assert (valid["unknown"][0], valid["unknown"][2]) == ("warning", ["3"])
-    assert valid["read"] == ("warning", 1, ["5"])
+    assert valid["truncation"] == ("warning", 1, ["5"])
     assert valid["skipped"] == ("warning", 1, ["4"])
     skipped = next(one for one in result.findings if one.name == "skipped" and one.part == "train")
     assert skipped.places == [f"{train}:52", f"{train}:53"]
@@ -511,7 +511,10 @@ def test_where_what_is_cut_or_left_out_is(
     held = table(tmp_path, [("new", "one"), long], "held.tsv", header)
     file = table(tmp_path, [*rows[:7], long, *rows[7:]], header=header)
     result = audited(task, file, valid=(str(held),), data=DataSettings(max_length=16))
-    assert [one.places for one in result.findings if one.name == "read" and one.count] == [[f"{file}:9"], [f"{held}:3"]]
+    assert [one.places for one in result.findings if one.name == "truncation" and one.count] == [
+        [f"{file}:9"],
+        [f"{held}:3"],
+    ]
 
 
 def test_lengths_say_of_what_they_are(tmp_path: Path) -> None:
@@ -600,25 +603,27 @@ def test_words_that_begin_alike_by_right_have_no_prefix(words: list[str]) -> Non
 
 
 def test_a_label_that_stands_on_one_word_alone(tmp_path: Path) -> None:
-    [found] = named(audited("token-classification", conll(tmp_path, [*TRIPS, *[[("Acme", "B-ORG")]] * 5])), "one word")
+    [found] = named(
+        audited("token-classification", conll(tmp_path, [*TRIPS, *[[("Acme", "B-ORG")]] * 5])), "single-word labels"
+    )
     assert (found.level, found.count, found.places) == ("warning", 1, [f"{tmp_path / 'set.conll'}:181"])
     assert "B-ORG" in found.text
-    assert not named(audited("token-classification", conll(tmp_path, TRIPS)), "one word")
+    assert not named(audited("token-classification", conll(tmp_path, TRIPS)), "single-word labels")
     speech = [[("to", "PART"), (f"go{i}", "VERB")] for i in range(20)]  # a part of speech may have one word
-    assert not named(audited("token-classification", conll(tmp_path, speech)), "one word")
+    assert not named(audited("token-classification", conll(tmp_path, speech)), "single-word labels")
 
 
 def test_labels_that_are_numbers_are_told(tmp_path: Path) -> None:
     file = table(tmp_path, [(f"text number {i}", f"{i % 30 / 8}") for i in range(150)])
-    [one] = named(audited("text-classification", file, data=DataSettings(label_kind="class")), "numbers")
+    [one] = named(audited("text-classification", file, data=DataSettings(label_kind="class")), "numeric labels")
     assert (one.level, one.count) == ("warning", 30)
     assert "--data.label-kind number" in one.text
     found = audited("text-classification", file)  # recognised: it is said what they are learned as
-    assert not named(found, "numbers")
+    assert not named(found, "numeric labels")
     assert not named(found, "rare")
     assert "numbers from 0 to" in named(found, "labels")[0].text
     few = table(tmp_path, [(f"text {i}", str(i % 5)) for i in range(60)], "few.tsv")
-    assert not named(audited("text-classification", few, data=DataSettings(label_kind="class")), "numbers")
+    assert not named(audited("text-classification", few, data=DataSettings(label_kind="class")), "numeric labels")
 
 
 def test_its_own_split_never_leaks_by_case_or_blanks(tmp_path: Path) -> None:

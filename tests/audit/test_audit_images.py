@@ -48,7 +48,7 @@ def test_images_that_are_alike(tmp_path: Path) -> None:
     result = audited(pictures(tmp_path / "set"), pictures(tmp_path / "held"))
     assert told(result)["sizes"][2] == "16 × 16; 16 in colour"
     assert told(result, "valid")["sizes"][2] == "16 × 16; 16 in colour"
-    assert not {"lengths", "shapes", "frames", "empty", "read"} & set(told(result))
+    assert not {"lengths", "shapes", "frames", "empty", "truncation"} & set(told(result))
     assert result.sample[1:] == ["  0.png, 16 × 16, 3 channels, 16 patches of 4 × 4 + class → a"]
 
 
@@ -110,7 +110,7 @@ def test_labels_of_images_that_validation_alone_has(tmp_path: Path) -> None:
     held = pictures(tmp_path / "held")
     image(held / "z", "1.png", (16, 16), seed=99)
     found = told(audited(pictures(tmp_path / "set"), held), "valid")
-    assert (found["unlearned"][:2], found["unlearned"][3]) == (("warning", 1), ["1.png:1"])
+    assert (found["unseen labels"][:2], found["unseen labels"][3]) == (("warning", 1), ["1.png:1"])
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def both(folders: Path, name: str, data: str, **options: Any) -> dict[str, Any]:
 def test_two_classifiers(folders: Path) -> None:
     result = both(folders, "labels", "labels.tsv")
     assert result["task"] == "text-classification"
-    assert result["decides"] == "accuracy"
+    assert result["main_metric"] == "accuracy"
     assert result["examples"] == 36
     assert set(result["metrics"]) == {"loss", "accuracy", "macro_f1", "matthews"}
     for seed, letter in enumerate("ab"):
@@ -206,13 +206,13 @@ def test_two_classifiers(folders: Path) -> None:
         said = [answer["output"] for answer in pipe([row.values["text"] for row in rows])]
         right = [row.values["label"] == one for row, one in zip(rows, said, strict=True)]
         assert result["metrics"]["accuracy"][letter] == pytest.approx(100 * np.mean(right))
-        for example in result["differ"]:
+        for example in result["differing_examples"]:
             row = rows[example["place"]]
             assert example["input"] == row.values["text"]
             assert example["expected"] == row.values["label"]
             assert example[letter] == said[example["place"]]
             assert example["line"] == row.line
-    assert len(result["differ"]) == 5
+    assert len(result["differing_examples"]) == 5
     assert json.loads(json.dumps(result))["metrics"]["accuracy"]["a"] == result["metrics"]["accuracy"]["a"]
     lines = compared(result)
     assert lines[0].startswith("A  ")
@@ -221,13 +221,13 @@ def test_two_classifiers(folders: Path) -> None:
 
 def test_examples_are_shown_by_how_far_apart_they_are(folders: Path) -> None:
     found = both(folders, "pairs", "pairs.tsv", examples=100, decoding={"max_new_tokens": 8})
-    assert found["decides"] == "bleu"
+    assert found["main_metric"] == "bleu"
     assert {"loss", "bleu", "chrf", "ter", "exact_match"} == set(found["metrics"])
-    apart = [abs(one["score_b"] - one["score_a"]) for one in found["differ"]]
+    apart = [abs(one["score_b"] - one["score_a"]) for one in found["differing_examples"]]
     assert apart == sorted(apart, reverse=True)
-    assert all(one["a"] != one["b"] for one in found["differ"])
+    assert all(one["a"] != one["b"] for one in found["differing_examples"])
     again = both(folders, "pairs", "pairs.tsv", examples=2, decoding={"max_new_tokens": 8})
-    assert again["differ"] == found["differ"][:2]
+    assert again["differing_examples"] == found["differing_examples"][:2]
 
 
 def test_with_one_that_writes_no_capitals_both_are_scored_in_lower_case(folders: Path, tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ def test_with_one_that_writes_no_capitals_both_are_scored_in_lower_case(folders:
 
 def test_language_models_with_other_tokens_are_compared_by_the_byte(folders: Path) -> None:
     result = both(folders, "books", "books.jsonl")
-    assert result["decides"] == "bits_per_byte"
+    assert result["main_metric"] == "bits_per_byte"
     assert result["verdict"].split(": ")[1].startswith("bits_per_byte")
     assert result["examples"] == 36
-    example = result["differ"][0]
+    example = result["differing_examples"][0]
     assert set(example) == {"place", "file", "line", "input", "expected", "score_a", "score_b"}
     assert example["expected"] is None
     assert any(line.strip().startswith("A (") for line in compared(result))
@@ -288,7 +288,7 @@ def test_one_text_shows_the_figures_and_nothing_more(folders: Path, tmp_path: Pa
     assert result["verdict"].startswith(
         "one example (a text counts as one) cannot show which model is better: bits_per_byte"
     )
-    assert result["differ"] == [] or len(result["differ"]) == 1
+    assert result["differing_examples"] == [] or len(result["differing_examples"]) == 1
     assert result["verdict"] in compared(result)
 
 
@@ -300,7 +300,7 @@ def test_of_tagged_sentences_entities_are_shown(tmp_path: Path) -> None:
         str(folder_of("token-classification", file, tmp_path / f"m{seed}", seed, preset="bert-tiny")) for seed in (0, 1)
     ]
     result = compare(models, [str(file)], say=quiet)
-    (first, _), wanted = result["differ"][:2], result["differ"][0]["expected"]
+    (first, _), wanted = result["differing_examples"][:2], result["differing_examples"][0]["expected"]
     fruit = first["input"].split()[1]
     assert wanted[0] == {"label": "fruit", "text": f"{fruit} {fruit}", "start": 4, "end": 4 + 2 * len(fruit) + 1}
     shown = next(line for line in compared(result) if line.strip().startswith("expected"))
@@ -335,7 +335,7 @@ def test_what_cannot_be_compared_is_one_line(folders: Path, tmp_path: Path) -> N
         compare([labels, str(several)], [data], say=quiet)
     same = compare([labels, labels], [data], say=quiet)
     assert same["verdict"].startswith("no difference shown at 95 %: accuracy")
-    assert same["differ"] == []
+    assert same["differing_examples"] == []
 
 
 def test_nothing_tells_a_model_from_itself(folders: Path, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_nothing_tells_a_model_from_itself(folders: Path, tmp_path: Path) -> Non
         model, file = str(folders / name), str(data or folders / "labels.tsv")
         result = compare([model, model], [file], say=quiet)
         assert all(one["difference"] == 0 and one["better"] is None for one in result["metrics"].values())
-        assert result["differ"] == []
+        assert result["differing_examples"] == []
         assert compared(result)[-1] == result["verdict"]
     apart = compared(both(folders, "books", "books.jsonl"))
     assert not [line for line in apart if line != line.rstrip()]

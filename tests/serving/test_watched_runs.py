@@ -130,10 +130,10 @@ def test_curves_are_told_when_they_are_new(tmp_path: Path) -> None:
     runs = Runs([str(tmp_path)])
     first = runs.as_dict()
     assert all("curves" in one for one in first["runs"])
-    assert not any("curves" in one for one in runs.as_dict(first["known"])["runs"])
+    assert not any("curves" in one for one in runs.as_dict(first["version"])["runs"])
     with (tmp_path / "a" / "metrics.jsonl").open("a") as log:
         log.write('{"step": 2, "loss": 6.0}\n')
-    assert ["curves" in one for one in sorted(runs.as_dict(first["known"])["runs"], key=lambda one: one["name"])] == [
+    assert ["curves" in one for one in sorted(runs.as_dict(first["version"])["runs"], key=lambda one: one["name"])] == [
         True,
         False,
     ]
@@ -166,25 +166,25 @@ def test_long_runs_are_small_to_send(tmp_path: Path, count: int) -> None:
 def test_where_a_run_stands(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run")
     runs = Runs([str(tmp_path)])
-    assert (only(runs)["state"], only(runs)["step"], only(runs)["left"]) == ("running", 0, None)  # no line yet
+    assert (only(runs)["state"], only(runs)["step"], only(runs)["seconds_left"]) == ("running", 0, None)  # no line yet
     log = folder / "metrics.jsonl"
     lines = [{"step": 10, "seconds": 100.0, "images_per_second": 70.0}, {"step": 25, "seconds": 250.0, "loss": 1.0}]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     told = only(runs)
     assert (told["state"], told["share"], told["unit"], told["speed"]) == ("running", 0.25, "images", 70.0)
-    assert told["left"] == pytest.approx(750, abs=5)
+    assert told["seconds_left"] == pytest.approx(750, abs=5)
     age(folder, "metrics.jsonl", 590)  # its lines are 150 s apart
     assert only(runs)["state"] == "running"
-    assert only(runs)["left"] == pytest.approx(160, abs=5)
+    assert only(runs)["seconds_left"] == pytest.approx(160, abs=5)
     age(folder, "metrics.jsonl", 20)
-    assert (only(runs)["state"], only(runs)["left"]) == ("stopped", None)
+    assert (only(runs)["state"], only(runs)["seconds_left"]) == ("stopped", None)
     (folder / "last").mkdir()
     (folder / "last" / "heedful.json").touch()  # written when all is done
     assert (only(runs)["state"], only(runs)["share"]) == ("done", 1.0)
     with log.open("a") as file:
         file.write('{"step": 130, "seconds": 1300.0}\n')  # taken up again, with a later limit than it was begun with
     age(folder, "last/heedful.json", 5)
-    assert (only(runs)["state"], only(runs)["share"], only(runs)["left"]) == ("running", None, None)
+    assert (only(runs)["state"], only(runs)["share"], only(runs)["seconds_left"]) == ("running", None, None)
 
 
 @pytest.mark.parametrize(
@@ -402,4 +402,4 @@ def test_a_clock_that_is_set_back_gives_no_negative_speed(tmp_path: Path) -> Non
     run = Runs([str(tmp_path)]).as_dict()["runs"][0]
     assert run["speed"] is None
     assert run["state"] == "running"
-    assert run["left"] is None or run["left"] >= 0
+    assert run["seconds_left"] is None or run["seconds_left"] >= 0

@@ -64,7 +64,7 @@ def test_the_page_the_runs_and_a_run_s_own_page(server: Server) -> None:
         told = json.load(answer)
     (run,) = told["runs"]
     assert (run["name"], run["loss"], run["pages"]) == ("one", 2.0, ["watch.html"])
-    with urllib.request.urlopen(f"{server.address}runs.json?known={told['known']}") as answer:
+    with urllib.request.urlopen(f"{server.address}runs.json?version={told['version']}") as answer:
         assert "curves" not in json.load(answer)["runs"][0]
     status, headers, content = asked(server, f"/run/{run['id']}/watch.html")
     assert (status, content.decode()) == (200, "<p>é</p>")

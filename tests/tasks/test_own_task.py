@@ -139,7 +139,7 @@ def test_it_trains_resumes_evaluates_compares_and_predicts(tmp_path: Path) -> No
     measured = evaluate(str(run), [valid])
     assert measured["metrics"]["right"] == pytest.approx(resumed["metrics"]["right"])
     assert "right" in measured["intervals"]
-    assert compare([str(run)] * 2, [valid], say=lambda line: None)["decides"] == "right"
+    assert compare([str(run)] * 2, [valid], say=lambda line: None)["main_metric"] == "right"
 
     pipe = pipeline(None, run)
     assert isinstance(pipe.task, DigitParity)

@@ -157,7 +157,7 @@ def test_answers_are_numbers(run: tuple[Path, str, list[str]], capsys: pytest.Ca
     assert main(["predict", str(folder), "good", "--top-k", "2"]) == 2
     assert "--top-k has no effect" in capsys.readouterr().err
     compared = compare([str(folder), str(folder / "last")], [data], say=lambda line: None)
-    assert compared["decides"] == "r2"
+    assert compared["main_metric"] == "r2"
 
 
 def test_transformers_opens_the_folder_with_the_same_numbers(run: tuple[Path, str, list[str]]) -> None:

@@ -421,7 +421,7 @@ def test_sentences_are_compared_as_a_person_reads_them(tmp_path: Path) -> None:
     task, fresh = made()
     folders = [str(saved(task, model, tmp_path / name)) for name, model in (("a", fresh), ("b", taught()[1]))]
     found = compare(folders, [str(file)], examples=100, say=lambda line: None)
-    texts = [one["input"] for one in found["differ"]]
+    texts = [one["input"] for one in found["differing_examples"]]
     assert "Ann Lee lives in New York ." in texts
     assert all(len(text) <= 300 for text in texts)
     assert any(text.startswith("in Paris in Paris") for text in texts)

@@ -85,7 +85,7 @@ def main() -> None:
         ended = apart(lambda at=at: killed(at))
         half = " and ".join(unfinished(stopped)) or "nothing"
         status = apart(lambda: train(stopped, "--resume"))
-        found = [f"{one.name}: {one.reason}" for one in compare_runs(whole, stopped) if one.verdict == "off"]
+        found = [f"{one.name}: {one.reason}" for one in compare_runs(whole, stopped) if one.verdict == "failed"]
         told = f"status {status}" if status else "; ".join(found) or "the same"
         what = at if isinstance(at, str) else f"{at}/{len(names)} {names[at]}"
         print(f"{what}{'' if ended == -signal.SIGKILL else ' (not killed)'} | {half} | {told}", flush=True)

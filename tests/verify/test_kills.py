@@ -178,7 +178,7 @@ def copied(run: Path, place: Path) -> Path:
 
 
 def off(one: Path, other: Path) -> dict[str, str]:
-    return {check.name: check.reason for check in compare_runs(one, other) if check.verdict == "off"}
+    return {check.name: check.reason for check in compare_runs(one, other) if check.verdict == "failed"}
 
 
 def test_a_run_is_like_its_copy(run: Path, tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_run_that_goes_on_otherwise_is_told(
     assert lines[0].strip() == "1  run 1: killed before the first line of the log, 1.0 s after its start"
     assert lines[1].strip() == "run 1 ended different: checkpoint"
     assert lines[4].startswith("different: checkpoint: 2 kills in 2 runs, 0 of them during a write")
-    assert any(line.split()[:2] == ["checkpoint", "off"] and "weight" in line for line in lines)
+    assert any(line.split()[:2] == ["checkpoint", "failed"] and "weight" in line for line in lines)
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"undisturbed", "killed-1", "killed-2"}
 
 
@@ -351,7 +351,7 @@ def test_processes_that_stay_are_told(
     command = ["verify", "resume", "text-classification", "--train", str(data), "--kills=2", "--processes=2", "--json"]
     assert cli.main(command) == 1
     found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
-    assert (found["left alone"]["verdict"], found["left alone"]["reason"]) == ("off", Unfaithful.left_running)
+    assert (found["left alone"]["verdict"], found["left alone"]["reason"]) == ("failed", Unfaithful.left_running)
 
 
 def test_a_run_that_cannot_go_on_is_told(
@@ -363,7 +363,7 @@ def test_a_run_that_cannot_go_on_is_told(
     told, said = capsys.readouterr()
     assert "run 1 could not be resumed: checkpoint.pt is cut off" in said
     (check,) = json.loads(told)["checks"]
-    assert (check["name"], check["verdict"], check["reason"]) == ("going on", "off", "checkpoint.pt is cut off")
+    assert (check["name"], check["verdict"], check["reason"]) == ("going on", "failed", "checkpoint.pt is cut off")
 
 
 def test_a_kill_in_words() -> None:

@@ -51,7 +51,7 @@ def finding(report: Report, name: str) -> CheckResult:
 
 def test_published_models_hold(published: Published, family: str) -> None:
     report = verify(published(family))
-    assert [f"{c.name}: {c.reason}" for c in report.checks if c.verdict == "off"] == []
+    assert [f"{c.name}: {c.reason}" for c in report.checks if c.verdict == "failed"] == []
     assert {"round trip", "stored tensors", "saved logits", "mixed batch"} | LOGITS <= verdicts(report, "ok")
     generates = family in ("gpt2", "llama", "mistral", "qwen3", "t5", "bart", "marian")
     for check in ("greedy text", "batched text"):
@@ -90,7 +90,7 @@ def test_older_files_hold_and_what_differs_is_told(published: Published) -> None
 def test_an_adapter_holds_by_itself(published: Published, tmp_path: Path) -> None:
     save(add_adapter(load(published("gpt2")), LoraConfig(rank=2), seed=0), tmp_path / "adapter")
     report = verify(tmp_path / "adapter")
-    assert verdicts(report, "off") == set()
+    assert verdicts(report, "failed") == set()
     assert {"round trip", "padded left", "cached", "batched text"} <= verdicts(report, "ok")
     assert "export it --to hf" in finding(report, "logits, float32").reason
 
@@ -116,7 +116,7 @@ OWN = {
 def test_our_own_layout_holds_and_says_what_is_skipped(tmp_path: Path, case: str) -> None:
     assert save(build(OWN[case]), tmp_path) == "heedful"
     report = verify(tmp_path)
-    assert verdicts(report, "off") == set()
+    assert verdicts(report, "failed") == set()
     assert {"round trip", "stored tensors", "padded left", "padded right", "mixed batch"} <= verdicts(report, "ok")
     assert (finding(report, "cached").verdict == "ok") == case.startswith("decoder")
     assert finding(report, "logits, float64").verdict == "skipped"
@@ -176,7 +176,7 @@ def test_a_weight_changed_in_saving(published: Published, monkeypatch: pytest.Mo
     folder = published("gpt2")
     monkeypatch.setattr(verified_folder, "save", spoilt)
     report = verify(folder)
-    assert verdicts(report, "off") == {"round trip", "stored tensors", "saved logits"}
+    assert verdicts(report, "failed") == {"round trip", "stored tensors", "saved logits"}
     assert finding(report, "round trip").reason == "differ: decoder.block.1.feed_forward.up.bias"
     assert "h.1.mlp.c_fc.bias" in finding(report, "stored tensors").reason
     assert finding(report, "round trip").difference == 1
@@ -190,7 +190,7 @@ def test_a_key_of_the_configuration_that_is_not_read(published: Published, monke
     keys = tuple(replace(key, theirs="eps") if key.theirs == name else key for key in gpt2.config_keys)
     monkeypatch.setitem(model_types.MODEL_TYPES, "gpt2", replace(gpt2, config_keys=keys))
     report = verify(folder)
-    assert LOGITS <= verdicts(report, "off") <= LOGITS | {"greedy text"}, "a key that is not read is kept on saving"
+    assert LOGITS <= verdicts(report, "failed") <= LOGITS | {"greedy text"}, "a key that is not read is kept on saving"
     assert finding(report, "logits, float64").difference > 1e-3
 
 
@@ -198,14 +198,14 @@ def test_a_mask_that_lets_padding_through(published: Published, monkeypatch: pyt
     folder = published("bert")
     monkeypatch.setattr("heedful.cache.padding_mask", lambda real: torch.ones_like(real)[:, None, None, :].bool())
     report = verify(folder)
-    assert verdicts(report, "off") == LOGITS | {"padded left", "padded right", "mixed batch"}
+    assert verdicts(report, "failed") == LOGITS | {"padded left", "padded right", "mixed batch"}
 
 
 def test_a_cache_that_forgets(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("Growing", "Preallocated"):
         monkeypatch.setattr(f"heedful.cache.{kind}.update", lambda self, project: project())
     report = verify(trained)
-    assert {"cached", "greedy text"} <= verdicts(report, "off")
+    assert {"cached", "greedy text"} <= verdicts(report, "failed")
     assert "padded left" in verdicts(report, "ok")
     found = finding(report, "greedy text")
     assert found.difference > 0
@@ -216,7 +216,7 @@ def test_positions_that_count_padding(published: Published, monkeypatch: pytest.
     folder = published("gpt2")
     monkeypatch.setattr("heedful.cache.token_positions", lambda real: torch.arange(real.size(1)).expand(len(real), -1))
     report = verify(folder)
-    assert {"padded left", "mixed batch", "batched text"} | LOGITS <= verdicts(report, "off")
+    assert {"padded left", "mixed batch", "batched text"} | LOGITS <= verdicts(report, "failed")
     assert "padded right" in verdicts(report, "ok")
 
 
@@ -224,7 +224,7 @@ def test_another_tokenizer(trained: Path, monkeypatch: pytest.MonkeyPatch) -> No
     encode = Tokenizer.encode
     monkeypatch.setattr(Tokenizer, "encode", lambda self, texts: encode(self, [text.rstrip() for text in texts]))
     found = finding(verify(trained), "token ids")
-    assert (found.verdict, found.difference) == ("off", 1)  # one of the texts ends with line breaks
+    assert (found.verdict, found.difference) == ("failed", 1)  # one of the texts ends with line breaks
 
 
 def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_what_breaks_off_is_off(published: Published, monkeypatch: pytest.Monkey
     folder = published("gpt2")
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "from_pretrained", broken)
     found = finding(verify(folder), "logits, float64")
-    assert (found.verdict, found.difference) == ("off", None)
+    assert (found.verdict, found.difference) == ("failed", None)
     assert found.reason.startswith("KeyError: ")
     assert "\n" not in found.reason
 
@@ -268,8 +268,8 @@ def test_a_folder_that_does_not_open_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2e-5])
 def test_what_is_no_number_or_too_far_is_not_ok(number: float) -> None:
-    assert not Comparison(difference=number, allowed=1e-5).ok
-    assert Comparison(difference=1e-5, allowed=1e-5).ok
+    assert not Comparison(difference=number, tolerance=1e-5).ok
+    assert Comparison(difference=1e-5, tolerance=1e-5).ok
 
 
 def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +282,7 @@ def test_the_command(published: Published, capsys: pytest.CaptureFixture[str]) -
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"ok", "checks", "model", "seconds"}
     assert (told["ok"], told["model"]) == (True, folder)
-    fields = {"name", "what", "verdict", "difference", "allowed", "reason", "seconds"}
+    fields = {"name", "description", "verdict", "difference", "tolerance", "reason", "seconds"}
     assert all(set(check) == fields for check in told["checks"])
 
 
@@ -308,7 +308,7 @@ def test_the_figures_are_kept(published: Published, capsys: pytest.CaptureFixtur
     assert kept["ok"] is True
     assert {"heedful", "torch", "transformers"} == set(kept["versions"])
     figures = {check["name"]: check for check in kept["checks"]}
-    assert figures["logits, float64"]["difference"] <= figures["logits, float64"]["allowed"] == 1e-10
+    assert figures["logits, float64"]["difference"] <= figures["logits, float64"]["tolerance"] == 1e-10
     assert "greedy text" not in figures
     assert "| logits, float64 | ok |" in (folder / "README.md").read_text(encoding="utf-8")
     assert cli.main(["verify", "org/name", "--save"]) == 2

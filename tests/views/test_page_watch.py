@@ -66,8 +66,8 @@ def held(html: str) -> dict[str, Any]:
 def test_the_page_holds_the_looks_and_nothing_of_others() -> None:
     html = watch_page(watched(), title="<i>a run</i>")
     facts = held(html)
-    assert [look["step"] for look in facts["looks"]] == [0, 100, 200, 300, 400]
-    assert [look["value"] for look in facts["looks"]] == [None, 1.5, 3.0, 4.5, 6.0]
+    assert [look["step"] for look in facts["snapshots"]] == [0, 100, 200, 300, 400]
+    assert [look["value"] for look in facts["snapshots"]] == [None, 1.5, 3.0, 4.5, 6.0]
     assert facts["metric"] == "BLEU"
     assert facts["inputs"] == ["the cat sat → le chat", "<b>&"]
     assert "5 snapshots are kept, 2 others" in html
@@ -97,7 +97,7 @@ def test_a_full_series_is_a_page_below_five_megabytes(tmp_path: Path) -> None:
         series.add(step, "loss", 1.0, [[maps]])
     html = draw_watch(tmp_path).read_text(encoding="utf-8")
     facts = held(html)
-    assert 12 <= len(facts["looks"]) < 60
+    assert 12 <= len(facts["snapshots"]) < 60
     assert f"{60 - len(facts['looks'])} others, evenly spread, are left out" in html
     assert 1_500_000 < len(html.encode()) < 5_000_000
 

@@ -65,7 +65,7 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
     if contradictions:
         text = f"{plural(len(contradictions))} with the same input as an earlier example, but another output"
         text += "; correct their labels" if is_labelled else ""
-        yield Finding("contradict", "warning" if is_labelled else "fact", len(contradictions), text, contradictions)
+        yield Finding("contradictions", "warning" if is_labelled else "fact", len(contradictions), text, contradictions)
 
 
 def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ def check_truncation(encoded: Encoded) -> Iterator[Finding]:
     """Reports how many examples the task truncated, split or left out."""
     if encoded.note:
         level: Literal["fact", "warning"] = "warning" if encoded.lost else "fact"
-        yield Finding("read", level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
+        yield Finding("truncation", level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
 
 
 def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES)
         yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
     if without_target:
         text = f"{plural(len(without_target))}{of} without a target: every label is masked; check what is truncated"
-        yield Finding("masked", "warning", len(without_target), text, without_target)
+        yield Finding("no target", "warning", len(without_target), text, without_target)
     if step > 1:
         text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were checked, evenly spaced"
         yield Finding("sampled", "fact", len(chosen), text)

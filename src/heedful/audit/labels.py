@@ -39,7 +39,7 @@ def check_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
                 f"the labels are {len(counts):,} different numbers, and each is learned as a separate class; "
                 "to learn them as numbers, set --data.label-kind number"
             )
-            yield Finding("numbers", "warning", len(counts), text, list(chain.from_iterable(locations.values())))
+            yield Finding("numeric labels", "warning", len(counts), text, list(chain.from_iterable(locations.values())))
             continue  # a number in few rows is no typing error
         rare = sorted(label for label, count in counts.items() if count < RARE)
         if rare:
@@ -107,7 +107,7 @@ def check_unknown_labels(
     text = f"{plural(len(locations), 'label')} that {verb} not in training ({first}); "
     text += f"correct {them}, or add training examples"
     places = [place for label in sorted(locations) for place in locations[label]]
-    return [Finding("unlearned", "warning", len(locations), text, places, "valid")], known_rows
+    return [Finding("unseen labels", "warning", len(locations), text, places, "valid")], known_rows
 
 
 def _label_columns(columns: Mapping[str, Kind]) -> list[str]:
@@ -206,4 +206,4 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
         more = ", ..." if len(tags) > 3 else ""
         verb = "occurs" if len(tags) == 1 else "occur"
         text = f"{plural(len(tags), 'label')} {verb} with only one word: {listed}{more}; add other words"
-        yield Finding("one word", "warning", len(tags), text, [first[tag] for tag in tags])
+        yield Finding("single-word labels", "warning", len(tags), text, [first[tag] for tag in tags])

@@ -49,12 +49,13 @@ def compare(
         say: called with each line of progress.
 
     Returns:
-        ``{"task", "models", "data", "examples", "decides", "verdict", "metrics", "differ", "seconds", "decoding"}``:
+        ``{"task", "models", "data", "examples", "main_metric", "verdict", "metrics", "differing_examples", "seconds",
+        "decoding"}``:
         ``metrics`` holds for each metric the fields of ``Difference`` (a single example has no interval and no p),
-        ``decides`` is the metric of the ``verdict``, and ``differ`` the examples that differ most. Where a folder has
-        the hashes of its training rows, also ``"trained_on"``, the number of examples ``"a"`` and ``"b"`` were trained
-        on, and ``"metrics_others"``, the same fields for the examples that neither was trained on. Of
-        ``differ`` each is ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``.
+        ``main_metric`` is the metric of the ``verdict``, and ``differing_examples`` the examples that differ most, each
+        as ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``. Where a folder has the
+        hashes of its training rows, also ``"trained_on"``, the number of examples ``"a"`` and ``"b"`` were trained
+        on, and ``"metrics_others"``, the same fields for the examples that neither was trained on.
 
     Raises:
         HeedfulError: the models have different tasks or input columns; and as ``evaluate``.
@@ -74,8 +75,8 @@ def compare(
     measured = [_measure(pipe, part, options) for pipe, part in zip(pipes, encoded, strict=True)]
     seconds = round(time.monotonic() - began, 3)
     metrics = _differences(measured, say)
-    decides = next((name for name in (ANY_TOKENS, task.main_metric, *metrics) if name in metrics), None)
-    if decides is None:
+    main_metric = next((name for name in (ANY_TOKENS, task.main_metric, *metrics) if name in metrics), None)
+    if main_metric is None:
         raise HeedfulError(
             f"no metric of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}; give other data"
         )
@@ -85,11 +86,11 @@ def compare(
         "models": [str(model) for model in models],
         "data": list(data),
         "examples": len(encoded[0].rows),
-        "decides": decides,
-        "verdict": comparison_line(decides, metrics[decides]),
+        "main_metric": main_metric,
+        "verdict": comparison_line(main_metric, metrics[main_metric]),
         "metrics": {name: asdict(difference) for name, difference in metrics.items()},
-        **_trained_on(overlaps, measured, encoded[0].rows, decides, say),
-        "differ": _differ(pipes[0], encoded[0].rows, measured, decides, examples),
+        **_trained_on(overlaps, measured, encoded[0].rows, main_metric, say),
+        "differing_examples": _differ(pipes[0], encoded[0].rows, measured, main_metric, examples),
         "seconds": seconds,
         "decoding": options,
     }
@@ -114,7 +115,7 @@ def _trained_on(
     overlaps: Sequence[Overlap | None],
     measured: Sequence[Measured],
     rows: Rows,
-    decides: str,
+    main_metric: str,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Returns and prints how many of the examples each model was trained on, and the metrics of the other examples."""
@@ -132,7 +133,7 @@ def _trained_on(
         result["metrics_others"] = {name: asdict(value) for name, value in differences(a, b).items()}
     for letter, overlap, scores, part in zip("AB", overlaps, measured, parts, strict=True):
         if overlap is not None and overlap.trained:
-            say(f"{letter}: {overlap_line(overlap, decides, scores.metrics, part)}")
+            say(f"{letter}: {overlap_line(overlap, main_metric, scores.metrics, part)}")
     return result
 
 
@@ -183,7 +184,9 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
     return [pipe.task.encode(both) for pipe in pipes]
 
 
-def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: str, most: int) -> list[dict[str, Any]]:
+def _differ(
+    pipe: Pipeline, rows: Rows, measured: Sequence[Measured], main_metric: str, most: int
+) -> list[dict[str, Any]]:
     """Returns the examples that differ most by the deciding metric, then by loss. If the models have outputs, these are
     examples with different outputs, otherwise examples with different scores.
     """
@@ -198,7 +201,7 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
     scores_a, scores_b = metrics_of_draws(a.example_scores, alone), metrics_of_draws(b.example_scores, alone)
 
     def distance(at: int) -> tuple[float, ...]:
-        return tuple(abs(scores_b[at].get(name, 0.0) - scores_a[at].get(name, 0.0)) for name in (decides, "loss"))
+        return tuple(abs(scores_b[at].get(name, 0.0) - scores_a[at].get(name, 0.0)) for name in (main_metric, "loss"))
 
     entries = []
     differing = [at for at in range(len(row_indices)) if has_outputs or any(distance(at))]
@@ -209,7 +212,7 @@ def _differ(pipe: Pipeline, rows: Rows, measured: Sequence[Measured], decides: s
         entry = {"place": index, "file": row.file, "line": row.line, "input": brief_input, "expected": expected}
         if has_outputs:
             entry |= {"a": a.outputs[index], "b": b.outputs[index]}
-        entries.append(entry | {"score_a": scores_a[at].get(decides), "score_b": scores_b[at].get(decides)})
+        entries.append(entry | {"score_a": scores_a[at].get(main_metric), "score_b": scores_b[at].get(main_metric)})
     return entries
 
 

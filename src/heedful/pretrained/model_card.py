@@ -141,12 +141,12 @@ def _verification_table(verification: Mapping[str, Any]) -> str:
             str(check.get("name")),
             str(check.get("verdict")),
             _two_digits(check.get("difference")),
-            _two_digits(check.get("allowed")),
+            _two_digits(check.get("tolerance", check.get("allowed"))),
         )
         for check in checks
     ]
     title = f"Checked by `heedful verify` on {verification.get('date')}" + (f" ({versions})" if versions else "")
-    return _table(title, ("check", "verdict", "largest difference", "allowed"), rows)
+    return _table(title, ("check", "verdict", "largest difference", "tolerance"), rows)
 
 
 def _usage(name: str, task: str | None, layout: str, config: Mapping[str, Any]) -> str:

@@ -246,14 +246,14 @@ class WatchedRun:
         )
         return {
             "name": visible(self.name),
-            "began": self.started,
+            "started": self.started,
             "task": None if settings is None else settings.task,
             "model": _model(settings),
             "state": state,
             "reason": visible("; ".join(self._errors.values())) if self._errors else None,
             "step": latest.get("step", 0),
             "share": None if share is None or share > 1 else share,
-            "left": seconds_left,
+            "seconds_left": seconds_left,
             "seconds": latest.get("seconds"),
             "loss": latest.get("loss"),
             "best": _best(summary),
@@ -357,18 +357,20 @@ class Runs:
         self._count = 0  # of changes
         self._next_search = 0.0
 
-    def as_dict(self, known: str = "") -> dict[str, Any]:
+    def as_dict(self, known_version: str = "") -> dict[str, Any]:
         """Returns all runs, newest first, in plain values for JSON.
 
         Args:
-            known: the ``"known"`` of an earlier response; curves of runs that have not changed since are left out.
+            known_version: the ``"version"`` of an earlier response; curves of runs that have not changed since are left
+                out.
 
         Returns:
-            ``{"known", "now", "folders", "runs"}``; of each run ``{"id", "name", "began", "task", "model", "state",
-            "reason", "step", "share", "left", "seconds", "loss", "best", "unit", "speed", "ceiling", "pages"}``, and
-            where they are new ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step, value).
+            ``{"version", "now", "folders", "runs"}``; of each run ``{"id", "name", "started", "task", "model", "state",
+            "reason", "step", "share", "seconds_left", "seconds", "loss", "best", "unit", "speed", "ceiling",
+            "pages"}``, and where they are new ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step,
+            value).
         """
-        server_id, _, count = known.partition("-")
+        server_id, _, count = known_version.partition("-")
         since = int(count) if server_id == self.server_id and count.isdecimal() else -1
         now = time.time()
         with self._lock:
@@ -387,8 +389,8 @@ class Runs:
                 if self._changed[path] > since:
                     entry["curves"] = run.curves()
                 entries.append(entry)
-            entries.sort(key=lambda entry: (-entry["began"], entry["name"]))
-            return {"known": f"{self.server_id}-{self._count}", "now": now, "folders": self.folders, "runs": entries}
+            entries.sort(key=lambda entry: (-entry["started"], entry["name"]))
+            return {"version": f"{self.server_id}-{self._count}", "now": now, "folders": self.folders, "runs": entries}
 
     def file(self, number: int, name: str) -> Path | None:
         """Returns the path of a run's page; None if there is no such run or page."""

@@ -83,8 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif address.path == "/":
             self._send(runs_page(self.server.runs.folders).encode(), "text/html; charset=utf-8")
         elif address.path == "/runs.json":
-            known = parse_qs(address.query).get("known", [""])[0]
-            runs = to_json(self.server.runs.as_dict(known))
+            version = parse_qs(address.query).get("version", [""])[0]
+            runs = to_json(self.server.runs.as_dict(version))
             self._send(runs.encode("utf-8", "replace"), "application/json")
         elif match := re.fullmatch(r"/run/([0-9]{1,9})/([^/]+)", address.path):
             self._file(int(match[1]), unquote(match[2]))

@@ -131,7 +131,7 @@ class Series:
             "metric": metric,
             "value": value,
             "size": size,
-            "looks": [[m.as_dict() for m in of_input] for of_input in maps],
+            "maps": [[m.as_dict() for m in of_input] for of_input in maps],
         }
         self.lines[step], self.sizes[step] = json.dumps(line), size
         while True:

@@ -19,8 +19,8 @@ from heedful.util.files import write
 if TYPE_CHECKING:
     from rich.table import Table
 
-Verdict = Literal["ok", "off", "skipped"]
-COLOURS = {"ok": "green", "off": "bold red", "skipped": "dim"}
+Verdict = Literal["ok", "failed", "skipped"]
+COLOURS = {"ok": "green", "failed": "bold red", "skipped": "dim"}
 
 
 class Skipped(Exception):
@@ -32,13 +32,13 @@ class Comparison:
     """Result of one check function: the largest difference, the tolerance, and a reason in words."""
 
     difference: float
-    allowed: float
+    tolerance: float
     reason: str = ""
 
     @property
     def ok(self) -> bool:
         """True if the difference is finite and within the tolerance."""
-        return math.isfinite(self.difference) and self.difference <= self.allowed
+        return math.isfinite(self.difference) and self.difference <= self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,20 +47,20 @@ class CheckResult:
 
     Attributes:
         name: the name of the check.
-        what: what it proves.
-        verdict: "ok", "off" or "skipped".
+        description: what it proves.
+        verdict: "ok", "failed" or "skipped".
         difference: the largest difference: relative to the largest value where numbers are compared, else a count. None
             if the check was skipped or raised.
-        allowed: the tolerance.
-        reason: why it is off or skipped, or what was left out.
+        tolerance: the tolerance.
+        reason: why it failed or was skipped, or what was left out.
         seconds: duration.
     """
 
     name: str
-    what: str
+    description: str
     verdict: Verdict
     difference: float | None = None
-    allowed: float | None = None
+    tolerance: float | None = None
     reason: str = ""
     seconds: float = 0.0
 
@@ -69,7 +69,7 @@ class CheckResult:
         """Text beside the numbers: the reason, or what the check shows."""
         if self.verdict == "skipped":
             return self.reason
-        return f"{self.what} ({self.reason})" if self.reason else self.what
+        return f"{self.description} ({self.reason})" if self.reason else self.description
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class CheckResults:
 
     @property
     def ok(self) -> bool:
-        """True if no check is off; skipped checks do not count."""
-        return not any(check.verdict == "off" for check in self.checks)
+        """True if no check failed; skipped checks do not count."""
+        return not any(check.verdict == "failed" for check in self.checks)
 
     def table(self) -> Table:
         """Returns a table with a row a check: verdict, largest difference against the tolerance, and text."""
@@ -94,7 +94,7 @@ class CheckResults:
         table.add_column("", overflow="fold")
         for check in self.checks:
             sign = "≤" if check.verdict == "ok" else ">"
-            difference = "" if check.difference is None else f"{check.difference:.2g} {sign} {check.allowed:.2g}"
+            difference = "" if check.difference is None else f"{check.difference:.2g} {sign} {check.tolerance:.2g}"
             table.add_row(check.name, Text(check.verdict, style=COLOURS[check.verdict]), difference, Text(check.text))
         return table
 
@@ -109,7 +109,7 @@ class Report(CheckResults):
     def headline(self) -> str:
         """The verdict in one line."""
         finished = [check for check in self.checks if check.verdict != "skipped"]
-        off = sum(check.verdict == "off" for check in finished)
+        off = sum(check.verdict == "failed" for check in finished)
         skipped = len(self.checks) - len(finished)
         text = f"{off} of {len(finished)} checks failed" if off else f"all {len(finished)} checks passed"
         return f"{text}{f', {skipped} skipped' if skipped else ''} ({self.seconds:.1f} s)"
@@ -135,7 +135,7 @@ def save_report(report: Report, folder: str | Path) -> None:
             "name": check.name,
             "verdict": check.verdict,
             "difference": check.difference if isfinite(check.difference or 0.0) else None,  # JSON has no infinity
-            "allowed": check.allowed,
+            "tolerance": check.tolerance,
             "reason": check.reason,
         }
         for check in finished

@@ -24,7 +24,7 @@ class Check(NamedTuple):
     """Row of the table: the name of a check, what it proves, and its function."""
 
     name: str
-    what: str
+    description: str
     run: Callable[[VerifiedFolder], Comparison]
 
 
@@ -124,17 +124,17 @@ def _result(check: Check, verified: VerifiedFolder) -> CheckResult:
     comparison: Comparison | None = None
     try:
         comparison = check.run(verified)
-        verdict, reason = ("ok" if comparison.ok else "off"), comparison.reason
+        verdict, reason = ("ok" if comparison.ok else "failed"), comparison.reason
     except Skipped as skipped:
         verdict, reason = "skipped", str(skipped)
     except Exception as error:  # of the model, its files or transformers
-        verdict, reason = "off", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        verdict, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return CheckResult(
         name=check.name,
-        what=check.what,
+        description=check.description,
         verdict=verdict,  # type: ignore[arg-type]  # one of the three words
         difference=None if comparison is None else comparison.difference,
-        allowed=None if comparison is None else comparison.allowed,
+        tolerance=None if comparison is None else comparison.tolerance,
         reason=reason,
         seconds=time.perf_counter() - started,
     )

@@ -50,7 +50,7 @@ def reloaded(verified: VerifiedFolder) -> Comparison:
     """Counts tensors, configuration fields and other attributes that differ after saving."""
     reloaded_model = load(verified.saved, dtype=verified.stored.dtype, device="cpu")
     wrong = _differences(verified.stored, reloaded_model)
-    return Comparison(difference=float(len(wrong)), allowed=0.0, reason=_first_names("differ: ", wrong))
+    return Comparison(difference=float(len(wrong)), tolerance=0.0, reason=_first_names("differ: ", wrong))
 
 
 def _differences(before: Model, after: Model) -> list[str]:
@@ -88,7 +88,7 @@ def stored_again(verified: VerifiedFolder) -> Comparison:
     (described, _), (again, _) = read_configs(verified.path), read_configs(verified.saved)
     if described["model_type"] != again["model_type"]:
         reason = f"the saved layout is {again['model_type']}, not {described['model_type']}"
-        return Comparison(difference=1.0, allowed=0.0, reason=reason)
+        return Comparison(difference=1.0, tolerance=0.0, reason=reason)
     model_type = model_type_of(described)
     architecture = model_type.architecture_of(described)
     files, copies = read_tensors(verified.path), read_tensors(verified.saved)
@@ -109,7 +109,7 @@ def stored_again(verified: VerifiedFolder) -> Comparison:
     notes += [f"now {', '.join(sorted(types))}"] if types else []
     notes += [f"{len(computed)} computed or zero tensors left out"] if computed else []
     return Comparison(
-        difference=float(len(changed)), allowed=0.0, reason=_first_names("differ: ", changed) or ", ".join(notes)
+        difference=float(len(changed)), tolerance=0.0, reason=_first_names("differ: ", changed) or ", ".join(notes)
     )
 
 
@@ -139,7 +139,7 @@ def padded(verified: VerifiedFolder, side: Side) -> Comparison:
     call = batch_of(rows, "none" if images else side, pad)
     batched = rows_without_padding(output(model, call), call, config)
     alone = [output(model, batch_of([row], "none", pad))[0] for row in rows]
-    return Comparison(difference=distance(batched, alone), allowed=ALLOWED)
+    return Comparison(difference=distance(batched, alone), tolerance=TOLERANCE)
 
 
 def generated(verified: VerifiedFolder) -> Comparison:
@@ -159,10 +159,10 @@ def generated(verified: VerifiedFolder) -> Comparison:
         batched = greedy_ids(model, ids, mask, count)
         differing |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
     reason = f"rows {', '.join(map(str, sorted(differing)))}" if differing else ""
-    return Comparison(difference=float(len(differing)), allowed=0.0, reason=reason)
+    return Comparison(difference=float(len(differing)), tolerance=0.0, reason=reason)
 
 
-ALLOWED = 1e-10  # in float64, relative to the largest value
+TOLERANCE = 1e-10  # in float64, relative to the largest value
 CACHE_LENGTHS = (1.0, 0.5, 0.8)
 
 
@@ -183,7 +183,7 @@ def cached(verified: VerifiedFolder) -> Comparison:
     kinds += [Cache(stack.depth, capacity=None if stack.window else tokens.size(1), window=stack.window)]
     whole = _stepwise_output(model, call, None)[real]
     worst = max(distance([_stepwise_output(model, call, cache)[real]], [whole]) for cache in kinds)
-    return Comparison(difference=worst, allowed=ALLOWED)
+    return Comparison(difference=worst, tolerance=TOLERANCE)
 
 
 def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | None) -> Tensor:
@@ -210,7 +210,7 @@ def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | Non
     return model.head(stream) if isinstance(model.config.head, LanguageHead) else stream  # type: ignore
 
 
-SCORE_ALLOWED = 1e-4  # absolute; scores are probabilities
+SCORE_TOLERANCE = 1e-4  # absolute; scores are probabilities
 
 
 def predictions(verified: VerifiedFolder) -> Comparison:
@@ -231,12 +231,12 @@ def predictions(verified: VerifiedFolder) -> Comparison:
     largest = 0.0
     for first, second in zip(alone, batch, strict=True):
         output = difference(first["output"], second["output"])
-        if output > SCORE_ALLOWED:
+        if output > SCORE_TOLERANCE:
             return Comparison(
-                difference=output, allowed=SCORE_ALLOWED, reason=f"the output for {first['input']!r} differs"
+                difference=output, tolerance=SCORE_TOLERANCE, reason=f"the output for {first['input']!r} differs"
             )
         largest = max(largest, output, difference(first["score"], second["score"]))
-    return Comparison(difference=largest, allowed=SCORE_ALLOWED)
+    return Comparison(difference=largest, tolerance=SCORE_TOLERANCE)
 
 
 def difference(first: Any, second: Any) -> float:

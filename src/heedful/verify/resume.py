@@ -63,7 +63,7 @@ class ResumeReport(CheckResults):
         during = sum(bool(kill.writing) for kill in self.kills)
         runs = f"{self.runs} {'run' if self.runs == 1 else 'runs'}"
         counts = f"{len(self.kills)} kills in {runs}, {during} of them during a write"
-        differing = [check.name for check in self.checks if check.verdict == "off"]
+        differing = [check.name for check in self.checks if check.verdict == "failed"]
         verdict = f"different: {', '.join(differing)}" if differing else "ok, the same bits"
         return f"{verdict}: {counts} ({self.seconds:.0f} s)"
 
@@ -177,7 +177,7 @@ class _KilledRuns:
                 yield self._end_results()
                 continue
             results = [*self._end_results(), *compare_runs(first, stopped)]
-            differing = [check.name for check in results if check.verdict == "off"]
+            differing = [check.name for check in results if check.verdict == "failed"]
             say(f"      run {self.runs} ended " + (f"different: {', '.join(differing)}" if differing else "the same"))
             if not keep and not differing:
                 shutil.rmtree(stopped.parent)
@@ -232,13 +232,13 @@ def _step(out: Path) -> int | None:
     return None
 
 
-def _result(name: str, what: str, error: str | None) -> CheckResult:
+def _result(name: str, description: str, error: str | None) -> CheckResult:
     return CheckResult(
         name=name,
-        what=what,
-        verdict="ok" if error is None else "off",
+        description=description,
+        verdict="ok" if error is None else "failed",
         difference=float(error is not None),
-        allowed=0.0,
+        tolerance=0.0,
         reason=error or "",
     )
 
@@ -247,6 +247,6 @@ def _worst_results(runs: Sequence[Sequence[CheckResult]]) -> tuple[CheckResult, 
     """Returns the worst result of each name over all runs."""
     worst: dict[str, CheckResult] = {}
     for result in (result for results in runs for result in results):
-        if result.name not in worst or (result.verdict, worst[result.name].verdict) == ("off", "ok"):
+        if result.name not in worst or (result.verdict, worst[result.name].verdict) == ("failed", "ok"):
             worst[result.name] = result
     return tuple(worst.values())

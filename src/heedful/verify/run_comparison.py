@@ -40,19 +40,19 @@ def compare_runs(whole: Path, stopped: Path) -> list[CheckResult]:
         ("attention", "watch.jsonl", lambda run: _digests(run, ["watch.jsonl"])),
         ("files", "the same file names, and no half-written file", _names),
     ]
-    pairs = [(name, what, facts(whole), facts(stopped)) for name, what, facts in checks]
-    return [_result(name, what, first, second) for name, what, first, second in pairs if first or second]
+    pairs = [(name, description, facts(whole), facts(stopped)) for name, description, facts in checks]
+    return [_result(name, description, first, second) for name, description, first, second in pairs if first or second]
 
 
-def _result(name: str, what: str, whole: Facts, stopped: Facts) -> CheckResult:
+def _result(name: str, description: str, whole: Facts, stopped: Facts) -> CheckResult:
     differing = sorted(key for key in whole.keys() | stopped.keys() if whole.get(key) != stopped.get(key))
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
     return CheckResult(
         name=name,
-        what=what,
-        verdict="off" if differing else "ok",
+        description=description,
+        verdict="failed" if differing else "ok",
         difference=float(len(differing)),
-        allowed=0.0,
+        tolerance=0.0,
         reason=", ".join(differing[:SHOWN]) + more,
     )
 

@@ -12,7 +12,7 @@ from heedful.verify import inputs, reference
 from heedful.verify.check_report import Comparison, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
 
-LOGITS_ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative to the largest value
+LOGITS_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative to the largest value
 EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, as shares of the longest
 
 
@@ -35,7 +35,7 @@ def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Comparison:
                     inputs.rows_without_padding(expected, call, config),
                 ),
             )
-    return Comparison(difference=worst, allowed=LOGITS_ALLOWED[dtype], reason=left_out)
+    return Comparison(difference=worst, tolerance=LOGITS_TOLERANCE[dtype], reason=left_out)
 
 
 def logits_of_saved(verified: VerifiedFolder) -> Comparison:
@@ -47,7 +47,7 @@ def logits_of_saved(verified: VerifiedFolder) -> Comparison:
         other = reference.reference_model(transformers, verified, torch.float32)
         reloaded = reference.load_reference(transformers, verified.saved, torch.float32)
         expected, actual = (reference.output(model, call, config) for model in (other, reloaded))
-    return Comparison(difference=inputs.distance(list(actual), list(expected)), allowed=0.0)
+    return Comparison(difference=inputs.distance(list(actual), list(expected)), tolerance=0.0)
 
 
 def greedy_text(verified: VerifiedFolder) -> Comparison:
@@ -74,7 +74,7 @@ def greedy_text(verified: VerifiedFolder) -> Comparison:
             reason = _first_difference(verified, rows[first], *pairs[first], str(dtype).removeprefix("torch."))
     if reason and not differing:
         reason += ": a tie, equal in float64"
-    return Comparison(difference=float(differing), allowed=0.0, reason=reason)
+    return Comparison(difference=float(differing), tolerance=0.0, reason=reason)
 
 
 def _differing(ours: list[int], other: list[int]) -> int:
@@ -137,4 +137,4 @@ def token_ids(verified: VerifiedFolder) -> Comparison:
             if ids != other(*pair)["input_ids"]:
                 differing.append(" + ".join(pair))
     reason = f"{differing[0]!r} has different ids" if differing else ""
-    return Comparison(difference=float(len(differing)), allowed=0.0, reason=reason)
+    return Comparison(difference=float(len(differing)), tolerance=0.0, reason=reason)

@@ -32,7 +32,7 @@ def checked_weights(source: Sequence[str], target: Sequence[str], weights: Any, 
     expected = "(" + ", ".join(str(lengths.get(dim, dim)) for dim in dims) + ")"
     if not source or not target:
         raise HeedfulError(
-            f"nothing to draw: {len(source)} source and {len(target)} target pieces; give at least one of each"
+            f"cannot draw {len(source)} source and {len(target)} target pieces; give at least one of each"
         )
     if array.ndim != len(dims) or array.shape[-2:] != (len(target), len(source)) or not array.size:
         raise HeedfulError(
@@ -191,7 +191,7 @@ class AttentionMaps:
     def __post_init__(self) -> None:
         for name in ("queries", "keys", "layers", "heads"):
             if not len(getattr(self, name)):
-                raise HeedfulError(f"nothing to draw: {self.name} without {name}; give at least one")
+                raise HeedfulError(f"cannot draw {self.name}: it has no {name}; give at least one of each")
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, (first, end), count in (
             ("queries", self.rows, len(self.queries)),

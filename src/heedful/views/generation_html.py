@@ -160,11 +160,11 @@ def _candidates(steps: GenerationSteps, per_step: int) -> dict[str, Any]:
     generated = [pool.get(name, -1) for name in list(steps.generated)[:MAX_STEPS]]
     indices[indices < 0] = len(pool)
     return {
-        "made": generated,
-        "chosen": stored(np.rint(np.minimum(steps.chosen[:MAX_STEPS], 1) * 0xFFFF), "<u2"),
+        "generated": generated,
+        "probabilities": stored(np.rint(np.minimum(steps.chosen[:MAX_STEPS], 1) * 0xFFFF), "<u2"),
         "count": per_step,
         "pool": [piece(name) for name in pool],
-        "nearly": stored(indices, "<u4"),
+        "candidates": stored(indices, "<u4"),
         "shares": stored(np.rint(probabilities * 0xFFFF), "<u2"),
     }
 

@@ -7,7 +7,7 @@ const state = { log: asked().get("scale"), metric: asked().get("metric") ?? "los
 const LEGEND = 24, COLOURS = 18;
 const MARKS = 5;                   // 18 colours and 5 marks: neighbours differ in both, and 90 runs in one of them
 const NAMES = { loss: "loss", rate: "learning rate", lr: "learning rate" };
-let known = "", late = null;
+let version = "", late = null;
 
 function list(text) {              // of names, from an address
   try { const found = JSON.parse(text); return Array.isArray(found) ? found.map(String) : []; } catch { return []; }
@@ -37,7 +37,7 @@ const COLUMNS = {
     bar.style.width = `${run.share * 100}%`;
     return [`${rounded(run.step)} (${Math.floor(run.share * 100)} %)`, make("span", "way", bar)];
   },
-  left: (run) => [run.left !== null ? time(run.left) : run.state === "done" && run.seconds !== null ? `took ${time(run.seconds)}` : ""],
+  left: (run) => [run.seconds_left !== null ? time(run.seconds_left) : run.state === "done" && run.seconds !== null ? `took ${time(run.seconds)}` : ""],
   loss: (run) => [number(run.loss)],
   best: (run) => {
     if (!run.best) return [""];
@@ -62,7 +62,7 @@ const SHAPES = [                   // corners of a mark around (0, 0); the first
   null, [[-1, -1], [1, -1], [1, 1], [-1, 1]], [[0, -1.3], [1.2, 1], [-1.2, 1]], [[0, -1.4], [1.4, 0], [0, 1.4], [-1.4, 0]], [[0, 1.3], [1.2, -1], [-1.2, -1]],
 ];
 const matches = (run) => [run.name, run.task ?? "", run.model ?? ""].some((text) => text.toLowerCase().includes(state.only));
-const shown = () => [...runs.values()].filter(matches).sort((a, b) => b.began - a.began || a.name.localeCompare(b.name));
+const shown = () => [...runs.values()].filter(matches).sort((a, b) => b.started - a.started || a.name.localeCompare(b.name));
 const bright = (run) => chosen.size === 0 || chosen.has(run.name);
 const anyChosen = (all) => all.some((run) => chosen.has(run.name));
 
@@ -114,9 +114,9 @@ function paintTable(all) {
         row.append(cells[name]);
       }
       cells.run.append(pick(run));
-      const after = [...rows.values()].find((other) => other.began < run.began);       // younger ones stand above
+      const after = [...rows.values()].find((other) => other.started < run.started);       // younger ones stand above
       body.insertBefore(row, after?.row ?? null);
-      rows.set(run.id, { row, cells, began: run.began });
+      rows.set(run.id, { row, cells, started: run.started });
     }
     const { row, cells } = rows.get(run.id);
     for (const [name, parts] of Object.entries(COLUMNS)) if (parts) put(cells[name], parts(run));
@@ -283,7 +283,7 @@ function nearest(event) {          // the point of a curve that is pointed at
 // ---- painting and updates ----
 
 function paint() {
-  if (!known) return;              // no answer yet
+  if (!version) return;              // no answer yet
   const all = shown();
   find(".none").hidden = runs.size > 0;
   find(".some").hidden = runs.size === 0;
@@ -299,21 +299,21 @@ function paint() {
 
 function take(answer) {
   const there = new Set(answer.runs.map((run) => run.id));
-  if (answer.known.split("-")[0] !== known.split("-")[0]) {       // another server: its numbers are of other runs
+  if (answer.version.split("-")[0] !== version.split("-")[0]) {       // another server: its numbers are of other runs
     runs.clear();
     for (const { row } of rows.values()) row.remove();
     rows.clear();
   }
   for (const id of runs.keys()) if (!there.has(id)) runs.delete(id);
   for (const run of answer.runs) runs.set(run.id, { ...run, curves: run.curves ?? runs.get(run.id)?.curves ?? {} });
-  known = answer.known;
+  version = answer.version;
   paint();
 }
 
 async function look() {
   clearTimeout(late);
   let answer = null;
-  try { answer = await (await fetch(`runs.json?known=${encodeURIComponent(known)}`)).json(); } catch { /* reported below */ }
+  try { answer = await (await fetch(`runs.json?version=${encodeURIComponent(version)}`)).json(); } catch { /* reported below */ }
   find(".fresh").textContent = answer ? "" : "No connection: heedful watch has ended or is unreachable. Retrying.";
   clearTimeout(late);              // two may have been under way
   late = setTimeout(look, data.every * 1000);

@@ -2,7 +2,7 @@
 
 const texts = [...document.querySelectorAll("[data-text]")].sort((a, b) => a.dataset.text - b.dataset.text).map((text) => [...text.querySelectorAll(".word")]);
 const made = texts[0].filter((word) => word.classList.contains("made")), M = made.length, K = data.count;
-const chosen = new Uint16Array(decoded(data.chosen)), nearly = new Uint32Array(decoded(data.nearly)), shares = new Uint16Array(decoded(data.shares));
+const chosen = new Uint16Array(decoded(data.probabilities)), candidateIndices = new Uint32Array(decoded(data.candidates)), shares = new Uint16Array(decoded(data.shares));
 const MEAN = -1;                   // in place of a head: the average over heads
 const state = { step: M - 1, maps: 0, layer: data.maps[0]?.layer ?? 0, head: MEAN, playing: null };
 
@@ -28,8 +28,8 @@ const chip = (key) => texts[here().text][here().from + key];       // what a key
 const probability = (step) => kept16(chosen[step]);
 
 function candidates(step) {        // what was likely, best first, and what was chosen wherever it stood
-  const all = [...Array(K).keys()].map((rank) => step * K + rank).filter((i) => nearly[i] < data.pool.length)
-    .map((i) => ({ name: data.pool[nearly[i]], share: kept16(shares[i]), kind: nearly[i] === data.made[step] ? "chosen" : "" }));
+  const all = [...Array(K).keys()].map((rank) => step * K + rank).filter((i) => candidateIndices[i] < data.pool.length)
+    .map((i) => ({ name: data.pool[candidateIndices[i]], share: kept16(shares[i]), kind: candidateIndices[i] === data.generated[step] ? "chosen" : "" }));
   const own = all.some((one) => one.kind) ? [] : [{ name: saying(made[step]), share: probability(step), kind: "chosen" }];
   const rest = 1 - [...all, ...own].reduce((sum, one) => sum + one.share, 0);
   const others = rest > 0.0005 ? [{ name: make("bdi", "", "all others"), share: rest, kind: "rest" }] : [];

@@ -2,11 +2,11 @@
 // `spot` is the selected weight: [query, key]. Of an image one query at a time is shown: `query`.
 
 const MEAN = -1;                   // in place of a head: the average over heads
-const state = { look: data.looks.length - 1, input: 0, map: 0, layer: 0, head: MEAN, query: 0, spot: null };
+const state = { snapshot: data.snapshots.length - 1, input: 0, map: 0, layer: 0, head: MEAN, query: 0, spot: null };
 let playing = null;
 
-const mapsAt = (look = state.look) => data.looks[look].maps[state.input];
-const mapAt = (look = state.look) => mapsAt(look)[state.map];
+const mapsAt = (snapshot = state.snapshot) => data.snapshots[snapshot].maps[state.input];
+const mapAt = (snapshot = state.snapshot) => mapsAt(snapshot)[state.map];
 const H = () => mapAt().heads.length, averaged = () => mapAt().heads[0] === MEAN;
 const image = () => data.images[state.input];
 
@@ -19,10 +19,10 @@ function codes(map) {
   return opened.get(map);
 }
 
-function table(look, layer = state.layer, head = state.head) {     // the weights, queries × keys
-  const key = `${look},${state.input},${state.map},${layer},${head}`;
+function table(snapshot, layer = state.layer, head = state.head) {     // the weights, queries × keys
+  const key = `${snapshot},${state.input},${state.map},${layer},${head}`;
   if (kept.has(key)) return kept.get(key);
-  const map = mapAt(look), size = map.queries.length * map.keys.length, all = codes(map), found = new Float32Array(size);
+  const map = mapAt(snapshot), size = map.queries.length * map.keys.length, all = codes(map), found = new Float32Array(size);
   const heads = head === MEAN ? [...map.heads.keys()] : [head];
   for (const one of heads) {
     const start = (layer * map.heads.length + one) * size;
@@ -33,8 +33,8 @@ function table(look, layer = state.layer, head = state.head) {     // the weight
   return found;
 }
 
-function sharpness(look) {         // the mean over queries of the largest weight
-  const values = table(look), wide = mapAt(look).keys.length, tall = mapAt(look).queries.length;
+function sharpness(snapshot) {         // the mean over queries of the largest weight
+  const values = table(snapshot), wide = mapAt(snapshot).keys.length, tall = mapAt(snapshot).queries.length;
   let sum = 0;
   for (let t = 0; t < tall; t++) sum += values.subarray(t * wide, (t + 1) * wide).reduce((most, w) => Math.max(most, w), 0);
   return sum / tall;
@@ -42,31 +42,31 @@ function sharpness(look) {         // the mean over queries of the largest weigh
 
 const headName = (head) => (averaged() ? "mean of heads" : head === MEAN ? `mean of ${H()} heads` : `head ${mapAt().heads[head]}`);
 const number = (value) => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))));
-const stepName = (look) => `step ${data.looks[look].step.toLocaleString("en")}`;
+const stepName = (snapshot) => `step ${data.snapshots[snapshot].step.toLocaleString("en")}`;
 
 // ---- the curves over the slider ----
 
 function paintCurve() {
   const width = find(".curve").clientWidth, height = 76, pen = sharp(find(".curve canvas"), width, height);
-  const looks = [...data.looks.keys()], last = looks.length - 1;
-  const x = (look) => 8 + (last ? (look / last) * (width - 16) : 0);         // over the middle of the slider's thumb
+  const snapshots = [...data.snapshots.keys()], last = snapshots.length - 1;
+  const x = (snapshot) => 8 + (last ? (snapshot / last) * (width - 16) : 0);         // over the middle of the slider's thumb
   const line = (values, colour, dash, low, high) => {
-    const there = looks.filter((look) => Number.isFinite(values[look]));
-    const y = (look) => 8 + (height - 16) * (1 - (high > low ? (values[look] - low) / (high - low) : 0.5));
+    const there = snapshots.filter((snapshot) => Number.isFinite(values[snapshot]));
+    const y = (snapshot) => 8 + (height - 16) * (1 - (high > low ? (values[snapshot] - low) / (high - low) : 0.5));
     pen.strokeStyle = pen.fillStyle = ink(colour); pen.lineWidth = 2; pen.setLineDash(dash);
     pen.beginPath();
-    there.forEach((look, i) => (i ? pen.lineTo(x(look), y(look)) : pen.moveTo(x(look), y(look))));
+    there.forEach((snapshot, i) => (i ? pen.lineTo(x(snapshot), y(snapshot)) : pen.moveTo(x(snapshot), y(snapshot))));
     pen.stroke();
     pen.setLineDash([]);
-    if (!Number.isFinite(values[state.look])) return;
-    pen.beginPath(); pen.arc(x(state.look), y(state.look), 4, 0, 7); pen.fill();
+    if (!Number.isFinite(values[state.snapshot])) return;
+    pen.beginPath(); pen.arc(x(state.snapshot), y(state.snapshot), 4, 0, 7); pen.fill();
   };
   pen.strokeStyle = ink("edge"); pen.lineWidth = 1;
-  pen.beginPath(); pen.moveTo(x(state.look), 0); pen.lineTo(x(state.look), height); pen.stroke();
-  const values = data.looks.map((look) => look.value ?? NaN), finite = values.filter(Number.isFinite), sharpest = looks.map(sharpness);
+  pen.beginPath(); pen.moveTo(x(state.snapshot), 0); pen.lineTo(x(state.snapshot), height); pen.stroke();
+  const values = data.snapshots.map((snapshot) => snapshot.value ?? NaN), finite = values.filter(Number.isFinite), sharpest = snapshots.map(sharpness);
   line(values, "quiet", [5, 4], Math.min(...finite), Math.max(...finite));
   line(sharpest, "accent", [], 0, 1);
-  find(".now .sharp").textContent = `sharpness ${percent(sharpest[state.look])} %`;
+  find(".now .sharp").textContent = `sharpness ${percent(sharpest[state.snapshot])} %`;
 }
 
 // ---- one map ----
@@ -74,7 +74,7 @@ function paintCurve() {
 let grid = null;                   // {left, top, wide, high}: where its cells are
 
 function paintMap() {
-  const map = mapAt(), values = table(state.look), canvas = find(".one canvas");
+  const map = mapAt(), values = table(state.snapshot), canvas = find(".one canvas");
   const whose = image() ? ` of ${map.queries[state.query]}` : "";
   find(".which").textContent = `${map.name}${whose}, layer ${map.layers[state.layer]}, ${headName(state.head)}` + (map.note ? ` (${map.note})` : "");
   if (image()) return paintImage(map, values, canvas);
@@ -105,7 +105,7 @@ const pictures = data.images.map((one) => {
   return picture;
 });
 
-function paintImage(map, values, canvas) {       // light on the patches by their weight: the largest of the look is full
+function paintImage(map, values, canvas) {       // light on the patches by their weight: the largest of the snapshot is full
   const { size: [w, h], grid: [R, C] } = image(), scale = Math.min(440, find(".one").clientWidth) / Math.max(w, h);
   const width = Math.round(w * scale), height = Math.round(h * scale), pen = sharp(canvas, width, height);
   const S = map.keys.length, P = S - R * C, row = state.query, own = values.subarray(row * S + P, (row + 1) * S);
@@ -157,7 +157,7 @@ function paintSheet() {
   const map = mapAt(), picture = image(), all = map.keys.length, row = picture ? state.query : 0;
   const [T, S] = picture ? picture.grid : [map.queries.length, all], skipped = picture ? all - T * S : 0;
   for (const { layer, head, button, canvas } of sheet) {
-    const values = table(state.look, layer, head).subarray(picture ? row * all + skipped : 0);
+    const values = table(state.snapshot, layer, head).subarray(picture ? row * all + skipped : 0);
     const most = picture ? values.subarray(0, T * S).reduce((a, b) => Math.max(a, b), 1e-9) : 1;
     shadedPixels(canvas, S, T, (i) => values[i] / most);
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
@@ -166,26 +166,26 @@ function paintSheet() {
 
 // ---- texts ----
 
-function weightThen(look, query, key) {          // the weight at another look, null where these tokens were not there
-  const map = mapAt(look), now = mapAt();
+function weightThen(snapshot, query, key) {          // the weight at another snapshot, null where these tokens were not there
+  const map = mapAt(snapshot), now = mapAt();
   if (map.queries[query] !== now.queries[query] || map.keys[key] !== now.keys[key]) return null;
-  return table(look)[query * map.keys.length + key];
+  return table(snapshot)[query * map.keys.length + key];
 }
 
 function paintStatus() {
-  const { value } = data.looks[state.look], map = mapAt();
-  find(".at").textContent = stepName(state.look);
+  const { value } = data.snapshots[state.snapshot], map = mapAt();
+  find(".at").textContent = stepName(state.snapshot);
   find(".now .metric").textContent = value === null ? "" : `${data.metric} ${number(value)}`;
-  find(".steps").value = state.look;
+  find(".steps").value = state.snapshot;
   find(".steps").setAttribute("aria-valuetext", find(".at").textContent);
   if (!state.spot) {
     find(".status").textContent = "Move the slider, or press Space; point at a weight to follow it through the steps.";
     return;
   }
-  const [query, key] = state.spot, looks = [0, state.look, data.looks.length - 1].filter((look, i, all) => all.indexOf(look) === i);
-  const then = looks.map((look) => [look, weightThen(look, query, key)]).filter(([, w]) => w !== null);
+  const [query, key] = state.spot, snapshots = [0, state.snapshot, data.snapshots.length - 1].filter((snapshot, i, all) => all.indexOf(snapshot) === i);
+  const then = snapshots.map((snapshot) => [snapshot, weightThen(snapshot, query, key)]).filter(([, w]) => w !== null);
   find(".status").textContent = `\u2068${map.queries[query]}\u2069 → \u2068${map.keys[key]}\u2069: ` +
-    then.map(([look, w]) => `${percent(w)} % at ${stepName(look)}`).join(", ");
+    then.map(([snapshot, w]) => `${percent(w)} % at ${stepName(snapshot)}`).join(", ");
 }
 
 // ---- state ----
@@ -221,12 +221,12 @@ function change(news, pointed = false) {
   paint();
   if (pointed) return;             // what is only pointed at is not worth a link
   const map = mapAt(), head = state.head === MEAN ? null : map.heads[state.head];
-  remember({ step: data.looks[state.look].step, input: state.input, map: state.map, layer: map.layers[state.layer], head });
+  remember({ step: data.snapshots[state.snapshot].step, input: state.input, map: state.map, layer: map.layers[state.layer], head });
 }
 
 function readHash() {
-  const step = asked().get("step"), at = data.looks.findIndex((look) => String(look.step) === step);
-  state.look = at < 0 ? data.looks.length - 1 : at;
+  const step = asked().get("step"), at = data.snapshots.findIndex((snapshot) => String(snapshot.step) === step);
+  state.snapshot = at < 0 ? data.snapshots.length - 1 : at;
   state.input = Math.max(0, whole("input", data.inputs.length));
   const cross = mapsAt().findIndex((one) => one.name === "cross-attention"), map = whole("map", mapsAt().length);
   state.map = map >= 0 ? map : Math.max(0, cross);
@@ -239,22 +239,22 @@ function readHash() {
 function play(on) {
   clearInterval(playing);
   playing = on ? setInterval(() => {
-    if (state.look === data.looks.length - 1) play(false); else change({ look: state.look + 1 }, true);
+    if (state.snapshot === data.snapshots.length - 1) play(false); else change({ snapshot: state.snapshot + 1 }, true);
   }, 500) : null;
-  if (on && state.look === data.looks.length - 1) change({ look: 0 });
+  if (on && state.snapshot === data.snapshots.length - 1) change({ snapshot: 0 });
   find(".play").setAttribute("aria-pressed", on);
   find(".play").textContent = on ? "❚❚ stop" : "▶ play";
 }
 
 find(".play").addEventListener("click", () => play(!playing));
-find(".steps").addEventListener("input", (event) => { play(false); change({ look: Number(event.target.value) }); });
+find(".steps").addEventListener("input", (event) => { play(false); change({ snapshot: Number(event.target.value) }); });
 for (const name of ["input", "map", "query", "layer", "head"]) {
   find(`select.${name}`).addEventListener("change", (event) => change({ [name]: Number(event.target.value) }));
 }
 const canvas = find(".one canvas");
 canvas.addEventListener("pointermove", (event) => {
   const spot = spotAt(event);
-  showTip(event, spot ? `${percent(table(state.look)[spot[0] * mapAt().keys.length + spot[1]])} %` : "");
+  showTip(event, spot ? `${percent(table(state.snapshot)[spot[0] * mapAt().keys.length + spot[1]])} %` : "");
   if (spot && String(spot) !== String(state.spot)) change({ spot }, true);
 });
 canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
@@ -268,10 +268,10 @@ canvas.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (typing(event)) return;
-  const map = mapAt(), last = data.looks.length - 1, by = event.shiftKey ? -1 : 1, key = event.key.toLowerCase();
+  const map = mapAt(), last = data.snapshots.length - 1, by = event.shiftKey ? -1 : 1, key = event.key.toLowerCase();
   if (event.key === "Escape") change({ spot: null });
   if (event.key === " " && !event.target.matches("button")) { event.preventDefault(); play(!playing); }
-  if (event.key === "," || event.key === ".") { play(false); change({ look: between(0, state.look + (event.key === "." ? 1 : -1), last) }); }
+  if (event.key === "," || event.key === ".") { play(false); change({ snapshot: between(0, state.snapshot + (event.key === "." ? 1 : -1), last) }); }
   if (key === "l") change({ layer: turned(state.layer, by, 0, map.layers.length) });
   if (key === "h" && map.heads.length > 1) change({ head: turned(state.head, by, MEAN, map.heads.length + 1) });
   if (key === "i") change({ input: turned(state.input, by, 0, data.inputs.length) });

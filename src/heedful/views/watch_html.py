@@ -91,7 +91,7 @@ def watch_page(history: WatchHistory, *, title: str) -> str:
         "metric": visible(label_of(history.metric)),
         "inputs": [_named(text, image is not None) for text, image in zip(history.inputs, history.images, strict=True)],
         "images": [None if image is None else _image(*image) for image in history.images],
-        "looks": [
+        "snapshots": [
             {
                 "step": snapshot.step,
                 "value": snapshot.value,
@@ -189,7 +189,7 @@ def read_watch(path: Path) -> WatchHistory:
                 Snapshot(
                     step=int(line["step"]),
                     value=line["value"],
-                    maps=[[_maps(maps) for maps in by_kind] for by_kind in line["looks"]],
+                    maps=[[_maps(maps) for maps in by_kind] for by_kind in line["maps" if "maps" in line else "looks"]],
                 )
                 for line in lines
             ],

@@ -43,9 +43,9 @@ def test_steps_say_what_generation_saw(made: Make) -> None:
     ids = torch.tensor(tokenizer.encode([TEXT]))
     found = decode(model, ids, max_new_tokens=6)
     assert data["prompt"] == tokenizer.pieces(ids[0].tolist())
-    assert data["made"] == tokenizer.pieces(found.ids[0, ids.size(1) : int(found.lengths[0])].tolist())
-    assert np.log(data["chosen"]).mean() == approx(float(found.scores[0]))
-    for chosen, piece, nearly in zip(data["chosen"], data["made"], data["nearly"], strict=True):
+    assert data["generated"] == tokenizer.pieces(found.ids[0, ids.size(1) : int(found.lengths[0])].tolist())
+    assert np.log(data["probabilities"]).mean() == approx(float(found.scores[0]))
+    for chosen, piece, nearly in zip(data["probabilities"], data["generated"], data["candidates"], strict=True):
         assert nearly[0] == [piece, approx(chosen, "layer")]  # greedy took the likeliest
         assert [p for _, p in nearly] == sorted((p for _, p in nearly), reverse=True)
 
@@ -61,7 +61,7 @@ def test_steps_are_those_of_one_forward(made: Make) -> None:
         model(row[:, :-1])
     wanted = seen["decoder.block.1.attention.pattern"][0, :, prompt.size(1) - 1 :]
     (maps,) = data["maps"]
-    assert maps["keys"] == data["prompt"] + data["made"]
+    assert maps["keys"] == data["prompt"] + data["generated"]
     assert_close(maps["weights"][0, :, :, :-1], wanted.numpy())
     assert not maps["weights"][..., -1].any()  # the last token was never read
 
@@ -79,15 +79,15 @@ def test_steps_of_a_translation_by_beams(made: Make) -> None:
     wanted = torch.cat(list(seen.values()))
     assert_close(cross["weights"], wanted.numpy())
     chosen = logits.softmax(-1)[0].gather(1, row[0, 1:, None])[:, 0]
-    assert_close(data["chosen"], chosen.numpy())
+    assert_close(data["probabilities"], chosen.numpy())
     assert own["keys"] == tokenizer.pieces(row[0].tolist())
 
 
 def test_steps_stop_where_the_positions_end(made: Make) -> None:
     text = "a small dog sees two cats and the"  # 32 positions
     data = inspect(made("decoder"), text, view="steps", min_new_tokens=1).data
-    assert len(data["prompt"]) + len(data["made"]) <= 33
-    assert len(data["made"]) < steps_view.DEFAULT_NEW_TOKENS
+    assert len(data["prompt"]) + len(data["generated"]) <= 33
+    assert len(data["generated"]) < steps_view.DEFAULT_NEW_TOKENS
 
 
 def test_a_decoder_has_fewer_heads_than_its_encoder(made: Make) -> None:
@@ -198,7 +198,7 @@ def test_the_gradient_of_the_next_token(made: Make) -> None:
     label = int(model(ids)[0, -1].argmax())
     wanted = by_hand(model, model.embedding.token, lambda: model(ids)[0, -1, label])
     data = inspect(folder, TEXT, view="gradient").data
-    assert data["answer"] == tokenizer.pieces([label])
+    assert data["prediction"] == tokenizer.pieces([label])
     assert data["pieces"] == tokenizer.pieces(ids[0].tolist())
     assert_close(data["values"], wanted, "gradient")
     other = tokenizer.encode([" cats"])[0][0]
@@ -227,7 +227,7 @@ def test_the_gradient_of_each_target_token(made: Make) -> None:
     source, target = ([*ids, 2] for ids in tokenizer.encode(["two cats", "les chats"]))
     read = torch.tensor([[1, *target[:-1]]])
     assert data["values"].shape == (len(target), len(source))
-    assert data["answer"] == tokenizer.pieces(target)
+    assert data["prediction"] == tokenizer.pieces(target)
 
     # by finite differences of the source's embedding, which the target does not use
     with torch.no_grad():
@@ -247,7 +247,7 @@ def test_the_gradient_of_a_label(made: Make) -> None:
     values = {label: inspect(folder, TEXT, view="gradient", target=label).data["values"] for label in ("no", "yes")}
     answer = heedful.pipeline(None, folder)(TEXT)["output"]
     data = inspect(folder, TEXT, view="gradient").data
-    assert data["answer"] == [answer]
+    assert data["prediction"] == [answer]
     np.testing.assert_array_equal(data["values"], values[answer])
     assert not np.allclose(values["no"], values["yes"])
     with pytest.raises(heedful.HeedfulError, match=r"the model has no label 'yess'; did you mean 'yes'\?"):
@@ -314,7 +314,7 @@ def test_a_masked_language_model(made: Make) -> None:
     best = int(logits.argmax())
     assert data["top"][-1][place][0] == [tokenizer.pieces([best])[0], pytest.approx(float(logits.softmax(-1)[best]))]
     data = inspect(folder, text, view="gradient").data
-    assert data["answer"] == tokenizer.pieces([best])
+    assert data["prediction"] == tokenizer.pieces([best])
     wanted = by_hand(model, model.embedding.token, lambda: model(torch.tensor([ids]))[0, place, best])
     # segments are part of the embedding: their share is the difference of two exact numbers
     segment = by_hand(model, model.embedding.segment, lambda: model(torch.tensor([ids]))[0, place, best])
@@ -330,7 +330,7 @@ def test_an_encoder_decoder_that_classifies(made: Make) -> None:
     assert maps[0]["queries"] == maps[2]["queries"] == ["<s>", *maps[0]["keys"][:-1]]
     answer = heedful.pipeline(None, folder)(TEXT)["output"]
     data = inspect(folder, TEXT, view="gradient").data
-    assert data["answer"] == [answer]
+    assert data["prediction"] == [answer]
     assert data["pieces"] == maps[0]["keys"]
     model, tokenizer = heedful.from_pretrained(folder), Tokenizer.load(folder)
     ids = [*tokenizer.encode([TEXT])[0], 2]

@@ -39,7 +39,7 @@ class Explanation:
     ``values`` is (pieces,) for one prediction, (predictions, pieces) for several, (rows, columns) for image patches.
     """
 
-    answer: Sequence[str]
+    prediction: Sequence[str]
     pieces: Sequence[str]
     values: Array
     note: str = ""
@@ -57,12 +57,14 @@ def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
     title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
         "input": reading.name,
-        "answer": list(explanation.answer),
+        "prediction": list(explanation.prediction),
         "pieces": list(explanation.pieces),
         "values": explanation.values,
         "note": explanation.note,
     }
-    caption = "gradient × input" + (f" → {explanation.answer[0].strip()}" if len(explanation.answer) == 1 else "")
+    caption = "gradient × input" + (
+        f" → {explanation.prediction[0].strip()}" if len(explanation.prediction) == 1 else ""
+    )
     return InspectionResult.drawn(
         title, request.view, data, caption=caption, draw=partial(_gradient_svg, shown), table=_gradient_table(shown)
     )
@@ -86,7 +88,7 @@ def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
     if isinstance(config, VisionConfig):
         values, pieces = values[config.patches.prefix_tokens :].reshape(grid(opened.model)), reading.read["encoder"]
         return Explanation(
-            answer=answer,
+            prediction=answer,
             pieces=pieces[config.patches.prefix_tokens :],
             values=values,
             note=note,
@@ -95,7 +97,7 @@ def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
     if attribution.target is not None:  # the decoder reads the text too, shifted by one: each token has two values
         shifted = attribution.target[0].float().cpu().numpy()
         values = values + np.append(shifted[1:], 0.0).astype(values.dtype)
-    return Explanation(answer=answer, pieces=next(iter(reading.read.values())), values=values, note=note)
+    return Explanation(prediction=answer, pieces=next(iter(reading.read.values())), values=values, note=note)
 
 
 def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
@@ -114,7 +116,7 @@ def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
     query = -1
     if not isinstance(model.config.head, MaskedHead) and not hasattr(model, "decoder"):
         values = _numbers(gradient_x_input(model, *reading.arguments))
-        return Explanation(answer=["best start + best end"], pieces=pieces, values=values, note=opened.untrained)
+        return Explanation(prediction=["best start + best end"], pieces=pieces, values=values, note=opened.untrained)
     if isinstance(model.config.head, MaskedHead):
         if tokenizer.mask is None or tokenizer.mask not in reading.ids:
             name = tokenizer.config.get("mask_token", "a mask token")
@@ -131,7 +133,7 @@ def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
         label = ids[0]
         note = "" if len(ids) == 1 else "The target has several pieces: the first is explained."
     values = _numbers(gradient_x_input(model, *reading.arguments, label=label, query=query))
-    return Explanation(answer=pieces_of(tokenizer, [label]), pieces=pieces, values=values, note=note)
+    return Explanation(prediction=pieces_of(tokenizer, [label]), pieces=pieces, values=values, note=note)
 
 
 def _translation(opened: OpenedModel, reading: ModelInput) -> Explanation:
@@ -145,7 +147,7 @@ def _translation(opened: OpenedModel, reading: ModelInput) -> Explanation:
         notes.append(f"Explained are the first {MAX_TARGETS} of {len(reading.answer):,} tokens.")
     notes.append("The contributions of earlier target tokens are left out.")
     return Explanation(
-        answer=reading.written[:MAX_TARGETS],
+        prediction=reading.written[:MAX_TARGETS],
         pieces=reading.read["encoder"],
         values=np.stack(rows),
         note=" ".join(notes),
@@ -161,11 +163,11 @@ def _gradient_table(explanation: Explanation) -> list[list[str | float]]:
     values = explanation.values
     columns = values if explanation.pixels is None and values.ndim == 2 else values.reshape(1, -1)
     rows = zip(explanation.pieces, *columns.tolist(), strict=True)
-    return [["gradient × input", *explanation.answer], *(list(row) for row in rows)]
+    return [["gradient × input", *explanation.prediction], *(list(row) for row in rows)]
 
 
 def _gradient_svg(explanation: Explanation, *, title: str, note: str) -> str:
-    answer, pieces, values = list(explanation.answer), list(explanation.pieces), explanation.values
+    answer, pieces, values = list(explanation.prediction), list(explanation.pieces), explanation.values
     if explanation.pixels is not None:
         return figures.overlay(explanation.pixels, values, title, note=note)
     if values.ndim == 2:

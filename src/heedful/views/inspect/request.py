@@ -188,7 +188,9 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
             f"{', '.join(request.decoding)}: with target nothing is generated; leave out the target or these options"
         )
     if translates(config) and len(request.inputs) > 1:
-        raise HeedfulError(f"one target for {len(request.inputs)} inputs; leave it out, or give one input")
+        raise HeedfulError(
+            f"a target needs a single input, but there are {len(request.inputs)}; leave it out, or give one input"
+        )
     if not request.target:
         raise HeedfulError("the target is empty; give its text, or leave it out")
 

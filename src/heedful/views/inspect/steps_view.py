@@ -40,9 +40,9 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
     data = {
         "input": text,
         "prompt": list(steps.prompt),
-        "made": list(steps.generated),
-        "chosen": list(steps.chosen),
-        "nearly": [[list(candidate) for candidate in step] for step in steps.candidates],
+        "generated": list(steps.generated),
+        "probabilities": list(steps.chosen),
+        "candidates": [[list(candidate) for candidate in step] for step in steps.candidates],
         "note": steps.note,
         "maps": [maps_as_data(maps) for maps in steps.maps],
     }
