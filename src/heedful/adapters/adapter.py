@@ -119,7 +119,7 @@ def merge(model: M) -> M:
     >>> import heedful
     >>> merge(heedful.create("bert-tiny"))
     Traceback (most recent call last):
-    heedful.errors.HeedfulError: the model has no adapter
+    heedful.errors.HeedfulError: the model has no adapter; add one with heedful.adapters.add_adapter
     """
     for path, part in _adapted(model).items():
         if sum(part.weight is p for _, p in model.named_parameters(remove_duplicate=False)) > 1:
@@ -136,7 +136,7 @@ def remove(model: M) -> M:
 
 def _adapted(model: Model) -> dict[str, LowRank]:
     if model.adapter is None:
-        raise HeedfulError("the model has no adapter")
+        raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")
     return low_rank_parts(model)
 
 

@@ -88,7 +88,9 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
         architecture_name = architecture
 
         def get_model_spec(self, model: Any) -> Any:
-            """Returns BART's specification with two values that the configuration lacks."""
+            """Returns BART's specification, after setting ``normalize_before`` and ``normalize_embedding``, which the
+            configuration of a Marian model does not have.
+            """
             model.config.normalize_before, model.config.normalize_embedding = False, embedding_norm
             return super().get_model_spec(model)
 

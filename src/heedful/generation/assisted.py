@@ -7,7 +7,7 @@ token sampled from the assistant's q is accepted with probability min(1, p / q);
 q, 0), normalised. All rows advance together, up to the first proposal that one of them rejects. A row's tokens depend
 on its own alone, so that it has the same in any batch.
 
-Shapes: R present rows, K tokens of a round, N columns of ids, V vocabulary.
+Shapes: R running rows, K tokens of a round, N columns of ids, V vocabulary.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Proposer(Protocol):
         """Returns the tokens (R,) chosen by the model's ``scores`` (R, V) at the position of proposal ``index``."""
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by those with the indices ``rows``."""
+        """Keeps the rows with the indices ``rows``, in this order."""
 
     def crop(self, length: int) -> None:
         """Drops the tokens after the first ``length`` columns."""
@@ -99,7 +99,7 @@ class LookaheadState:
         return self.logits[:, 0]
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by those with the indices ``rows``."""
+        """Keeps the rows with the indices ``rows``, in this order."""
         self.state.select(rows)
         self.proposer.select(rows)
         self.limits, self.logits, self.proposals = self.limits[rows], self.logits[rows], self.proposals[rows]
@@ -148,7 +148,7 @@ class Assistant:
         return accept_or_resample(scores, self.scores[index], self.tokens[index], numbers[:, 0, 1], numbers[:, 0, 2])
 
     def select(self, rows: Tensor) -> None:
-        """Replaces the present rows by those with the indices ``rows``."""
+        """Keeps the rows with the indices ``rows``, in this order."""
         self.state.select(rows)
         self.logits = self.logits[rows]
         self.tokens = [tokens[rows] for tokens in self.tokens]

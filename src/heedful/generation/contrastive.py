@@ -4,7 +4,7 @@ Of the k most probable tokens v it takes the one with the largest (1 − α) p(v
 hidden state of v, for which the model reads each of the k, and h_j are those of all tokens before (an
 encoder-decoder's: of its target).
 
-Shapes: B prompts, R present rows, k candidates of each, N columns of the history, V vocabulary, D model width.
+Shapes: B prompts, R running rows, k candidates of each, N columns of the history, V vocabulary, D model width.
 """
 
 from __future__ import annotations

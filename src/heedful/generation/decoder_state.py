@@ -1,6 +1,6 @@
 """State of a decoder during generation: the model, its cache, and the rows that are being decoded.
 
-Shapes: B prompts, T their tokens, R present rows (prompts × beams or samples), V vocabulary.
+Shapes: B prompts, T their tokens, R running rows (prompts × beams or samples), V vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DecoderState:
         prompt: (B, width) the ids before the first new token, right-aligned, ``NONE`` for padding.
         prompt_lengths: (B,) number of its real tokens.
         default_limits: (B,) number of new tokens of a row, if the call and the folder set none.
-        prompt_index: (R,) the prompt of each present row.
+        prompt_index: (R,) the prompt of each running row.
         prefill_chunk_size: tokens of the prompt that are read at a time; 0 is all.
         keeps_all: True if the cache keeps tokens outside of a sliding window too, so that it can go back.
     """
@@ -134,7 +134,7 @@ class DecoderState:
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def select(self, rows: Tensor, prompts: Tensor | None = None) -> None:
-        """Replaces the present rows by those with the indices ``rows``; an index may occur any number of times.
+        """Keeps the rows with the indices ``rows``, in this order; an index may occur any number of times.
 
         ``prompts``: the prompts of the rows, in order and with equally many rows each; the data of a prompt is then
             stored once for all of its rows, as after ``reorder``.
@@ -143,7 +143,7 @@ class DecoderState:
         self._reordered(rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Replaces the present rows by those with the indices ``rows``. The prompts keep their order and have equally
+        """Keeps the rows with the indices ``rows``, in this order. The prompts keep their order and have equally
         many rows each, so the data of the prompts stays unchanged.
         """
         self.cache.reorder(rows)

@@ -313,7 +313,7 @@ def processors_of(options: Options, state: DecoderState, limits: Tensor, end: Se
     banned = {"bad_words_ids": single, "suppress_tokens": options.suppress_tokens, "begin_suppress_tokens": begin}
     if state.vocab_size and {*range(state.vocab_size)} <= set().union(*banned.values()):
         names = " and ".join(name for name, tokens in banned.items() if tokens)
-        raise HeedfulError(f"{names} forbids all {state.vocab_size} tokens of the vocabulary; remove some")
+        raise HeedfulError(f"{names} forbid all {state.vocab_size} tokens of the vocabulary; allow some tokens")
     all_processors: list[tuple[object, Processor]] = [
         (options.repetition_penalty != 1, RepetitionPenalty(options.repetition_penalty)),
         (

@@ -107,7 +107,10 @@ def alignment_error_rate(
         predicted, required = predicted + len(a), required + len(s)
         predicted_possible, predicted_sure = predicted_possible + len(a & (s | p)), predicted_sure + len(a & s)
     if not predicted or not required:
-        raise HeedfulError(f"{predicted} links and {required} sure links have no error rate; give at least one of each")
+        raise HeedfulError(
+            f"the alignment error rate needs at least one predicted and one sure link, but there are {predicted} "
+            f"predicted and {required} sure links"
+        )
     error = 1 - (predicted_sure + predicted_possible) / (predicted + required)
     return Agreement(error, predicted_possible / predicted, predicted_sure / required)
 

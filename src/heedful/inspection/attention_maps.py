@@ -79,10 +79,10 @@ def distance(pattern: Tensor, grid: tuple[int, int], patch: int = 1) -> Tensor:
     Args:
         pattern: (B, H, N, N), prefix tokens first.
         grid: rows and columns of patches.
-        patch: a patch's side in pixels; 1 counts in patches.
+        patch: a patch's side in pixels; with 1 the distance is in patches.
 
     Returns:
-        (B, H). Average over images (``.mean(0)``) for the paper's points.
+        (B, H). The mean over images (``.mean(0)``) is what the paper's figure shows.
 
     >>> uniform = torch.full((1, 1, 5, 5), 0.2)  # a class token and 2 × 2 patches
     >>> round(float(distance(uniform, (2, 2), patch=16)), 4)  # 16 (0 + 1 + 1 + √2) / 4

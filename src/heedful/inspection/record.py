@@ -79,7 +79,7 @@ class Recorder:
         self.generation.end_call(tokens)
 
     def select(self, rows: Tensor) -> None:
-        """Keeps ``rows`` of the present rows, in this order."""
+        """Keeps the rows with the indices ``rows``, in this order."""
         assert self.generation is not None
         self.generation.select(rows)
 

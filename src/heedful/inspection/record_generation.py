@@ -42,7 +42,7 @@ class RecordedGeneration:
     encoder_tensors: dict[str, Tensor] = field(default_factory=dict)  # (B, ...), by path
     calls: list[DecoderCall] = field(default_factory=list)
     current: dict[str, Tensor] = field(default_factory=dict)  # of the running call
-    parents: Tensor | None = None  # rows of the last call that the present rows came from
+    parents: Tensor | None = None  # rows of the last call that the current rows came from
 
     def add(self, path: str, tensor: Tensor) -> None:
         """Stores a tensor of the running call."""
@@ -59,7 +59,7 @@ class RecordedGeneration:
         self.current, self.parents = {}, None
 
     def select(self, rows: Tensor) -> None:
-        """Keeps ``rows`` of the present rows, in this order."""
+        """Keeps the rows with the indices ``rows``, in this order."""
         self.parents = rows.clone() if self.parents is None else self.parents[rows]
 
     def rows_of_calls(self, generated: Tensor, copies: int) -> list[Tensor]:

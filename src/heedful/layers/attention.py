@@ -52,7 +52,8 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     """Computes softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
 
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
-    that share keys become queries of one row, so that the keys are read once for all of them.
+    that share keys become queries of one row, so that the keys are read once for all of them. A plan may put another
+    implementation in its place: in training on a CPU, `heedful.kernels.blocked_attention`.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape

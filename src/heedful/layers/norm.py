@@ -26,7 +26,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalises ``x`` (..., dim); ``real`` is not used."""
+        """Normalises ``x`` (..., dim); ``real``, the mask of non-padding positions, is ignored."""
         return super().forward(x)
 
 
@@ -39,7 +39,7 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Normalises ``x`` (..., dim); ``real`` is not used."""
+        """Normalises ``x`` (..., dim); ``real``, the mask of non-padding positions, is ignored."""
         return super().forward(x)
 
 

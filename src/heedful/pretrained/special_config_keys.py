@@ -164,7 +164,7 @@ class WindowKeys(ConfigKey):
             raise HeedfulError("only some layers have a sliding window (layer_types); only all or none are supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the window and the type of each layer."""
+        """Sets the size of the attention window, and each layer's type: sliding or full attention."""
         window = ours.get(self.ours)
         kind = "full_attention" if window is None else "sliding_attention"
         theirs |= {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}

@@ -73,11 +73,13 @@ def _pickle(path: Path) -> Tensors:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive and not WINDOWS)
     except Exception as error:  # a damaged pickle may raise anything
         raise HeedfulError(
-            f"{path} is damaged, or holds more than tensors ({reason(error)}); heedful reads only tensors, because a "
-            "pickle may run code: convert the file to safetensors where it came from"
+            f"{path} is damaged, or holds other Python objects than tensors ({reason(error)}); they are not loaded "
+            "because they could run code: save it as safetensors with the program that wrote it"
         ) from None
     if not isinstance(state, dict) or not all(_is_plain(name, value) for name, value in state.items()):
-        raise HeedfulError(f"{path} holds more than tensors; convert it to safetensors where it came from")
+        raise HeedfulError(
+            f"{path} holds other Python objects than tensors; save it as safetensors with the program that wrote it"
+        )
     if is_archive and _tensor_bytes(state) != _archive_bytes(path):  # PyTorch does not check a mapped file
         raise HeedfulError(f"{path} is damaged (its sizes do not fit); copy or download it again")
     return {name: tensor.detach() for name, tensor in state.items()}

@@ -100,7 +100,7 @@ class ModelSettings(Settings):
     kv_heads: int | None = option("number of key and value heads; fewer than heads: grouped-query attention", least=1)
     ff_dim: int | None = option("hidden size of the feed-forward layers", least=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = option("feed-forward activation")
-    dropout: float | None = option("dropout probability of the hidden states", least=0, below=1)
+    dropout: float | None = option("dropout probability of embeddings and sublayer outputs", least=0, below=1)
     drop_path: float | None = option("stochastic depth: skip probability of the last block", least=0, below=1)
     r_drop: float | None = option("R-Drop: weight of the divergence of two passes; 5 is usual", least=0)
     tied: bool | None = option("output layer shares the embedding's weights (=false: own weights)")

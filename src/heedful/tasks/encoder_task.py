@@ -168,7 +168,7 @@ class EncoderTask(Task):
     # --------------------------------------------------------------------------------------------------------- training
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """Returns the head's output in 32 bits; segments are passed to models that embed them."""
+        """Returns the head's output in float32; segments are passed to models that embed them."""
         config = model.config
         if isinstance(config, EncoderConfig) and config.embedding.segments > 1:
             return model(batch["ids"], batch["mask"], batch["segments"]).float()

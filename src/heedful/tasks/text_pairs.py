@@ -100,8 +100,8 @@ class TextPairTask(EncoderTask):
         return len(batch["ids"])
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """Returns the head's output (B, labels) in 32 bits. The decoder of an encoder-decoder reads the text again, one
-        position further right (Lewis et al. 2020, section 3.1).
+        """Returns the classification head's logits (B, labels) in float32. In an encoder-decoder, the text is the input
+        of the encoder and, shifted right by one token, of the decoder (Lewis et al. 2020, section 3.1).
         """
         config, ids, mask = model.config, batch["ids"], batch["mask"]
         if not isinstance(config, EncoderDecoderConfig):

@@ -135,7 +135,7 @@ class Translation(SequenceToSequence):
         return Baseline("a copy of the source", overall(scores))
 
     def quick_baseline(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a copy of the source without TER, as validation does."""
+        """Scores the untranslated source as if it were the translation. Leaves out TER, as validation does."""
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
         scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)

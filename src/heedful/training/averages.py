@@ -32,7 +32,7 @@ class Average(ABC):
 
     @abstractmethod
     def update(self) -> None:
-        """Updates the average with the model's present weights; called once a step."""
+        """Updates the average with the model's current weights; called once a step."""
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
@@ -82,7 +82,7 @@ class Average(ABC):
 
 
 class _Running(Average):
-    """Running average: ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) after update t, counted from 1."""
+    """Running average ā of the weights θ: ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) at update t, counted from 1."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -95,11 +95,11 @@ class _Running(Average):
 
     @abstractmethod
     def weight_of_update(self) -> float:
-        """Returns w_t, the weight of the present weights in update t."""
+        """Returns w_t of the current update t, ``updates``: the current weights' share in the new average."""
 
     @torch.no_grad()
     def update(self) -> None:
-        """Updates ā with the model's present weights; called once a step."""
+        """Updates ā with the model's current weights; called once a step."""
         self.updates += 1
         means = list(self._weights.values())
         now = [p.to(mean.dtype) for p, mean in zip(self._parameters.values(), means, strict=True)]
@@ -145,10 +145,11 @@ class Polynomial(_Running):
 
 
 class Exponential(_Running):
-    """An exponential moving average (after Polyak and Juditsky, 1992): w_t = 1 − min(d, (1 + t) / (10 + t)).
+    """An exponential moving average ā of the weights θ (after Polyak and Juditsky, 1992).
 
-    Its mean age is about 1 / (1 − d) steps. The second term is the customary warm-up of the decay, 8,990 steps for
-    d = 0.999: until it is over, the mean age is about a tenth of the steps so far, as :class:`Polynomial`'s is.
+    ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) with w_t = 1 − min(d, (1 + t) / (10 + t)). The averaged weights are about
+    1 / (1 − d) steps old in the mean. The fraction (1 + t) / (10 + t) is the customary warm-up of the decay. It lasts
+    8,990 steps for d = 0.999; until then the mean age is about a tenth of the steps so far, as in :class:`Polynomial`.
 
     Args:
         model: the model whose weights are averaged.
@@ -195,7 +196,7 @@ class Last(Average):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Adds the present weights to the mean, once a step, and puts the mean into the model while entered."""
+        """Adds the current weights to the mean, once a step, and puts the mean into the model while entered."""
         if not self._copies or self._copied_after != self.updates:
             self._copies = [*self._copies, self._copy_of_weights()][-self.most :]
             self._copied_after = self.updates

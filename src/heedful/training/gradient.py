@@ -46,7 +46,7 @@ class Gradient:
 
     model: nn.Module
     loss: Callable[[nn.Module, Batch], Tensor]  # summed over the batch
-    count: Callable[[Batch], int]
+    count: Callable[[Batch], int]  # predictions of a batch: the task's target tokens, or its examples
     engine: Alone
     precision: Literal["fp32", "bf16"]
     seed: int

@@ -35,7 +35,7 @@ class _Counters:
     """Counters of the loop that a checkpoint stores."""
 
     step: int = 0
-    tokens: int = 0
+    tokens: int = 0  # predictions: the task's `count`
     evaluated: int = 0  # the step evaluated last
     norms: list[float] = field(default_factory=list)  # of the last gradients, if spikes are skipped
     skipped: int = 0  # number of skipped steps

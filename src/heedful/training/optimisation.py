@@ -70,13 +70,15 @@ def groups_by_rate(
 
 
 def layer_rates(model: Model, decay: float) -> dict[int, float]:
-    """Returns factors of the learning rate by ``id`` of a parameter, lower for deeper layers; 1 for those not in it.
+    """Returns the factor of each parameter's learning rate by the parameter's ``id``, smaller nearer the input.
+
+    A parameter that the result does not contain has the factor 1.
 
     In a stack of n blocks, block i = 1..n has ``decay`` ^ (n + 1 − i); its embeddings, positions and embedding norm
-    have ``decay`` ^ (n + 1), head and final norm 1, as in BEiT's fine-tuning (Bao et al. 2022). ELECTRA has one more
-    step between head and blocks (Clark et al. 2020). The idea is Howard and Ruder's (2018, section 3.2). Encoder and
-    decoder count their own blocks. An embedding tied to the output layer counts as an embedding; one that both sides
-    share counts as the encoder's.
+    have ``decay`` ^ (n + 1), head and final norm 1, as in BEiT's fine-tuning (Bao et al. 2022). ELECTRA's code also
+    multiplies by ``decay`` between head and last block (Clark et al. 2020), which this does not. The idea is Howard and
+    Ruder's (2018, section 3.2). Encoder and decoder count their own blocks. An embedding tied to the output layer
+    counts as an embedding; one that both sides share counts as the encoder's.
     """
     factors: list[tuple[nn.Module, float]] = []
     embeddings: list[nn.Module] = []

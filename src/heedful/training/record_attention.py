@@ -82,7 +82,7 @@ class AttentionRecorder:
     # ------------------------------------------------------------------------------------------------------------- maps
 
     def maps(self) -> list[list[RecordedMaps]]:
-        """Returns the maps of each input with the model's present weights."""
+        """Returns the maps of each input with the model's current weights."""
         training, device = self.model.training, self.model.device
         self.model.eval()
         try:

@@ -49,7 +49,8 @@ def check_resumed(settings: RunSettings, first: RunSettings) -> None:
     """Raises ``HeedfulError`` for a setting that a resumed run cannot change; it started with ``first``."""
     if settings.task != first.task:
         raise HeedfulError(
-            f"the run in {settings.out} trains for {first.task}, not for {settings.task}; resume it with that task"
+            f"the run in {settings.out} trains for {first.task}, not for {settings.task}; give another --out, or "
+            f"resume it with: heedful train {first.task}"
         )
     named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
     given = {name: value for name, value in (named | _given(settings)).items() if value is not None}

@@ -25,7 +25,7 @@ MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss 
 
 
 class Validation:
-    """Evaluates the model in training with its present weights.
+    """Evaluates the model in training with its current weights.
 
     Args:
         task: measures the model.
