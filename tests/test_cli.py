@@ -299,7 +299,7 @@ def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: 
         (["predict", "model", "h\udcff"], "text 1 of the command line is not UTF-8"),
         (["evaluate", "model"], "--data is missing"),
         (["evaluate", "model", "--data", "tran.en"], "did you mean 'train.en'?"),
-        (["summary", "bert-bas"], "bert-bas is no folder, file or preset; did you mean 'bert-base'?"),
+        (["summary", "bert-bas"], "bert-bas is not a folder, file or preset; did you mean 'bert-base'?"),
         (["demo", "--too", "de"], "Unknown option: --too. Did you mean --to?"),
     ],
 )

@@ -108,5 +108,5 @@ def test_error_rate_is_one_minus_f1_where_all_links_are_sure() -> None:
 def test_error_rate_refuses() -> None:
     with pytest.raises(HeedfulError, match="1 sentences, sure 2"):
         alignment_error_rate([[(0, 0)]], [[(0, 0)], []])
-    with pytest.raises(HeedfulError, match="0 links"):
+    with pytest.raises(HeedfulError, match="there are 0 predicted"):
         alignment_error_rate([[]], [[(0, 0)]])

@@ -126,7 +126,7 @@ def test_words_of_a_published_model(shared_data: Callable[[str], Path]) -> None:
         (lambda: principal_components(torch.randn(1, 2)), "give at least two"),
         (lambda: principal_components(torch.randn(5, 2), 3), "5 vectors of 2 numbers do not have 3 axes"),
         (lambda: principal_components(torch.tensor([[1.0], [torch.nan]]), 1), "NaN or infinity"),
-        (lambda: cosine_similarity(torch.randn(2)), "one row a vector"),
+        (lambda: cosine_similarity(torch.randn(2)), "one row for each vector"),
         (lambda: cosine_similarity(torch.randn(2, 3), torch.randn(2, 4)), "vectors of 3 and of 4 numbers"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_stack_whose_tokens_do_not_tell() -> None:
     assert ["decoder" in one.path for one in found] == [True] * 12 + [False] * 12
     assert all(0 <= one.score <= 1 for one in found[:12])
     assert all(one.score != one.score and one.uniform != one.uniform for one in found[12:])  # NaN
-    with pytest.raises(HeedfulError, match="expects no key of any token in these inputs"):
+    with pytest.raises(HeedfulError, match="expects no key for any token of these inputs"):
         find_heads(model, source, source, by="induction")
 
 
@@ -233,9 +233,9 @@ def test_random_tokens_fit_the_model(start: int | None, length: int, columns: in
         ("gpt-micro", (), {"when": "input"}, "leave them out"),
         ("gpt-micro", (), {"by": "alignment"}, "cross_attention"),
         ("gpt-micro", (), {"layers": [4]}, "no block 4"),
-        ("gpt-micro", (torch.tensor([[1, 2, 3]]),), {"by": "induction"}, "expects no key of any token in these inputs"),
+        ("gpt-micro", (torch.tensor([[1, 2, 3]]),), {"by": "induction"}, "expects no key for any token"),
         ("gpt-micro", (TARGET,), {"masks": None}, "does not take these inputs"),
-        ("transformer-tiny", (), {}, "give the model's inputs"),
+        ("transformer-tiny", (), {}, "suit only a decoder or an encoder; give inputs"),
         ("transformer-tiny", (SOURCE, TARGET), {"by": "alignment", "gold": [[]]}, "1 lists for a batch of 2"),
         ("transformer-tiny", (SOURCE, TARGET), {"by": "alignment", "gold": [[(5, 1)], []]}, r"\(5, 1\)"),
         ("transformer-tiny", (SOURCE, TARGET), {"by": "alignment", "gold": [[], [(0, 0)]]}, "sentence 1"),

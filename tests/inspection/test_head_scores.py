@@ -122,13 +122,13 @@ def test_repeated_tokens() -> None:
 
 @pytest.mark.parametrize("options", [{"length": 1}, {"repeats": 1}, {"avoid": tuple(range(19))}])
 def test_nothing_to_repeat(options: dict[str, object]) -> None:
-    with pytest.raises(HeedfulError, match="give 2 at least"):
+    with pytest.raises(HeedfulError, match="each must be at least 2"):
         repeated_tokens(20, **options)
 
 
 def test_refuses() -> None:
     square = torch.ones(1, 1, 3, 3)
-    with pytest.raises(HeedfulError, match="expects no key of any token in these inputs"):
+    with pytest.raises(HeedfulError, match="expects no key for any token of these inputs"):
         induction(square, torch.tensor([[1, 2, 3]]))
     with pytest.raises(HeedfulError, match=r"\(1, 1, 3, 4\)"):
         previous_token(torch.ones(1, 1, 3, 4))

@@ -168,7 +168,7 @@ def test_a_compiled_model_is_seen_and_changed() -> None:
         ({"name": "mixed", "change": 0.0, "heads": [4]}, "no head 4"),
         ({"name": "mixed", "change": 0.0, "layers": [9]}, "no block 9"),
         ({"name": "key", "change": 0.0, "queries": [0]}, "has no queries"),
-        ({"name": "stream", "change": 0.0, "queries": [5]}, "query 5 of a text with 5 tokens"),
+        ({"name": "stream", "change": 0.0, "queries": [5]}, "no query 5 in 5 tokens"),
         ({"name": "stream", "change": torch.zeros(3, 7)}, r"shape \(3, 7\)"),
         ({"name": "stream", "change": lambda x: x[:, :2]}, r"shape \(2, 2, 128\)"),
         (

@@ -277,7 +277,7 @@ def test_compiled() -> None:
         ({"top": 0}, "top is 0"),
         ({"top": 66}, "from 1 to 65"),
         ({"target": torch.zeros(2, 3, dtype=torch.long)}, r"shape \(2, 3\)"),
-        ({"target": torch.full((2, 4), 65)}, "up to 65"),
+        ({"target": torch.full((2, 4), 65)}, "ids up to 65"),
         ({"target": torch.tensor([1, 2])}, r"give \(B, T\) ids"),
         ({"queries": [4]}, "query 4"),
         ({"masks": None}, "masks"),

@@ -203,7 +203,7 @@ def test_streaming_is_recorded_when_it_has_ended() -> None:
 
 def test_a_text_read_anew_cannot_be_recorded() -> None:
     model = decoder(position=RotaryPosition())
-    with pytest.raises(HeedfulError, match="raise context"), heedful.record(model):
+    with pytest.raises(HeedfulError, match="give a larger context"), heedful.record(model):
         model.generate(PROMPTS, MASK, max_new_tokens=8, context=6)
     assert model.observers == ()
     with heedful.record(model) as seen:  # and what follows is not disturbed
@@ -222,7 +222,7 @@ def test_an_intervention_lasts_through_a_generation() -> None:
     assert torch.equal(silent.ids, cut.ids)
     assert_close(silent.scores, cut.scores)
     with (
-        pytest.raises(HeedfulError, match=r"queries have other numbers .* leave queries out"),
+        pytest.raises(HeedfulError, match=r"queries cannot be chosen during a generation.* leave queries out"),
         heedful.inspection.intervene(model, "mixed", 0.0, queries=[0]),
     ):
         model.generate(PROMPTS, MASK, max_new_tokens=2)

@@ -192,7 +192,7 @@ def test_bytes_are_printed_and_are_json() -> None:
     assert held["weights"] == 4 * data["parameters"]
     assert held["cache"]["total"] == 3 * 10 * (held["cache"]["token"] + held["cache"]["source_token"])
     lines = {line.split("  ")[0]: line.split()[-4:] for line in str(info).splitlines() if "B" in line}
-    assert lines["cache, a token"][-2:] == [f"{held['cache']['token'] / 2000:.1f}", "kB"]
+    assert lines["cache per token"][-2:] == [f"{held['cache']['token'] / 2000:.1f}", "kB"]
     assert "cache for 3 rows of 10 tokens and 10 source tokens" in str(info)
 
 

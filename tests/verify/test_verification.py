@@ -92,7 +92,7 @@ def test_an_adapter_holds_by_itself(published: Published, tmp_path: Path) -> Non
     report = verify(tmp_path / "adapter")
     assert verdicts(report, "failed") == set()
     assert {"round trip", "padded left", "cached", "batched text"} <= verdicts(report, "ok")
-    assert "export it --to hf" in finding(report, "logits, float32").reason
+    assert "export the folder with --to hf" in finding(report, "logits, float32").reason
 
 
 STACK = StackConfig(dim=16, depth=1, heads=4, position=AlibiPosition())
@@ -209,7 +209,7 @@ def test_a_cache_that_forgets(trained: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "padded left" in verdicts(report, "ok")
     found = finding(report, "greedy text")
     assert found.difference > 0
-    assert "the logits differ by" in found.reason
+    assert "logits differ by" in found.reason
 
 
 def test_positions_that_count_padding(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def audit(settings: RunSettings) -> Audit:
     """Returns the audit of a run's data, which are read as ``train`` reads them. Writes nothing and trains nothing.
 
     Raises:
-        HeedfulError: the data or the settings are such that ``train`` would raise it too.
+        HeedfulError: for data or settings for which ``train`` raises it too.
     """
     began = time.perf_counter()
     kind = tasks.chosen(settings)
@@ -160,7 +160,7 @@ def _near_duplicate_findings(task: Task, train: Rows, validation: Rows) -> Itera
 
 
 def _image_findings(settings: RunSettings, train: Rows, validation: Rows) -> Iterator[Finding]:
-    """Yields the findings on images, and on label folders without any."""
+    """Yields the findings on images, and on label folders without images."""
     yield from check_images(train)
     yield from check_empty_folders(settings.train, "train")
     sources = settings.valid or [source for source in settings.train if image_folder.split_folders(source)]

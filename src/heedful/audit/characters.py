@@ -89,5 +89,5 @@ def check_characters(rows: Sequence[Row], columns: dict[str, Kind]) -> list[Find
 
 
 def _may_be_suspicious(text: str) -> bool:
-    """Returns False if an ASCII text has no suspicious character; a quick check, which may return True wrongly."""
+    """Returns False if an ASCII text has no suspicious character; quick, but may return True for other texts too."""
     return "&" in text or "<" in text or not text.isprintable()

@@ -21,9 +21,9 @@ DUPLICATES, DUPLICATES_LABELLED, COPIED = 1 / 3, 0.01, 0.01
 COPIES = {
     ("source", "target"): "remove them unless the model is to learn copying",
     ("text", "summary"): "remove them unless the model is to learn copying",
-    ("text", "text_pair"): "a text is always similar to itself, remove them",
-    ("text_pair", "negative"): "a text cannot be both similar and dissimilar, correct them",
-    ("text", "negative"): "a text cannot be dissimilar to itself, correct them",
+    ("text", "text_pair"): "remove these examples, because a text is always similar to itself",
+    ("text_pair", "negative"): "correct these examples, because a text cannot be both similar and dissimilar",
+    ("text", "negative"): "correct these examples, because a text cannot be dissimilar to itself",
 }
 
 
@@ -58,7 +58,7 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
         share = len(duplicates) / len(rows)
         is_warning = share > (DUPLICATES_LABELLED if is_labelled else DUPLICATES)
         text = (
-            f"{plural(len(duplicates))} ({100 * share:.1f} %) repeat an earlier example, which counts more in training"
+            f"{plural(len(duplicates))} ({100 * share:.1f} %) repeat an earlier example, so it counts more in training"
         )
         text += "; remove them unless this is intended" if is_warning and not is_labelled else ""
         yield Finding("duplicates", "warning" if is_warning else "fact", len(duplicates), text, duplicates)
@@ -87,8 +87,8 @@ def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
 
 
 def _are_equal(row: Row, first: str, second: str) -> bool:
-    """Returns True if two texts of a row are equal but for white space. Rows with a score give False: scored pairs may
-    be equal.
+    """Returns True if two texts of a row are equal except for white space. Returns False for a row with a score: scored
+    pairs may be equal.
     """
     a, b = row.values.get(first), row.values.get(second)
     return a is not None and b is not None and "score" not in row.values and a.split() == b.split()
@@ -107,7 +107,7 @@ def check_leakage(
         if key.model_input in first
     ]
     if places:
-        text = f"{len(places):,} of {len(validation):,} validation examples are also in training; remove them from one"
+        text = f"{len(places):,} of {len(validation):,} validation examples are also in training; remove one copy"
         yield Finding("leakage", "warning", len(places), text, places)
 
 
@@ -119,7 +119,7 @@ NGRAM = 5  # letters of an n-gram
 COMPARED_LENGTH = 500  # characters of a text that are compared
 MAX_EXAMPLES = 100_000  # maximum number of compared examples
 MAX_CHARACTERS = 6_000_000  # maximum number of compared characters in all
-PREFIX_MATCHES = 3  # similar texts have so many of their rarest n-grams in common
+PREFIX_MATCHES = 3  # similar texts have at least this many of their rarest n-grams in common
 MAX_MEETINGS = 6_000_000  # pairs of texts with a common n-gram that are looked at
 MAX_PAIRS = 200_000  # pairs of texts that are compared in full
 BLOCK = 2_000_000  # n-grams looked up at a time
@@ -198,8 +198,8 @@ def check_near_duplicates(
 
 
 def _difference(equal: int, count: int) -> str:
-    """Returns in words how near-duplicates differ: ``equal`` of ``count`` are equal when folded."""
-    kinds = "only case, punctuation or digits differ", "four fifths of the n-grams are common"
+    """Returns in words how near-duplicates differ: ``equal`` of ``count`` are equal after ``folded``."""
+    kinds = "only case, punctuation or digits differ", "at least 4/5 of the n-grams are the same"
     if equal in (0, count):
         return kinds[0] if equal else kinds[1]
     return f"for {equal:,} {kinds[0]}, for {count - equal:,} {kinds[1]}"
@@ -272,8 +272,8 @@ def folded(text: str) -> str:
 
 class _NearDuplicates(NamedTuple):
     partners: dict[int, int]  # number of a text: number of an earlier training text that is nearly equal
-    equal: set[int]  # those of them that equal their partner when folded
-    is_complete: bool  # False if some may be missing
+    equal: set[int]  # numbers of the texts that equal their partner after ``folded``
+    is_complete: bool  # False if near-duplicates may be missing
 
 
 def _near_duplicates(texts: Sequence[Texts], size: int) -> _NearDuplicates:
@@ -312,7 +312,7 @@ def _similar_in_all_columns(texts: Sequence[Texts]) -> tuple[list[tuple[int, int
 
 
 def _are_similar(first: str, second: str) -> bool:
-    """Returns True if two texts are equal or J of their n-grams is at least 4/5."""
+    """Returns True if two texts are equal or have a Jaccard similarity J of n-grams of at least 4/5."""
     a, b = ({text[i : i + NGRAM] for i in range(len(text) - NGRAM + 1)} for text in (first, second))
     return first == second or bool(a and 5 * len(a & b) >= 4 * len(a | b))
 
@@ -328,7 +328,7 @@ class _NgramIndex(NamedTuple):
 
 
 def similar_pairs(texts: Sequence[str]) -> tuple[list[tuple[int, int]], bool]:
-    """Returns the pairs (index, index) of texts with J ≥ 4/5, and True if these are all such pairs.
+    """Returns the pairs (index, index) of texts with J ≥ 4/5, and True if no such pair is missing.
 
     In any common order of n-grams, texts A and B with J(A, B) ≥ t share k n-grams among the first |A| − ⌈t |A|⌉ + k
     of A and as many of B (Wang et al. 2012). Here the rarest n-grams come first; pairs that share k = 3 are compared in

@@ -69,7 +69,8 @@ def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES)
         text += "; train with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
         yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
     if without_target:
-        text = f"{plural(len(without_target))}{of} without a target: every label is masked; check what is truncated"
+        text = f"{plural(len(without_target))}{of} without a target: every label is masked; "
+        text += "raise --data.max-length, or shorten the inputs"
         yield Finding("no target", "warning", len(without_target), text, without_target)
     if step > 1:
         text = f"the tokens of {len(chosen):,} of {len(examples):,} examples were checked, evenly spaced"

@@ -34,12 +34,12 @@ def check_images(rows: Sequence[Row]) -> Iterator[Finding]:
     elongated = [row for row, header in zip(rows, headers, strict=True) if _is_elongated(*header.size)]
     if elongated:
         text = f"{plural(len(elongated), 'image')} of one pixel, or more than {MAX_RATIO} times as long as wide"
-        text += "; made square, they show little: crop or remove them"
+        text += "; resized to a square, they show little: crop or remove them"
         yield Finding("shapes", "warning", len(elongated), text, list(map(location, elongated)))
     animated = [row for row, header in zip(rows, headers, strict=True) if header.has_frames]
     if animated:
-        text = f"{plural(len(animated), 'image')} with several frames, and only the first is read"
-        text += "; save each frame as an image if all are needed"
+        text = f"{plural(len(animated), 'image')} with several frames, of which only the first is read"
+        text += "; save each frame as an image if you need all"
         yield Finding("frames", "warning", len(animated), text, list(map(location, animated)))
 
 

@@ -1,4 +1,4 @@
-"""Checks of labels and tagged words: distribution, misspellings, labels only validation has, shared prefixes."""
+"""Checks of labels and tagged words: distribution, misspellings, labels that only validation has, shared prefixes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def check_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
         label, count = counts.most_common(1)[0]
         if "tags" not in columns.values() and len(counts) > 1 and count > SKEWED * counts.total():
             share = 100 * count / counts.total()
-            text = f"{share:.1f} % are {_quoted(label)}, so accuracy says little; judge by macro F1 and Matthews"
+            text = (
+                f"{share:.1f} % of the labels are {_quoted(label)}, so accuracy says little; "
+                "judge by macro F1 and the Matthews correlation"
+            )
             yield Finding("skewed", "warning", count, text)
 
 
@@ -75,14 +78,14 @@ def _are_numbers(labels: Collection[str]) -> bool:
 def _number_range(rows: Sequence[Row], name: str) -> Finding:
     """Returns a finding on labels that are numbers: their range, mean and standard deviation."""
     values = [row.values[name] for row in rows]
-    text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (deviation "
+    text = f"numbers from {min(values):g} to {max(values):g}, {fmean(values):.4g} on average (standard deviation "
     return Finding("labels", "fact", len(values), f"{text}{pstdev(values):.4g})")
 
 
 def check_unknown_labels(
     validation: Rows, labels: Collection[str], columns: Mapping[str, Kind]
 ) -> tuple[list[Finding], Rows]:
-    """Returns a finding on validation labels that are not among the model's ``labels``, and the rows without them.
+    """Returns a finding on validation labels that the model's ``labels`` lack, and the rows without such labels.
 
     >>> rows = Rows(Row({"text": text, "label": text}, "held.tsv", line) for line, text in enumerate("abc", 1))
     >>> findings, known_rows = check_unknown_labels(rows, ["a", "c"], {"text": "text", "label": "label"})

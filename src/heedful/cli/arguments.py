@@ -73,7 +73,7 @@ def with_new_names(tokens: Sequence[str]) -> list[str]:
 def _print_new_name(old: str, new: str) -> None:
     """Prints the new name of an option, on rank 0."""
     if rank() == 0:
-        print(f"heedful: {old} is now {new}; the old name goes with the next version", file=sys.stderr)
+        print(f"heedful: {old} is now {new}; the next version will not accept the old name", file=sys.stderr)
 
 
 def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str = "") -> dict[str, Any]:
@@ -129,9 +129,9 @@ def by_flags(text: str, tokens: Iterable[str]) -> str:
 
 
 def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fills options that the command line does not set from ``--config``: keys are option names, tables sections.
+    """Reads options that the command line does not set from the ``--config`` file: keys are options, tables sections.
 
-    A command that has only some of a run's options, as ``audit``, ignores the others.
+    A command with fewer options than ``train``, such as ``audit``, ignores the other options of the file.
     """
     config = next((argument for argument in arguments if argument.name == "--config" and argument.tokens), None)
     if config is None:
@@ -195,7 +195,7 @@ def range_test_without_out(app: App, commands: tuple[str, ...], arguments: Argum
 
 
 def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Raises for a fraction as a whole number; the parser alone would round it."""
+    """Raises ``HeedfulError`` for a fraction where a whole number is required; the parser alone would round it."""
     for argument in arguments:
         if argument.hint in (int, int | None):
             for token in argument.tokens:
@@ -245,7 +245,7 @@ def _join_file_dashes(tokens: list[str]) -> list[str]:
 
 
 def check_file(name: str) -> None:
-    """Raises unless a file exists; ``-`` and ``builtin:...`` are no files."""
+    """Raises ``HeedfulError`` unless a file exists; ``-`` and ``builtin:...`` are not checked."""
     if name == "-" or re.match(r"\w\w+:", name) or Path(name).exists():
         return
     folder = Path(name).parent
@@ -256,7 +256,7 @@ def check_file(name: str) -> None:
 
 
 def check_model(name: str) -> None:
-    """Raises unless the name is a model folder, or may be a Hub id.
+    """Raises ``HeedfulError`` unless the name is a model folder, or may be a Hub id.
 
     Prints how to resume if the folder's run has not finished.
     """
@@ -268,13 +268,13 @@ def check_model(name: str) -> None:
     if path.exists() and not _holds_model(path):
         if line is not None:
             raise HeedfulError(f"{name}: the run was stopped before it saved any weights; continue it with: {line}")
-        remedy = "give the --out of a finished training, or the folder of a published model"
+        remedy = "give the --out folder of a finished training run, or the folder of a published model"
         raise HeedfulError(f"{name} is not a model folder: it has no config.json; {remedy}")
     if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
-        raise HeedfulError(f"{name}: no such folder; give the --out of a finished training, or check the path")
+        raise HeedfulError(f"{name}: no such folder; give the --out folder of a training run, or check the path")
     if line is not None and rank() == 0 and (step := _unfinished_step(path)) is not None:
         print(
-            f"{name}: the training is not finished (step {step:,}); this command uses the weights saved so far. If no "
+            f"{name}: the training is not finished (step {step:,}); this command uses the last saved weights. If no "
             f"process is training it now, continue it with: {line}",
             file=sys.stderr,
         )
@@ -310,7 +310,7 @@ def _holds_model(folder: Path) -> bool:
 
 
 def check_out(settings: RunSettings) -> None:
-    """Raises unless the run's folder is new, or to be resumed or overwritten, and writable."""
+    """Raises ``HeedfulError`` unless the run's folder is new, or may be resumed or overwritten, and is writable."""
     if not settings.out.strip():
         raise HeedfulError("--out is empty; name a folder for the run")
     if any("\ud800" <= letter <= "\udfff" for letter in settings.out):  # bytes that are not UTF-8

@@ -106,7 +106,7 @@ def _usage_error(error: CycloptsError) -> str:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Returns True for Python's MemoryError and PyTorch's errors on GPU and CPU; the last has no type of its own."""
+    """Returns True for Python's MemoryError and PyTorch's errors on GPU and CPU; the CPU error has no own type."""
     on_cpu = isinstance(error, RuntimeError) and (
         "can't allocate memory" in str(error) or "not enough memory" in str(error)
     )

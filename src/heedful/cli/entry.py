@@ -20,8 +20,8 @@ STOPPED = 130  # exit status, as shells report SIGINT
 def command() -> NoReturn:
     """Runs the command line of this process and exits.
 
-    One of several processes exits at once when its output is written: threads that communicate with processes that are
-    already gone could otherwise crash it after a successful run.
+    A process that ``torchrun`` started exits as soon as its output is written: if the other processes have ended, its
+    communication threads could otherwise crash it after a successful run.
     """
     try:
         import signal
@@ -54,7 +54,7 @@ def command() -> NoReturn:
 
 
 class _LenientStream(io.TextIOWrapper):
-    """Stream for messages that ignores write errors, as of a closed reader or a full disk."""
+    """Stream for messages that ignores write errors, for example if its reader is closed or the disk is full."""
 
     failed = False
 
@@ -95,7 +95,7 @@ def _open_streams() -> None:
 
 
 def _flush() -> None:
-    """Flushes the output streams; one that fails is redirected to the null device, so that Python's exit is silent."""
+    """Flushes the output streams; a stream that fails is redirected to the null device for a silent exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

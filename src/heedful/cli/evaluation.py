@@ -16,8 +16,10 @@ from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
 from heedful.util.terminal import say_to
 
 Data = Annotated[tuple[str, ...], Parameter(help="a file of examples, or one file per language; - is standard input")]
-Columns = Annotated[tuple[str, ...] | None, Parameter(help="names or numbers from 1, source first, as en,fr")]
-Split = Annotated[str, Parameter(help="split of a data set that has several; test by default")]
+Columns = Annotated[
+    tuple[str, ...] | None, Parameter(help="columns to read: names, or numbers from 1; source first, as in en,fr")
+]
+Split = Annotated[str, Parameter(help="split to read from a data set that has several splits; test by default")]
 
 
 def evaluate(
@@ -34,7 +36,8 @@ def evaluate(
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     baseline: Annotated[bool, Parameter(help="score a simple baseline on the same examples too")] = False,
     baseline_train: Annotated[
-        tuple[str, ...] | None, Parameter(help="files that the baseline learns from; by default the model's")
+        tuple[str, ...] | None,
+        Parameter(help="files that the baseline learns from; by default the model's training files"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -72,7 +75,7 @@ def compare(
     data: Data,
     columns: Columns = None,
     split: Split = "test",
-    examples: Annotated[int, Parameter(help="examples to show where the two differ; 5 by default")] = 5,
+    examples: Annotated[int, Parameter(help="examples to show in which the two models differ; 5 by default")] = 5,
     device: Device = None,
     dtype: Dtype = None,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)

@@ -28,7 +28,7 @@ def summary(
     from heedful import presets
 
     if name not in presets.names() and not Path(name).exists() and "/" not in name:
-        raise HeedfulError(f"{name} is no folder, file or preset; {nearest(name, presets.names())}")
+        raise HeedfulError(f"{name} is not a folder, file or preset; {nearest(name, presets.names())}")
     import heedful
 
     info = heedful.summary(name, length=length, batch=batch, image_size=image_size)
@@ -38,7 +38,9 @@ def summary(
 def inspect(
     model: Annotated[str, Parameter(help="model folder, ours or Hugging Face's, or a Hub id")],
     /,
-    *inputs: Annotated[str, Parameter(help="a text, a pair with a tab between, or an image file; - is standard input")],
+    *inputs: Annotated[
+        str, Parameter(help="a text, two texts with a tab between, or an image file; - is standard input")
+    ],
     target: Annotated[
         str | None,
         Parameter(help="target text of an encoder-decoder, or the label or token to explain"),
@@ -53,7 +55,7 @@ def inspect(
     layers: Annotated[tuple[int, ...] | None, Parameter(help="layers to show, numbered from 0")] = None,
     heads: Annotated[tuple[int, ...] | None, Parameter(help="heads to show, numbered from 0")] = None,
     queries: Annotated[
-        str | None, Parameter(help="START:END, the tokens that attend; of a long text the first by default")
+        str | None, Parameter(help="START:END, the tokens that attend; by default all, or the first of a long text")
     ] = None,
     keys: Annotated[str | None, Parameter(help="START:END, the tokens attended to")] = None,
     out: Annotated[str | None, Parameter(help=".html, .svg, .png or .pdf; MODEL.VIEW.html by default")] = None,
@@ -69,7 +71,7 @@ def inspect(
     if out is not None:
         check_format(out)
     if show and json and out is None:
-        raise HeedfulError("--open needs a page, and --json writes none; name one with --out")
+        raise HeedfulError("--open opens the written page, but --json writes none; name a page with --out")
     texts = [sys.stdin.read().removesuffix("\n")] if inputs == ("-",) else list(inputs)
     given = decoding.given()
     request = Request.of(
@@ -95,7 +97,7 @@ def inspect(
 
 proofs = App(
     name="verify",
-    help="Check a model folder, or that a killed run ends with identical weights.",
+    help="Check a model folder, or check that a killed and resumed run ends with the same weights.",
     help_epilogue="Example:  heedful verify runs/en-fr\nFor a folder named resume, write ./resume.\n"
     "Exit status: 0 all checks pass, 1 a check fails.",
 )
@@ -108,12 +110,12 @@ def verify(
     *,
     task: Annotated[str | None, Parameter(help="the task to check; by default the folder's")] = None,
     text: Annotated[
-        tuple[str, ...], Parameter(help="your own texts for the checks of tokens, greedy text and task")
+        tuple[str, ...], Parameter(help="your own texts for the checks of token ids, greedy text and task")
     ] = (),
     save: Annotated[bool, Parameter(help="write the results into the folder's heedful.json")] = False,
     json: Json = False,
 ) -> int:
-    """Check a model folder: saved and loaded again, against transformers, padded, batched, cached."""
+    """Check a model folder: saving and loading, comparison with transformers, padding, batches, cache."""
     check_model(model)
     if task is not None:
         from heedful import tasks
@@ -153,7 +155,8 @@ def verify_resume(
     ],
     kills: Annotated[int, Parameter(help="number of kills; 20 by default")] = 20,
     processes: Annotated[
-        int, Parameter(help="number of processes that train together; all and one are killed in turn; 1 by default")
+        int,
+        Parameter(help="number of processes that train together; kills take all of them and one in turn; 1 by default"),
     ] = 1,
     out: Annotated[str | None, Parameter(help="folder for the runs; a temporary one by default")] = None,
     json: Json = False,
@@ -194,12 +197,14 @@ def export(
         str,
         Parameter(help="hf: Hugging Face's layout, adapters merged; ctranslate2; onnx: one graph without a cache"),
     ],
-    out: Annotated[str, Parameter(help="folder to write; for onnx, a name in .onnx writes one file, only the graph")],
+    out: Annotated[
+        str, Parameter(help="folder to write; for onnx, a name that ends in .onnx writes one file, the graph alone")
+    ],
     dtype: Annotated[str | None, Parameter(help="hf: float32, float16, bfloat16; as stored by default")] = None,
     quantization: Annotated[
         str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")
     ] = None,
-    overwrite: Annotated[bool, Parameter(help="replace a folder that holds a model, or a file")] = False,
+    overwrite: Annotated[bool, Parameter(help="replace an existing model folder or file")] = False,
     json: Json = False,
 ) -> None:
     """Export a model for transformers, CTranslate2 or ONNX."""

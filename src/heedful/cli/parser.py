@@ -29,7 +29,7 @@ for _section, _title in (
     (ImageSettings, "Images"),
     (ModelSettings, "Model: parts of the preset to change"),
     (TrainingSettings, "Training"),
-    (AveragingSettings, "Averaging of the weights: only one of these"),
+    (AveragingSettings, "Averaging of the weights: set only one of these"),
     (TuningSettings, "Tuning"),
     (LoraSettings, "Adapter: with --from, trained instead of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),

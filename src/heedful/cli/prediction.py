@@ -25,15 +25,15 @@ def predict(
     model: Annotated[str, Parameter(help="model folder")],
     /,
     *inputs: Annotated[
-        str, Parameter(help="texts, or image files; without any, or for -, standard input line by line")
+        str, Parameter(help="texts, or image files; without inputs, or for -, standard input is read line by line")
     ],
     source: Annotated[
         str | None,
-        Parameter(name="--in", help="file of inputs: a table, text with one per line, or a folder of images"),
+        Parameter(name="--in", help="inputs: a table, a text file with one input per line, or a folder of images"),
     ] = None,
     out: Annotated[
         str | None,
-        Parameter(help="file for the predictions: .jsonl, or text with one per line; the same command continues it"),
+        Parameter(help="predictions: .jsonl, or text with one prediction per line; the same command continues it"),
     ] = None,
     columns: Annotated[tuple[str, ...] | None, Parameter(help="columns of --in: names, or numbers from 1")] = None,
     overwrite: Annotated[bool, Parameter(help="replace the file --out")] = False,
@@ -95,7 +95,7 @@ def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
 def _check_source(
     source: str | None, inputs: tuple[str, ...], out: str | None, columns: tuple[str, ...] | None, overwrite: bool
 ) -> None:
-    """Checks the files of inputs and predictions; without them, raises for options that need a file of inputs."""
+    """Checks the files of inputs and predictions; without ``source``, raises for options that need a file of inputs."""
     from heedful.inference.output_file import check_output
 
     if source is not None and inputs:
@@ -137,11 +137,12 @@ def nearest(
     /,
     *queries: Annotated[str, Parameter(help="texts to search for")],
     among: Annotated[
-        str | None, Parameter(help="texts to search in: a table, a text with one per line, or a folder of texts")
+        str | None,
+        Parameter(help="texts to search in: a table, a text file with one text per line, or a folder of texts"),
     ] = None,
     index: Annotated[
         str | None,
-        Parameter(help="folder of the vectors: written with --among, read if --among is missing"),
+        Parameter(help="folder for the texts' vectors: written with --among, read without --among"),
     ] = None,
     column: Annotated[str | None, Parameter(help="column of a table; text by default")] = None,
     k: Annotated[int, Parameter(help="results for each query; 10 by default")] = 10,
@@ -153,7 +154,7 @@ def nearest(
     """Find the texts of the most similar meaning."""
     check_model(model)
     if not queries:
-        raise HeedfulError("no text to search for; give one")
+        raise HeedfulError("no text to search for; give at least one")
     if among is None and (index is None or not Path(index).is_dir()):
         raise HeedfulError("no texts to search in; give --among with a file or a folder, or --index with a saved index")
     if among is None and column is not None:

@@ -61,7 +61,7 @@ def check_shared(tokens: Sequence[str]) -> None:
         rank_text = f"RANK={os.environ['RANK']}" if os.environ.get("RANK") else "no RANK"
         raise HeedfulError(
             f"the environment has WORLD_SIZE={os.environ['WORLD_SIZE']} and {rank_text}; start with torchrun, or "
-            "unset it"
+            "unset WORLD_SIZE"
         )
     if several() and tokens[:1] not in SHARED:
         raise HeedfulError(
@@ -99,7 +99,7 @@ def usable_cores() -> int:
 def cores_in_use(running: Path = Path("/proc/loadavg")) -> float | None:
     """Returns the number of cores that other programs use; None if unknown (Windows).
 
-    It is the load of the last minute, or on Linux the present load if that is higher.
+    It is the load of the last minute, or on Linux the current load if that is higher.
     """
     try:
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None

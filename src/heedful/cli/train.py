@@ -33,7 +33,8 @@ def train(
         str | None, Parameter(help="TOML file of options; options on the command line override it")
     ] = None,
     lr_range_test: Annotated[
-        bool, Parameter(help="try learning rates on the run's first steps instead; writes nothing, needs no --out")
+        bool,
+        Parameter(help="only try learning rates on the run's first steps; writes nothing, needs no --out"),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -94,10 +95,10 @@ def _check(settings: RunSettings) -> None:
 
 
 def audit(
-    task: Annotated[str, Parameter(help="task to learn; heedful tasks lists them")],
+    task: Annotated[str, Parameter(help="task to learn; heedful tasks lists the tasks")],
     *,
     train: Annotated[tuple[str, ...], Parameter(help="a file or folder, or one file per language, as for train")],
-    valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; without it a part of --train")] = None,
+    valid: Annotated[tuple[str, ...] | None, Parameter(help="validation data; by default a part of --train")] = None,
     config: Annotated[
         str | None, Parameter(help="TOML file of a run's options; options that audit does not have are ignored")
     ] = None,
@@ -110,7 +111,7 @@ def audit(
     image: ImageSettings = ImageSettings(),  # noqa: B008 (frozen)
     masking: MaskingSettings = MaskingSettings(),  # noqa: B008 (frozen)
     model: ModelSettings = ModelSettings(),  # noqa: B008 (frozen)
-    strict: Annotated[bool, Parameter(help="exit with status 1 if a line is marked !")] = False,
+    strict: Annotated[bool, Parameter(help="exit with status 1 if there is a warning, marked !")] = False,
     json: Json = False,
 ) -> int:
     """Check data before training: truncated, duplicate, leaked, unknown or unusual examples, and the model's inputs."""
@@ -177,7 +178,7 @@ def demo(
     if every and (name != "dates" or to is not None or out is not None):
         raise HeedfulError("--all runs every demo in its own folder; leave the name, --to and --out out")
     if to is not None and name != "dates":
-        raise HeedfulError(f"--to is the language of the dates; the demo {name} has none, leave it out")
+        raise HeedfulError(f"--to is the language of the dates; the demo {name} has no language, leave --to out")
     from heedful.demos import all_demos
     from heedful.demos import demo as run_demo
 

@@ -2,8 +2,8 @@
 
 Its reader of Marian models assumes a published model: the target begins with the padding token, which is embedded as
 zeros and is the last of a vocabulary that both sides share. A Marian model with its own start token or with two
-vocabularies is read by ``PlainLoader``, which assumes neither. So is every BART, because its reader asks for keys that
-``transformers`` no longer has.
+vocabularies is read by ``PlainLoader``, which does not assume this. ``PlainLoader`` also reads every BART model,
+because the engine's BART reader needs configuration keys that ``transformers`` no longer has.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
-    """Returns True if a Marian model starts with its padding token, embedded as zeros and last in one vocabulary."""
+    """Returns True if a Marian model is as the converter assumes: see the module's docstring."""
     config = model.config
     assert isinstance(config, EncoderDecoderConfig)
     table = model.get_parameter("embedding.token.weight")
@@ -72,7 +72,7 @@ def as_published(model: Model, tokenizer: Tokenizer) -> bool:
 
 @contextmanager
 def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
-    """Puts ``PlainLoader`` into the converter's table of readers if its own would misread this model."""
+    """Puts ``PlainLoader`` into the converter's table of readers if the usual reader would misread this model."""
     from ctranslate2.converters import transformers as readers
 
     if layout not in PLAIN or (layout == "marian" and as_published(model, Tokenizer.load(folder))):
@@ -95,11 +95,11 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
             return super().get_model_spec(model)
 
         def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
-            """Returns the tokens in order, with a name for each row of the embedding without one."""
+            """Returns the tokens by id; a row of the embedding without a token gets a made-up name."""
             return _filled(super().get_vocabulary(model, tokenizer), model.config.vocab_size)
 
         def set_vocabulary(self, spec: Any, tokens: list[str]) -> None:
-            """Registers the source's tokens, and those of the target if it has its own."""
+            """Registers the source's tokens, and the target's tokens if the target has its own vocabulary."""
             spec.register_source_vocabulary(tokens)
             target_tokens = tokens
             if target is not None:
@@ -121,5 +121,5 @@ def _target_size(config: ModelConfig) -> int:
 
 
 def _filled(tokens: list[str], size: int) -> list[str]:
-    """Returns exactly ``size`` tokens: the first ones; ``<row N>`` stands for a row without a token."""
+    """Returns the first ``size`` tokens; ``<row N>`` stands for an embedding row without a token."""
     return [*tokens[:size], *(f"<row {number}>" for number in range(len(tokens), size))]

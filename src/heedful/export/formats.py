@@ -101,7 +101,7 @@ def export(
 
     Raises:
         HeedfulError: for an unknown format, an option that the format does not take, a target that is not empty, a
-            missing package, and a model that the format cannot express, with the fields.
+            missing package, and a model that the format cannot express; the message names the fields.
 
     >>> import heedful, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""ONNX: the model as one graph, traced by ``torch.onnx``, with batch and lengths left open.
+"""ONNX: the model as one graph, traced by ``torch.onnx``, with dynamic batch size and lengths.
 
 Inputs are named as Optimum names them: ``input_ids``, ``attention_mask``, ``token_type_ids``, ``decoder_input_ids``,
 ``pixel_values``; the output is ``logits``, ``last_hidden_state`` if the model has no head, ``sentence_embedding``

@@ -96,7 +96,7 @@ def replaced(out: Path) -> Iterator[Path]:
 def replaced_file(out: Path) -> Iterator[Path]:
     """Yields the path of a new file that replaces ``out`` when the block succeeds; otherwise ``out`` does not change.
 
-    The block may write only this file; a second one beside it is an error.
+    The block may write only this file; a second file beside it is an error.
     """
     out = out.expanduser().absolute()
     folder = temporary_path(out)

@@ -1,7 +1,8 @@
 """Models that ``torch.export`` can trace: the same outputs, without operations that depend on the sizes of inputs.
 
-Fused attention compares two lengths; the plan "export" computes attention without that. A table of sines grows while
-the model runs, which a graph cannot do; it is extended to ``SINES`` positions before tracing.
+Fused attention compares two lengths; the plan "export" computes attention without this comparison. A table of
+sinusoidal positions grows while the model runs, which a graph cannot do; so it is
+extended to ``SINES`` positions before tracing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SINES = 4096  # positions in the table of sines of a graph
 
 
 class Traceable(nn.Module):
-    """Model whose ``forward`` takes the named inputs of a graph; masks are integers, 1 for a real token."""
+    """Model whose ``forward`` takes the named inputs of a graph; masks are integers, 1 for a non-padding token."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class TraceableEncoderDecoder(Traceable):
 
         Args:
             input_ids: ids of the source, (B, T).
-            attention_mask: 1 for a real token of the source, (B, T).
+            attention_mask: 1 for a non-padding token of the source, (B, T).
             decoder_input_ids: input ids of the target, (B, U), start token included.
         """
         return self.model(input_ids, decoder_input_ids, attention_mask.bool())

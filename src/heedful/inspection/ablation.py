@@ -32,9 +32,10 @@ class Ablation:
 
     Attributes:
         base: the loss of the whole model.
-        change: path → the loss without each part, minus ``base``, float64: above 0 if the part helps. Heads have the
-            attention's path, (H,); units the feed-forward's, (groups,); layers the stack's, (L,).
-        parts: path → the numbers of what was removed together: a head, a group of units, a block.
+        change: path → the loss without each part, minus ``base``, in float64; positive if the part helps. For heads:
+            path of the attention → (H,); for units: path of the feed-forward → (groups,); for layers: path of the
+            stack → (L,).
+        parts: path → for each number in ``change`` the indices of the head, units or block that were removed together.
     """
 
     base: float
@@ -53,11 +54,11 @@ def ablate(
 ) -> Ablation:
     """Returns the change of a loss, or of any metric, when each part of a model is removed, one at a time.
 
-    A head's sum of values, or a unit's activation, becomes 0, or its mean over all tokens while ``loss`` runs (padding
-    included, which it does not know of). Zero ablation measures the whole contribution of a part; mean ablation
-    measures what it contributes to one input rather than another. A removed block passes its input on, with mean
-    ablation plus the mean of its update. The model is in evaluation mode, without dropout or gradients, and left as it
-    was. ``loss`` runs once for each part and once before; with the mean once more.
+    While ``loss`` runs, a head's weighted sum of values, or a unit's activation, is replaced by 0 or by its mean over
+    all tokens, padding included. Zero ablation measures the whole contribution of a part; mean ablation measures only
+    the contribution that differs between tokens. A removed block returns its input; with mean ablation, its input plus
+    the mean of its update. The model runs in evaluation mode, without dropout or gradients; its mode is restored at the
+    end. ``loss`` runs once for the whole model and once for each part; mean ablation runs it once more for the means.
 
     Args:
         model: of any family.
@@ -66,11 +67,12 @@ def ablate(
         what: "heads" of every attention; "units", groups of feed-forward units; "layers", whole blocks.
         by: "zero" or "mean".
         layers: numbers of blocks; None is all.
-        groups: of units: the number of groups of neighbouring units, default 8; or the groups, lists of units.
+        groups: for units: the number of groups of neighbouring units, 8 by default; or a list of groups, each a list of
+            unit numbers.
 
     Raises:
-        HeedfulError: for a loss that is not one number, a block or unit that does not exist, groups of anything but
-            units.
+        HeedfulError: for a loss that is not one number, a block or unit that does not exist, or ``groups`` for heads or
+            layers.
 
     >>> import heedful
     >>> model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2, 3, 4]])
@@ -191,7 +193,7 @@ def _means(model: Model, points: Iterable[HookPoint], loss: Callable[[], Any]) -
         loss()
     unused = [point.path for point in points if point.path not in sums]
     if unused:
-        raise HeedfulError(f"{unused[0]} was not computed while the loss ran, so it has no mean; ablate by zero")
+        raise HeedfulError(f"{unused[0]} was not computed while the loss ran, so it has no mean; ablate with by='zero'")
     return {path: total / counts[path] for path, total in sums.items()}
 
 

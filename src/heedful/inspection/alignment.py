@@ -1,7 +1,7 @@
 """Word alignment from cross-attention, and its agreement with human alignments.
 
-A link is (source, target), both numbered from 0. Shapes: T columns of the decoder's input, the start token being column
-0, and S source tokens.
+A link is (source, target), both numbered from 0. Shapes: T columns of the decoder's input, of which column 0 is the
+start token, and S source tokens.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def align(
 ) -> list[Link]:
     """Links each target token to the source token with the highest weight: argmax_s a_ts.
 
-    The decoder handles a token twice. Row t − 1 of the pattern chooses it ("output"; the token is not known yet), row t
-    reads it ("input"). Chen et al. 2020, section 3, find the second more accurate in suitable layers.
+    Two rows of the pattern belong to target token t: the decoder predicts the token in row t − 1 ("output") and has it
+    as input in row t ("input"). Chen et al. 2020, section 3, find "input" more accurate in suitable layers; the
+    default here is "output".
 
     Args:
         pattern: cross-attention of one sentence (T, S): one head, or a mean over heads. Row t belongs to column t of
@@ -39,8 +40,8 @@ def align(
         target_words: the same for the T columns of the decoder's input.
 
     Returns:
-        Links in order of the target, each once. Words are linked if any of their tokens are, as in Zenkel et al. 2019.
-        A token whose row is all zeros has no link.
+        Links in the order of the target, without repetition. Words are linked if any of their tokens are, as in Zenkel
+        et al. 2019. A token whose row is all zeros has no link.
 
     Raises:
         HeedfulError: for a pattern that is not (T, S), or another number of words than tokens.
@@ -52,7 +53,7 @@ def align(
     [(0, 0), (1, 1)]
     """
     if pattern.dim() != 2:
-        raise HeedfulError(f"a pattern of shape {tuple(pattern.shape)}; give (T, S), one head's or a mean over heads")
+        raise HeedfulError(f"a pattern of shape {tuple(pattern.shape)} is not (T, S); give one head, or a mean")
     shift = lookup({"output": 1, "input": 0}, when, "time of alignment")
     queries, keys = pattern.shape
     sources = _word_numbers(source_words, keys, "source")
@@ -88,10 +89,10 @@ def alignment_error_rate(
     Args:
         links: A, the predicted links of each sentence.
         sure: S, the required links of each sentence.
-        possible: P, the permitted links; S is part of it, repeated or not. By default S alone.
+        possible: P, the permitted links; sure links are always permitted. By default only the sure links.
 
     Raises:
-        HeedfulError: for different numbers of sentences, or no link at all on a side.
+        HeedfulError: for different numbers of sentences, or if there is no predicted or no sure link.
 
     >>> alignment_error_rate([[(0, 0), (1, 1), (2, 1)]], sure=[[(0, 0), (2, 2)]], possible=[[(1, 1)]])
     Agreement(error=0.4, precision=0.6666666666666666, recall=0.5)
@@ -120,6 +121,6 @@ def _word_numbers(words: Words | None, length: int, side: str) -> Words:
         return range(length)
     if len(words) != length:
         raise HeedfulError(
-            f"{len(words)} {side}_words, but the pattern has {length} {side} tokens; give a word number for each"
+            f"{len(words)} {side}_words, but the pattern has {length} {side} tokens; give a word number for each token"
         )
     return words

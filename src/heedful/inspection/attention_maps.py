@@ -20,14 +20,15 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
 
     Abnar and Zuidema 2020, section 3: heads are averaged, ``residual`` stands for the residual connection, and rows are
     normalised to sum to 1. Values, norms and feed-forward layers are ignored, so it shows where information may flow,
-    not how much does.
+    not how much information flows.
 
     Args:
-        patterns: self-attention of successive layers, the first one first, each (B, H, T, T): ``recorded.values()``.
-        residual: the share r of the residual connection, at least 0 and below 1; the paper's is 0.5.
+        patterns: self-attention of successive layers, from input to output, each (B, H, T, T): ``recorded.values()``.
+        residual: the share r of the residual connection, at least 0 and below 1; 0.5 in the paper.
 
     Returns:
-        (B, T, T): row t holds the shares of the input tokens in output token t; rows sum to 1. Padding has itself.
+        (B, T, T): row t holds the shares of the input tokens in output token t; rows sum to 1. The row of a padding
+            token is 1 at its own position.
 
     Raises:
         HeedfulError: for no pattern, patterns that are not square or of different sizes, or a share out of range.
@@ -44,8 +45,8 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
         mean = precise(pattern).mean(1)
         if mean.dim() != 3 or mean.size(-2) != mean.size(-1) or (total is not None and total.shape != mean.shape):
             raise HeedfulError(
-                f"a pattern of shape {tuple(pattern.shape)} cannot be rolled out; give those of one stack's "
-                "self-attention, each (B, H, T, T)"
+                f"a pattern of shape {tuple(pattern.shape)} cannot be rolled out; give the self-attention "
+                "patterns of one stack, each (B, H, T, T)"
             )
         identity = torch.eye(mean.size(-1), dtype=mean.dtype, device=mean.device)
         empty = mean.eq(0).all(-1, keepdim=True)
@@ -148,15 +149,15 @@ def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> T
 def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0) -> Tensor:
     """Returns the class token's attention to each patch, as a map of the image: (..., N, N) → (..., rows, columns).
 
-    ``attention`` is a pattern (B, H, N, N), for a map a head, or a ``rollout`` (B, N, N): Dosovitskiy et al. 2021,
-    figure 6 and appendix D.7, show the latter. Weights are not normalised: the sum lacks the weight on tokens before
-    the patches.
+    ``attention`` is a pattern (B, H, N, N), for a map a head, or a ``rollout`` (B, N, N), as in Dosovitskiy et
+    al. 2021, figure 6 and appendix D.7. The map is not normalised: its sum is less than 1 by the weight on the tokens
+    before the patches.
 
     Args:
-        attention: N is the tokens before the patches, then the patches row by row.
+        attention: the N tokens are those before the patches, then the patches row by row.
         grid: rows and columns of patches.
         token: number of the query: 0 the class token (without one, the first patch), 1 DeiT's distillation token,
-            further ones patches.
+            larger numbers patches.
 
     >>> class_token_overlay(torch.tensor([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), grid=(1, 2))
     tensor([[0.3000, 0.5000]])

@@ -17,10 +17,10 @@ from heedful.inspection.attention_maps import precise
 
 
 def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the embedding tables of a model: path → (rows, columns), detached, a shared one under its first path.
+    """Returns the embedding tables of a model: path → (rows, columns), detached; a shared table under its first path.
 
-    Tokens, segments, learned positions (with the rows before position 0), and T5's relative positions, a row a bucket
-    and a column a head.
+    The tables are of tokens, segments, learned positions (with the rows before position 0), and T5's relative
+    positions: one row for each bucket, one column for each head.
 
     >>> import heedful
     >>> {path: tuple(table.shape) for path, table in embedding_tables(heedful.create("bert-tiny")).items()}
@@ -30,9 +30,9 @@ def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _unit(vectors: Tensor, name: str = "vectors") -> Tensor:
-    """Divides each row by its length, in float32 at least; a row of zeros stays, and has cosine 0 with every other."""
+    """Divides each row by its length, in float32 at least; a row of zeros stays zero: cosine 0 with every row."""
     if vectors.dim() != 2 or not len(vectors):
-        raise HeedfulError(f"{name} of shape {tuple(vectors.shape)}; give one row a vector, (N, D)")
+        raise HeedfulError(f"{name} of shape {tuple(vectors.shape)}; give one row for each vector, (N, D)")
     rows = precise(vectors.detach())
     return rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
 
@@ -60,7 +60,7 @@ def neighbours(
         raise HeedfulError(f"k is {k} for a table of shape {tuple(table.shape)}; give a table (V, D), and k below V")
     wrong = [row for row in rows.tolist() if not 0 <= row < len(table)]
     if wrong:
-        raise HeedfulError(f"there is no row {wrong[0]}; the table has {len(table)}, numbered from 0")
+        raise HeedfulError(f"there is no row {wrong[0]}; the table has {len(table)} rows, numbered from 0")
     score = nearness(table, rows)  # (N, V), larger is nearer
     score.scatter_(1, rows[:, None], -torch.inf)
     values, order = score.sort(dim=1, descending=True, stable=True)
@@ -79,9 +79,10 @@ def _distance(table: Tensor, rows: Tensor) -> Tensor:
 
 
 def cosine_similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
-    """Returns the cosine of each vector with each: (N, D) and (M, D) → (N, M); without ``others`` among them, (N, N).
+    """Returns the cosine of each of N vectors with each of M ``others``, (N, M); without ``others`` with each other.
 
-    Vectors of sentences come from a model with a ``pooled`` head, or ``heedful.pipeline("feature-extraction", ...)``.
+    ``vectors`` is (N, D), ``others`` (M, D). Vectors of sentences come from a model with a ``pooled`` head, or
+    ``heedful.pipeline("feature-extraction", ...)``.
 
     >>> cosine_similarity(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
     tensor([[1.0000, 0.7071],
@@ -102,8 +103,8 @@ class PrincipalComponents:
 
     Attributes:
         points: (N, dimensions), the coordinates of the centred vectors along the axes.
-        explained: (dimensions,), the share of the variance along each axis, largest first; the sum is below 1 if there
-            are more dimensions.
+        explained: (dimensions,), the share of the variance along each axis, largest first; the sum is below 1 if
+            the vectors vary in more dimensions.
         axes: (dimensions, D), orthonormal.
         mean: (D,).
     """
@@ -117,9 +118,9 @@ class PrincipalComponents:
 def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalComponents:
     """Returns the axes of greatest variance of the centred vectors (Pearson 1901; Hotelling 1933).
 
-    They are the right singular vectors of X − mean, by way of the triangle of its QR decomposition, in float64
-    (returned in the vectors' own type, float32 at least). The largest component of each axis is positive, so that the
-    result is the same on every machine.
+    They are the right singular vectors of X − mean, computed in float64 from the triangular factor of its QR
+    decomposition, and returned in the vectors' data type (float32 for half precision). The largest component of each
+    axis is positive, so that the result is the same on every machine.
 
     Args:
         vectors: (N, D), at least two.
@@ -133,11 +134,11 @@ def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalCompo
         raise HeedfulError(f"vectors of shape {tuple(vectors.shape)} have no components; give at least two, (N, D)")
     if not 1 <= dimensions <= min(vectors.shape):
         raise HeedfulError(
-            f"{len(vectors)} vectors of {vectors.size(1)} numbers do not have {dimensions} axes; give fewer"
+            f"{len(vectors)} vectors of {vectors.size(1)} numbers do not have {dimensions} axes; give fewer dimensions"
         )
     exact = vectors.detach().double()
     if not exact.isfinite().all():
-        raise HeedfulError("some vectors hold NaN or infinity; leave those out")
+        raise HeedfulError("some vectors hold NaN or infinity; leave these vectors out")
     mean = exact.mean(0)
     triangle = torch.linalg.qr(exact - mean, mode="r").R
     _, singular_values, axes = torch.linalg.svd(triangle, full_matrices=False)

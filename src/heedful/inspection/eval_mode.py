@@ -1,4 +1,4 @@
-"""Evaluation mode for a while, and a model without its wrappers."""
+"""Temporary evaluation mode, and a model without its wrappers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heedful.models.base import Model
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts ``model`` in evaluation mode while entered, and restores the mode of every part.
+    """Context manager that puts ``model`` in evaluation mode, and restores the mode of every part at its end.
 
     >>> model = nn.Dropout(0.5)
     >>> with evaluating(model):
@@ -41,6 +41,6 @@ def unwrap(model: nn.Module) -> Model:
     while not isinstance(model, Model):
         inner = getattr(model, "_orig_mod", getattr(model, "module", None))
         if not isinstance(inner, nn.Module):
-            raise HeedfulError(f"a {type(model).__name__} is not a model of heedful; give one, from heedful.create")
+            raise HeedfulError(f"a {type(model).__name__} is not a model of heedful; give one from heedful.create")
         model = inner
     return model

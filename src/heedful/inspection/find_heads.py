@@ -35,7 +35,7 @@ class HeadMatch(NamedTuple):
     path: str  # of its weights, such as "decoder.block.1.attention.pattern"
     layer: int
     head: int
-    score: float  # mean weight on the expected keys, 0 to 1; of an alignment without gold, nats; NaN: no token to score
+    score: float  # mean weight on the expected keys, 0 to 1; mutual information, in nats; or NaN: no token to score
     uniform: float  # the score of equal weights on all keys that the mask admits
 
 
@@ -56,8 +56,8 @@ def find_heads(
 
     "previous-token", "first-token", "duplicate-token" and "induction" score self-attention, as the functions of these
     names in ``heedful.inspection.head_scores`` do. "alignment" scores cross-attention: with ``gold`` links by the mean
-    weight of linked target tokens on their source tokens; without, by ``mutual_information`` of target and source
-    position, which is high if each target token attends to a source token of its own.
+    weight of linked target tokens on their source tokens; without ``gold`` by the ``mutual_information`` of target and
+    source positions, which is high if different target tokens attend to different source tokens.
 
     Compare a score with ``uniform``; ablate a head to measure whether it matters.
 
@@ -68,12 +68,12 @@ def find_heads(
         by: the pattern; or, for a model with one stack, the expected keys of each query, (B, T, T) boolean, such as
             ``head_scores.expects_object`` makes for an image.
         gold: for each sequence, links (source token, column of the target ids), as ``alignment.align`` makes them.
-        when: "output" scores the row that chooses a target token, "input" the row that reads it; see ``align``.
+        when: "output" scores the row that predicts a target token, "input" the row that has it as input; see ``align``.
         layers: numbers of blocks; None is all.
         named: keyword arguments of the model: ``mask=``, ``source_mask=`` ...
 
     Raises:
-        HeedfulError: for a pattern that the model or the inputs cannot show.
+        HeedfulError: for a pattern that does not apply to the model, or inputs without a token to score.
 
     >>> import heedful
     >>> matches = find_heads(heedful.create("gpt-micro", seed=0), by="previous-token")
@@ -138,9 +138,9 @@ def expects_links(
 
     Args:
         gold: for each sequence, links (source token, column of the target ids).
-        real: (B, T), of the decoder's input.
-        source_real: (B, S).
-        when: "output": token t has row t − 1, which chooses it; "input": row t.
+        real: (B, T), True for non-padding tokens of the decoder's input.
+        source_real: (B, S), True for non-padding tokens of the source.
+        when: "output": the row of token t is t − 1, which predicts the token; "input": row t.
     """
     shift = lookup({"output": 1, "input": 0}, when, "time of alignment")
     expected = torch.zeros(len(real), real.size(1), source_real.size(1), dtype=torch.bool, device=real.device)
@@ -173,7 +173,7 @@ class _ExpectedWeight:
         self.expected = expected
         self.queries = {path: int(keys.any(-1).sum()) for path, keys in expected.items()}
         if not any(self.queries.values()):
-            raise HeedfulError("the pattern expects no key of any token in these inputs; give longer or other inputs")
+            raise HeedfulError("the pattern expects no key for any token of these inputs; give other inputs")
         self.sum: dict[str, Tensor] = {}
         self.uniform: dict[str, float] = dict.fromkeys(expected, 0.0)
 
@@ -219,7 +219,7 @@ def _side(path: str) -> str:
 def _default_input(model: Model) -> Tensor:
     """Returns repeated random ids after the model's start token, no longer than its learned positions."""
     if not isinstance(model, Decoder | Encoder):
-        raise HeedfulError("give the model's inputs; random tokens suit a decoder or an encoder alone")
+        raise HeedfulError("the default inputs, random tokens, suit only a decoder or an encoder; give inputs")
     special, position = model.config.special, model.main.position
     longest = (position.length - (special.start is not None)) // 2 if isinstance(position, LearnedPosition) else 25
     special_ids = (special.pad, special.start, *special.end)
@@ -233,7 +233,7 @@ def _default_input(model: Model) -> Tensor:
 
 
 def _sides(model: Model, *inputs: Tensor, **named: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Returns ids and real tokens, each (B, T), of each stack; the ids of an image are all 0."""
+    """Returns ids and the mask of non-padding tokens (B, T) of each stack; the ids of an image are all 0."""
     try:
         arguments = inspect.signature(model.forward).bind(*inputs, **named).arguments
     except TypeError as error:

@@ -43,24 +43,24 @@ def gradient_x_input(
 ) -> Attribution:
     """Returns Σ_d e_td · ∂y/∂e_td for each token t, e its embedding before positions and y a logit of the model.
 
-    It is the first-order change of y when the token's embedding grows, relative to its size. Shrikumar et al. 2017,
-    section 3; for text, Denil et al. 2014. Masked padding gets 0. The model keeps its weights, their gradients and its
-    mode; dropout is off.
+    To first order, y grows by ε times this number if the embedding is multiplied by 1 + ε. Shrikumar et al. 2017,
+    section 3; for text, Denil et al. 2014. Masked padding gets 0. Dropout is off; the model's weights, their gradients
+    and its mode do not change.
 
     Args:
         model: of any family, with any head.
         inputs: arguments of the model: ids, or source and target, or pixels.
-        label: number of the logit: a token or class, or one for each sequence (B,); for a span, 0 start and 1 end. By
-            default the largest logit.
-        query: position of the logit, for a head with an output at each token: from the end where negative, or one for
-            each sequence (B,). By default a language model's last real token, which chooses the next. The default for
-            a span is the best start plus the best end.
+        label: index of the logit: a token id or class, or one index for each sequence (B,); for a span, 0 is the
+            start and 1 the end. By default the largest logit.
+        query: position of the logit, for a head with an output at each token; negative counts from the end; or one
+            position for each sequence (B,). By default a language model's last non-padding token, which predicts the
+            next token. The default for a span is the best start plus the best end.
         of: a function of the model's output that returns the number to explain, (B,), instead of ``label`` and
             ``query``.
         named: keyword arguments of the model: ``mask=``, ``source_mask=`` ...
 
     Raises:
-        HeedfulError: for a position or label out of range, or a missing one that has no default.
+        HeedfulError: for a position or label out of range, or a missing position that has no default.
 
     >>> import heedful
     >>> model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2, 3]])
@@ -96,12 +96,12 @@ def gradient_x_input(
 
 
 def _differentiable(value: Any) -> Any:
-    """Returns a copy of a tensor: autograd takes none that was made in inference mode."""
+    """Returns a copy of a tensor: autograd accepts no tensor that was created in inference mode."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def _explained(model: Model, output: Tensor, real: Tensor | None, label: Index | None, query: Index | None) -> Tensor:
-    """Returns the number (B,) that ``label`` and ``query`` choose of the head's output."""
+    """Returns the explained logit (B,) of the head's output, chosen by ``label`` and ``query``."""
     if isinstance(model.head, INPUT_HEADS):
         if query is not None:
             raise HeedfulError("this head has one output for the whole input; leave query out")
@@ -126,12 +126,12 @@ def _logit(logits: Tensor, label: Index | None) -> Tensor:
 
 
 def _index(index: Index, output: Tensor, axis: int, name: str, noun: str, lowest: int = 0) -> Tensor:
-    """Returns one index a sequence (B,), along ``axis`` of the output, counted from the start."""
+    """Returns one index for each sequence (B,), along ``axis`` of the output, counted from the start."""
     size = output.size(axis)
     numbers = torch.as_tensor(index, device=output.device)
     if numbers.shape not in ((), output.shape[:1]):
         raise HeedfulError(
-            f"{name} has shape {tuple(numbers.shape)}; give one number, or one for each of {len(output)}"
+            f"{name} has shape {tuple(numbers.shape)}; give one number, or {len(output)}, one for each sequence"
         )
     for wrong in numbers[(numbers < lowest) | (numbers >= size)].flatten().tolist()[:1]:
         raise HeedfulError(f"{name} is {wrong}, but there are {size} {noun}s; number them from 0")

@@ -1,7 +1,7 @@
 """Head scores: how well attention patterns fit known ones (previous token, induction ...).
 
 Each score is the mean weight that queries give to the keys that the pattern expects. Shapes: B sequences, H heads, T
-queries, S keys. ``real`` (B, T) is True for real tokens.
+queries, S keys. ``real`` (B, T) is True for non-padding tokens.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def weight_on(pattern: Tensor, expected: Tensor) -> Tensor:
         expected: (B, T, S), True for the expected keys of each query.
 
     Raises:
-        HeedfulError: for no query with an expected key.
+        HeedfulError: if no query has an expected key.
     """
     queries = int(expected.any(-1).sum())
     if not queries:
-        raise HeedfulError("the pattern expects no key of any token in these inputs; give longer or other inputs")
+        raise HeedfulError("the pattern expects no key for any token of these inputs; give other inputs")
     return (precise(pattern) * expected[:, None]).sum((0, 2, 3)) / queries
 
 
 def previous_token(pattern: Tensor, real: Tensor | None = None, *, offset: int = 1) -> Tensor:
     """Returns the mean weight on the token before the query: (B, H, T, T) → (H,).
 
-    ``offset`` 2: on the token two before; −1: on the next token.
+    With ``offset`` 2, on the token two positions before the query; with −1, on the next token.
 
     >>> previous_token(torch.tensor([[[[1.0, 0.0], [0.75, 0.25]]]]))
     tensor([0.7500])
@@ -45,7 +45,7 @@ def previous_token(pattern: Tensor, real: Tensor | None = None, *, offset: int =
 
 
 def first_token(pattern: Tensor, real: Tensor | None = None) -> Tensor:
-    """Returns the mean weight on the first real token (attention sink) of all later queries: (B, H, T, T) → (H,).
+    """Returns the mean weight on the first non-padding token (attention sink) of later queries: (B, H, T, T) → (H,).
 
     Xiao et al. 2024, section 3.1.
 
@@ -56,7 +56,7 @@ def first_token(pattern: Tensor, real: Tensor | None = None) -> Tensor:
 
 
 def duplicate_token(pattern: Tensor, ids: Tensor, real: Tensor | None = None) -> Tensor:
-    """Returns the mean weight on earlier copies of the query's token, over the queries that have one: → (H,).
+    """Returns the mean weight on earlier copies of the query's token, over the queries that have such a copy: (H,).
 
     Wang et al. 2023, section 3: the duplicate token heads.
 
@@ -82,8 +82,8 @@ def induction(pattern: Tensor, ids: Tensor, real: Tensor | None = None) -> Tenso
 def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
     """Returns the mutual information of query and key: H(mean_t a_t) − mean_t H(a_t), in nats, mean over B: → (H,).
 
-    It is 0 if all queries have the same weights, and ln T if each attends to a key of its own, as a clean alignment
-    does. It needs no gold alignment. Queries with a row of zeros are left out.
+    It is 0 if all queries have the same weights, and ln T if each query attends only to its own key, as in a clean
+    alignment. It needs no gold alignment. Queries with a row of zeros are left out.
 
     >>> mutual_information(torch.eye(2)[None, None])
     tensor([0.6931])
@@ -108,24 +108,24 @@ def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
 def expects_previous(real: Tensor, offset: int = 1) -> Tensor:
     """Returns the expected keys (B, T, T): query t expects key t − ``offset``."""
     if offset == 0:
-        raise HeedfulError("offset is 0, the token itself; give 1 for the one before, −1 for the next")
+        raise HeedfulError("offset is 0, the token itself; give 1 for the previous token, −1 for the next")
     position = torch.arange(real.size(1), device=real.device)
     return (position[:, None] - position == offset) & _real_pairs(real)
 
 
 def expects_first(real: Tensor) -> Tensor:
-    """Returns the expected keys (B, T, T): every later query expects the first real key."""
+    """Returns the expected keys (B, T, T): every later query expects the first non-padding key."""
     order = real.long().cumsum(1)  # 1 at the first real token
     return (order == 1)[:, None, :] & (order > 1)[:, :, None] & _real_pairs(real)
 
 
 def expects_duplicate(ids: Tensor, real: Tensor) -> Tensor:
-    """Returns the expected keys (B, T, T): query t expects every earlier key of the same id."""
+    """Returns the expected keys (B, T, T): query t expects every earlier key with the same id."""
     return (ids[:, :, None] == ids[:, None, :]).tril(-1) & _real_pairs(real)
 
 
 def expects_induction(ids: Tensor, real: Tensor) -> Tensor:
-    """Returns the expected keys (B, T, T): query t expects every earlier key whose previous token has its id."""
+    """Returns the expected keys (B, T, T): query t expects every key that follows an earlier copy of token t."""
     after = expects_duplicate(ids, real).roll(1, dims=2)  # from key s − 1 to key s
     return after.tril(-1) & _real_pairs(real)
 
@@ -136,7 +136,7 @@ def expects_object(objects: Tensor, prefix: int = 1, token: int = 0) -> Tensor:
     Args:
         objects: (B, rows, columns), True for a patch that shows the object.
         prefix: number of tokens before the patches.
-        token: number of the query; the others expect nothing and are left out.
+        token: number of the query; other queries expect no key and are left out.
 
     >>> expects_object(torch.tensor([[[True, False]]]))[0].int()
     tensor([[0, 1, 0],
@@ -163,11 +163,11 @@ def repeated_tokens(
     """Returns random ids (rows, repeats · length): each row repeats ``length`` random ids ``repeats`` times.
 
     Args:
-        size: of the vocabulary.
-        length: of the repeated part. Its ids are distinct if the vocabulary is large enough.
+        size: size of the vocabulary.
+        length: length of the repeated part. Its ids are distinct if the vocabulary is large enough.
         rows: number of sequences.
         repeats: number of repetitions.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         start: id of an additional first column: a model that was trained with a start token uses it as attention sink.
         avoid: ids that are left out, such as special tokens.
 
@@ -178,7 +178,7 @@ def repeated_tokens(
     allowed = torch.tensor([i for i in range(size) if i not in set(avoid)])
     if length < 2 or repeats < 2 or len(allowed) < 2:
         raise HeedfulError(
-            f"length is {length}, repeats is {repeats}, and {len(allowed)} ids are allowed; give 2 at least of each"
+            f"length is {length}, repeats is {repeats}, and {len(allowed)} ids are allowed; each must be at least 2"
         )
     random = torch.Generator().manual_seed(seed)
     permutations = -(-length // len(allowed))  # more than 1 for a small vocabulary
@@ -191,12 +191,12 @@ def repeated_tokens(
 
 def _real(pattern: Tensor, real: Tensor | None) -> Tensor:
     if pattern.dim() != 4 or pattern.size(2) != pattern.size(3):
-        raise HeedfulError(f"a pattern of shape {tuple(pattern.shape)}; give a self-attention (B, H, T, T)")
+        raise HeedfulError(f"the pattern has shape {tuple(pattern.shape)}; give a self-attention pattern (B, H, T, T)")
     return pattern.new_ones(pattern.shape[0::2]).bool() if real is None else real.bool()
 
 
 def _real_pairs(real: Tensor) -> Tensor:
-    """Returns (B, T, T), True if query and key are real."""
+    """Returns (B, T, T), True if neither query nor key is padding."""
     return real[:, :, None] & real[:, None, :]
 
 

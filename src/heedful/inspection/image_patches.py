@@ -23,8 +23,9 @@ class PatchFilters:
     """Principal components of a model's patch filters, as images.
 
     Attributes:
-        images: (count, P, P, C), of unit length and any sign: scale each, or all, about 0 to draw them.
-        explained: (count,), the share of the filters' variance along each.
+        images: (count, P, P, C), of unit length and arbitrary sign. To draw them, scale them so that 0 is the
+            middle grey.
+        explained: (count,), the share of the filters' variance along each component.
     """
 
     images: Tensor
@@ -70,8 +71,8 @@ def patch_filters(model: nn.Module, count: int = 28) -> PatchFilters:
     """Returns the principal components of the patch projection. Dosovitskiy et al. 2021, figure 7, left.
 
     Each of the D filters is a vector of P · P · C numbers; the components are the axes of their greatest variance
-    (``principal_components``). A trained model's first ones resemble a basis of the fine structure of a patch; a fresh
-    model's are noise.
+    (``principal_components``). The first components of a trained model resemble a basis of the fine structure of a
+    patch; the components of an untrained model are noise.
 
     Args:
         model: a vision Transformer.
@@ -85,14 +86,15 @@ def patch_filters(model: nn.Module, count: int = 28) -> PatchFilters:
     maximum = min(len(weight), weight[0].numel())
     if not 1 <= count <= maximum:
         raise HeedfulError(
-            f"count is {count}; give 1 to {maximum}, the components of the model's {len(weight)} filters"
+            f"count is {count}; give a number from 1 to {maximum}: the model's {len(weight)} filters have no more "
+            "components"
         )
     components = principal_components(weight.flatten(1), count)
     return PatchFilters(components.axes.unflatten(1, weight.shape[1:]), components.explained)
 
 
 def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> Tensor:
-    """Returns feature maps, one value a feature and patch: (B, C, height, width) → (B, D, rows, columns).
+    """Returns feature maps, one value for each feature and patch: (B, C, height, width) → (B, D, rows, columns).
 
     Args:
         model: a vision Transformer. It runs in evaluation mode, without gradients.

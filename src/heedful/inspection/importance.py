@@ -22,17 +22,17 @@ from heedful.models import Model
 def head_importance(
     model: Model, loss: Callable[[], Tensor], *, signed: bool = False, normalise: bool = False
 ) -> dict[str, Tensor]:
-    """Returns the importance of each head: I_h = mean_x |∂L(x)/∂ξ_h|, ξ a gate on the head's output, at 1.
+    """Returns the importance of each head: I_h = mean_x |∂L(x)/∂ξ_h|, ξ_h = 1 a factor of its output.
 
     Michel, Levy and Neubig 2019, section 4.1; one backward pass. Each sequence x of each call has gates of its own, so
-    the gradients of two sequences do not cancel. The parameters' own gradients stay as they are; the model is in
-    evaluation mode, and left as it was.
+    the gradients of two sequences do not cancel. The parameters' own gradients stay as they are; the model runs in
+    evaluation mode, and its mode is restored.
 
     Args:
         model: of any family.
         loss: runs the model, once or several times, and returns a tensor with gradients: the *sum* of its sequences'
-            losses (a mean makes every number smaller by the same factor).
-        signed: the sum −Σ_x ∂L(x)/∂ξ_h instead: to first order, the increase of the loss without the head.
+            losses (with a mean, every importance is smaller by the same factor).
+        signed: return −Σ_x ∂L(x)/∂ξ_h instead: to first order, the increase of the loss when the head is removed.
         normalise: divide by the Euclidean norm over an attention's heads, as the paper does.
 
     Returns:
@@ -60,7 +60,10 @@ def head_importance(
         total = loss()
         flat = [(path, gate) for path, path_gates in gates.items() for gate in path_gates]
         if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
-            raise HeedfulError("importance is a gradient: the loss must return one tensor that carries gradients")
+            raise HeedfulError(
+                "head importance is a gradient, but the loss returned no single number with a "
+                "gradient; return a tensor of one element, computed by the model"
+            )
         # the list is complete before the backward pass, in which checkpointed parts run again and add gates
         all_gates = [gate for _, gate in flat]
         gradients = torch.autograd.grad(total, all_gates, allow_unused=True, materialize_grads=True)
@@ -80,7 +83,7 @@ def least_important_heads(importance: Mapping[str, Tensor], count: int, *, toget
 
     Args:
         importance: path → (H,), from ``head_importance``, or the change of a loss from ``ablate``.
-        count: heads of each attention.
+        count: number of heads to return for each attention.
         together: query heads that share a key-value head; their importance is summed, and they are chosen together.
 
     >>> importance = {"decoder.block.0.attention": torch.tensor([3.0, 1.0, 2.0, 0.0])}
@@ -93,8 +96,8 @@ def least_important_heads(importance: Mapping[str, Tensor], count: int, *, toget
     for path, values in importance.items():
         if not 0 <= count < len(values) or count % together or len(values) % together:
             raise HeedfulError(
-                f"{count} heads of {path} cannot be removed: it has {len(values)} in groups of {together}; give fewer, "
-                "in whole groups"
+                f"{count} heads of {path} cannot be removed: it has {len(values)} heads in groups of {together}; give "
+                "fewer heads, in whole groups"
             )
         order = values.unflatten(0, (-1, together)).sum(1).argsort(stable=True)[: count // together]
         heads[path] = sorted(int(g) * together + i for g in order for i in range(together))

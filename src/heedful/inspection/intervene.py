@@ -1,4 +1,4 @@
-"""Interventions: replace or change chosen tensors; the rest of the model computes on with them."""
+"""Interventions: replace or change chosen tensors; the rest of the model continues with the changed tensors."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def intervene(
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Changes chosen tensors of a model while it runs; the model computes on with them.
+    """Changes chosen tensors of a model while it runs; the model continues with the changed tensors.
 
     Several interventions on one tensor work in the order in which they were entered; ``heedful.record`` records the
-    changed tensor. Gradients flow through a change; with activation checkpointing the backward pass must run inside,
-    too. If ``pattern`` or ``scores`` are changed, the output of that attention is computed from the changed weights, in
-    float32 at least.
+    changed tensor. Gradients flow through a change; with activation checkpointing the backward pass must also run
+    inside the context. If ``pattern`` or ``scores`` are changed, the output of that attention is computed from the
+    changed weights, in float32 at least.
 
     Args:
         model: any model of heedful, or a part of one.
-        name: the end of a path, or several, as of ``heedful.record``.
+        name: the end of a path, or several, as in ``heedful.record``.
         change: a number or a tensor, which replaces the values, or a function of them (of a copy, so that it may work
             in place).
         layers: numbers of blocks; None is all.
         heads: numbers of heads; ``change`` then receives (B, heads, ...). None is all.
-        queries: positions, from the end where negative; None is all.
+        queries: positions; negative ones count from the end; None is all.
 
     Raises:
         HeedfulError: for a name, layer, head or query that the model does not have; for a change that returns nothing
-            or another shape; when the model generates with ``queries``, which have other numbers at each step.
+            or another shape; when the model generates with ``queries``, since positions differ at each step.
 
     Mask a head: ``intervene(model, "mixed", 0.0, layers=[3], heads=[2])``. Patch activations: record one input, then
     ``intervene(model, path, recorded[path], queries=[4])`` on another, with the rows of those queries.
@@ -102,13 +102,15 @@ def _expanded(new: Tensor, old: Tensor, path: str) -> Tensor:
     try:
         return new.expand_as(old)
     except RuntimeError:
-        shapes = f"{tuple(new.shape)}, where {path} has {tuple(old.shape)}"
-        raise HeedfulError(f"the change has shape {shapes}; give one that broadcasts to it") from None
+        shapes = f"{tuple(new.shape)}, but {path} has {tuple(old.shape)}"
+        raise HeedfulError(f"the change has shape {shapes}; give a tensor that broadcasts to that shape") from None
 
 
 class _NoGeneration:
-    """Watcher that refuses every generation."""
+    """Observer that refuses every generation."""
 
     def begin(self, counts: Tensor, width: int, reading: bool) -> None:
         """Raises ``HeedfulError``."""
-        raise HeedfulError("queries have other numbers at each step of a generation; leave queries out")
+        raise HeedfulError(
+            "queries cannot be chosen during a generation, where positions differ at each step; leave queries out"
+        )

@@ -28,13 +28,13 @@ MAX_LOGITS = 2**25  # computed at a time: 128 MB in float32
 
 @dataclass(frozen=True, kw_only=True)
 class LogitLens:
-    """Predictions after each layer. T is missing from every shape if the head has one output for the whole input."""
+    """Predictions after each layer. The shapes have no T if the head has one output for the whole input."""
 
     layers: Sequence[str]  # L names: "embedding", "block 0", "block 1", ...
     ids: Tensor  # (L, B, T, top): the most probable tokens or classes, best first
-    probabilities: Tensor  # (L, B, T, top): theirs
+    probabilities: Tensor  # (L, B, T, top): of these tokens or classes
     divergence: Tensor  # (L, B, T): KL(the model's prediction ‖ this layer's), in nats; 0 in the last row
-    target_probability: Tensor | None = None  # (L, B, T): of the given target; NaN without one
+    target_probability: Tensor | None = None  # (L, B, T): of the given target; NaN without a target
     target_rank: Tensor | None = None  # (L, B, T): 0 for the most probable; −1 without a target
 
 
@@ -51,15 +51,16 @@ def logit_lens(
 
     The stream after a block passes through the final norm of the stack (post-norm stacks have none) and the head with
     its scale and bias. The last layer is the model's own prediction. nostalgebraist 2020, "interpreting GPT: the logit
-    lens"; Belrose et al. 2023 on its limits.
+    lens"; Belrose et al. 2023 describe its limits.
 
     Args:
-        model: of any family with a head of logits; of an encoder-decoder the decoder is read.
+        model: of any family, with a head that returns logits; of an encoder-decoder the decoder is read.
         inputs: arguments of the model: ids, or source and target, or pixels.
         top: number of the most probable tokens or classes.
-        target: the true ids (B, T) or classes (B,); negative is none. Their probabilities and ranks are returned.
-        queries: positions, from the end where negative; the others' logits are never computed. ``target`` still has all
-            T.
+        target: the true ids (B, T) or classes (B,); a negative id is no target. Their probabilities and
+            ranks are returned.
+        queries: positions; negative ones count from the end. Logits of other positions are not computed. ``target``
+            must still have T columns.
         named: keyword arguments of the model: ``mask=``, ``source_mask=`` ...
 
     Raises:
@@ -77,7 +78,7 @@ def logit_lens(
         raise HeedfulError("this head has one output for the whole input; leave queries out")
     if target is not None and target.dim() != (1 if single else 2):
         expected = "(B,) classes" if single else "(B, T) ids"
-        raise HeedfulError(f"a target of shape {tuple(target.shape)}; give {expected}")
+        raise HeedfulError(f"the target has shape {tuple(target.shape)}; give {expected}")
     name, stack = head_stack(model)
     paths = [f"{name}.stream", *(f"{name}.block.{layer}.stream" for layer in range(len(stack.block)))]
     with evaluating(model), record(model, paths, queries=queries) as recorded:
@@ -118,7 +119,7 @@ def lens_logits(model: Model, stream: Tensor, real: Tensor | None = None) -> Ten
 
 
 def head_stack(model: Model) -> tuple[str, Stack]:
-    """Returns name and stack below the head: the decoder where there is one."""
+    """Returns the name and the stack whose output the head reads: the decoder if there is one."""
     name = "decoder" if hasattr(model, "decoder") else "encoder"
     return name, getattr(model, name)
 
@@ -176,7 +177,7 @@ def _checked(target: Tensor, log_p: Tensor) -> Tensor:
     """Returns the target on the device of ``log_p``; raises ``HeedfulError`` for another shape or an unknown id."""
     if target.shape != log_p.shape[:-1] or int(target.max()) >= log_p.size(-1):
         raise HeedfulError(
-            f"a target of shape {tuple(target.shape)} up to {int(target.max())}; give ids of shape "
+            f"the target has shape {tuple(target.shape)} and ids up to {int(target.max())}; give ids of shape "
             f"{tuple(log_p.shape[:-1])} below {log_p.size(-1)}"
         )
     return target.to(log_p.device)

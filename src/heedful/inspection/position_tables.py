@@ -21,15 +21,15 @@ def position_similarity(model: nn.Module, length: int | None = None, stack: str 
 
     Learned and sinusoidal positions: the cosine of their rows. Rotary positions have no rows: the mean over the pairs i
     of a head of cos((p − q) θ_i), which is the cosine of a vector rotated by p with itself rotated by q, if all its
-    pairs have one length. ALiBi and T5's relative positions are no vectors either: see ``position_bias``.
+    pairs have the same length. ALiBi and T5's relative positions have no vectors at all: see ``position_bias``.
 
     Args:
         model: with one stack, or several.
-        length: number of positions from the first; by default all learned ones, or 64.
+        length: number of positions from the first; by default all learned positions, or 64 of other schemes.
         stack: "encoder" or "decoder"; required for a model with both.
 
     Raises:
-        HeedfulError: for positions without vectors, or more of them than the model has.
+        HeedfulError: for a scheme without vectors, or a ``length`` above the number of learned positions.
 
     >>> import heedful
     >>> position_similarity(heedful.create("gpt-micro", seed=0), 10).shape
@@ -46,7 +46,7 @@ def position_similarity(model: nn.Module, length: int | None = None, stack: str 
 def position_table(model: nn.Module, length: int | None = None, stack: str | None = None) -> Tensor:
     """Returns the rows (P, D) that are added to the embeddings, position 0 first.
 
-    Arguments as of ``position_similarity``.
+    The arguments are those of ``position_similarity``.
 
     >>> import heedful
     >>> position_table(heedful.create("transformer-tiny"), 3, "encoder").shape
@@ -56,7 +56,7 @@ def position_table(model: nn.Module, length: int | None = None, stack: str | Non
     position = module.position
     if not isinstance(position, Learned | Sinusoidal):
         kind = module.config.position.kind
-        raise HeedfulError(f"{kind!r} positions add no rows to the embeddings; only learned and sinusoidal ones do")
+        raise HeedfulError(f"{kind!r} positions add no rows to the embeddings; use learned or sinusoidal positions")
     count = _length(length, position.length if isinstance(position, Learned) else None)
     positions = torch.arange(count, device=_device(module))[None]
     zeros = torch.zeros(1, count, module.config.dim, dtype=torch.float32, device=positions.device)
@@ -74,7 +74,7 @@ def position_bias(model: nn.Module, length: int = 64, stack: str | None = None) 
     position = module.position
     if not isinstance(position, Alibi | Relative):
         kind = module.config.position.kind
-        raise HeedfulError(f"{kind!r} positions add nothing to the scores; only alibi and relative ones do")
+        raise HeedfulError(f"{kind!r} positions add nothing to the scores; use alibi or relative positions")
     positions = torch.arange(_length(length, None), device=_device(module))[None]
     bias = position.prepare(positions, positions).join(None)
     assert isinstance(bias, Tensor)

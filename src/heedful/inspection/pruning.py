@@ -1,4 +1,4 @@
-"""Pruning: returns a smaller model that computes what the large one computes with some parts masked.
+"""Pruning: builds a smaller model that computes what the large model computes with some parts masked.
 
 Shapes: D model width, H query heads in K groups that share a key-value head each, E head size, F feed-forward units.
 """
@@ -44,9 +44,9 @@ def prune(
     loses its rows of ``up`` and ``gate`` and its column of ``down``. A masked block returns its input.
     Heads: Michel, Levy and Neubig 2019; blocks: Fan, Grave and Joulin 2020.
 
-    The head size E stays, as ``head_dim`` in the configuration, and with it the scale 1/√E. All blocks of a stack are
-    equal, so all its attentions, cross-attention too, must keep equally many heads, and its feed-forwards equally many
-    units. If H query heads share K key-value heads, whole groups are removed, or equally many heads of each group.
+    The head size E stays, as ``head_dim`` in the configuration, and with it the scale 1/√E. All blocks of a stack have
+    equal sizes, so all its attentions, cross-attention too, must keep equally many heads, and its feed-forwards equally
+    many units. If H query heads share K key-value heads, whole groups are removed, or equally many heads of each group.
 
     Args:
         model: of any family. It is not changed.
@@ -122,13 +122,13 @@ def _removed_parts(
 
 
 def _numbers_by_path(parts: Parts, sizes: Mapping[str, int]) -> dict[str, set[int]]:
-    """Returns the numbers of the heads or units to remove, by path; raises ``HeedfulError`` for one out of range."""
+    """Returns the numbers of the heads or units to remove, by path; raises ``HeedfulError`` for an invalid number."""
     removed: dict[str, set[int]] = {path: set() for path in sizes}
     for key, numbers in parts.items():
         for path in _matching_paths(key, list(sizes), "part"):
             wrong = [n for n in numbers if not 0 <= n < sizes[path]]
             if wrong:
-                raise HeedfulError(f"{path} has no number {wrong[0]}; number its {sizes[path]} from 0")
+                raise HeedfulError(f"{path} has no part {wrong[0]}; number its {sizes[path]} heads or units from 0")
             removed[path] |= {int(n) for n in numbers}
     return removed
 
@@ -180,7 +180,7 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
             new_group_size = len(ordered) // heads.count
             groups = [head // group_size for head in ordered]
             if any(groups[i] != groups[i - i % new_group_size] for i in range(len(ordered))):
-                raise HeedfulError(f"{path}: ALiBi's slopes would separate heads that share a key-value head; keep all")
+                raise HeedfulError(f"{path}: ALiBi's slopes separate heads that share a key-value head; keep all heads")
             heads.numbers[path] = ordered
     remaining: dict[str, tuple[int, Tensor]] = {}
     silent: dict[str, Tensor] = {}
@@ -227,7 +227,7 @@ def _order_by_slope(path: str, heads: Sequence[int], silent: Collection[int], sl
         fitting = sorted(slopes.index(slope) for slope in new if slope in slopes)
         raise HeedfulError(
             f"{path} would keep heads {[*active.values()]}, but ALiBi's slopes follow from the number of heads, and "
-            f"those of {len(new)} are the slopes of heads {fitting} here; keep these, or all"
+            f"those of {len(new)} are the slopes of heads {fitting} here; keep these heads, or all"
         )
     unplaced = iter([head for head in heads if head in silent])
     return [active[slope] if slope in active else next(unplaced) for slope in new]
@@ -306,7 +306,7 @@ def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Coll
     count = max(map(len, groups.values()))
     largest = max((len(group) for by_group in groups.values() for group in by_group.values()), default=0)
     if not count:
-        raise HeedfulError(f"no head would be left in {', '.join(removed)}; keep one, or prune whole blocks (layers)")
+        raise HeedfulError(f"no head would be left in {', '.join(removed)}; keep one or more, or prune blocks (layers)")
     numbers = {path: _fill_groups(by_group, count, largest, size) for path, by_group in groups.items()}
     uneven = [path for path in remaining if numbers[path] != remaining[path]]
     if uneven and not pad:
@@ -323,12 +323,12 @@ def remaining_units(removed: Numbers, units: int, *, pad: bool) -> Remaining:
     remaining = {path: [n for n in range(units) if n not in numbers] for path, numbers in removed.items()}
     count = max(map(len, remaining.values()))
     if not count:
-        raise HeedfulError(f"no unit would be left in {', '.join(removed)}; keep one, or prune whole blocks (layers)")
+        raise HeedfulError(f"no unit would be left in {', '.join(removed)}; keep one or more, or prune blocks (layers)")
     fewest = min(remaining, key=lambda path: len(remaining[path]))
     if len(remaining[fewest]) < count and not pad:
         raise HeedfulError(
-            f"{fewest} would keep {len(remaining[fewest])} units and others {count}, but a model's blocks are equal; "
-            "prune as many in each, or give pad=True to fill up with silent ones"
+            f"{fewest} would keep {len(remaining[fewest])} units and others {count}, but all blocks must be equal; "
+            "prune equally many units in each, or give pad=True to fill up with silent units"
         )
     return Remaining(
         count, {path: _fill_groups({0: units_left}, 1, count, units) for path, units_left in remaining.items()}
@@ -340,7 +340,7 @@ def _by_group(heads: Sequence[int], size: int) -> dict[int, list[int]]:
 
 
 def _fill_groups(groups: Mapping[int, list[int]], count: int, largest: int, size: int) -> list[int]:
-    """Returns ``count`` groups of ``largest`` members: the remaining ones, filled up with the first of the others."""
+    """Returns ``count`` groups of ``largest`` members: the remaining heads, filled up with the first removed heads."""
     chosen = dict(groups)
     for number in range(count):
         if len(chosen) < count:
@@ -359,7 +359,7 @@ def _uneven_message(
     heads = remaining[path]
     problem, remedy = f"{path} would keep heads {heads}", "or give pad=True to fill up with silent heads"
     if path in one_table and any(remaining[other] != heads for other in one_table):
-        return f"{problem}, but all blocks share one table of positions; prune the same heads in each, {remedy}"
+        return f"{problem}, but all blocks share one table of positions; prune the same heads in each block, {remedy}"
     if size > 1 and len({len(group) for group in _by_group(heads, size).values()}) > 1:
-        return f"{problem} of groups of {size} that share a key-value head; prune as many in each group, {remedy}"
-    return f"{problem}, but others keep {others}, and a model's blocks are equal; prune as many in each, {remedy}"
+        return f"{problem} of groups of {size} that share a key-value head; prune equally many in each group, {remedy}"
+    return f"{problem}, but others keep {others}, and all blocks must be equal; prune equally many in each, {remedy}"

@@ -1,6 +1,6 @@
 """Recording: tensors of chosen layers while a model runs, by path.
 
-``Attention.forward`` calls its ``probe`` in place of ``attend`` while someone records; ``heedful.inspection.taps`` sets
+``Attention.forward`` calls its ``probe`` in place of ``attend`` during a recording; ``heedful.inspection.taps`` sets
 the probe, computes the attention weights for each observer, and calls ``Recorder.add``, which fills ``recorded[path]``.
 """
 
@@ -23,8 +23,9 @@ from heedful.models.base import Model
 class Recorder:
     """Fills ``recorded`` with the tensors of each call; during a generation, at its end.
 
-    It is one of ``Model.observers`` too: a generation calls ``begin``, ``read`` after the encoder, ``step`` after each
-    call of the decoder, ``select`` when rows move, ``end`` with the returned rows, and ``over`` in any case.
+    A recorder is also one of ``Model.observers``: a generation calls ``begin``, ``read`` after the encoder, ``step``
+    after each call of the decoder, ``select`` when rows move, ``end`` with the returned rows, and ``over`` even after
+    an error.
     """
 
     def __init__(self, points: Sequence[HookPoint], heads: Sequence[int] | None, queries: Sequence[int] | None) -> None:
@@ -34,7 +35,7 @@ class Recorder:
         self.generation: RecordedGeneration | None = None
 
     def recorded_queries(self, length: int) -> Sequence[int]:
-        """Returns which of ``length`` queries are recorded; in a decoder's call the last one, which chooses a token."""
+        """Returns the recorded positions of ``length`` queries; in a decoder's call the last, which predicts."""
         if self.generation is not None:
             return range(length) if self.generation.in_encoder else [length - 1]
         return range(length) if self.queries is None else from_start(self.queries, length)
@@ -74,7 +75,7 @@ class Recorder:
         self.generation.end_encoder()
 
     def step(self, tokens: Tensor) -> None:
-        """Ends a call of the decoder, in which each row (R,) was given one of ``tokens`` last."""
+        """Ends a call of the decoder, in which ``tokens`` (R,) were the last inputs of the rows."""
         assert self.generation is not None
         self.generation.end_call(tokens)
 
@@ -86,11 +87,11 @@ class Recorder:
     def reread(self) -> None:
         """Raises ``HeedfulError``: a row that is read again in a shorter context cannot be recorded."""
         raise HeedfulError(
-            "the text has outgrown the context and is read again, which cannot be recorded; raise context"
+            "the text is longer than the context and is read again, which cannot be recorded; give a larger context"
         )
 
     def end(self, rows: Tensor, copies: int) -> None:
-        """Fills ``recorded`` for returned ``rows`` (N, columns) of ids, prompt included, ``copies`` rows a prompt."""
+        """Fills ``recorded`` for returned ids ``rows`` (N, columns), prompts included, ``copies`` rows per prompt."""
         assert self.generation is not None
         with torch.inference_mode(False):
             tensors = self.generation.assembled(rows[:, self.generation.width :].clone(), copies, self.points)
@@ -108,10 +109,10 @@ class Recorder:
 
 
 def from_start(queries: Sequence[int], length: int) -> list[int]:
-    """Returns positions counted from the start for those from the end; ``HeedfulError`` for one out of range."""
+    """Returns positions counted from the start; raises ``HeedfulError`` for a position out of range."""
     wrong = [query for query in queries if not -length <= query < length]
     if wrong:
-        raise HeedfulError(f"query {wrong[0]} of a text with {length} tokens; number them from 0, or the last −1")
+        raise HeedfulError(f"there is no query {wrong[0]} in {length} tokens; count from 0, or from the end with −1")
     return [query % length for query in queries]
 
 
@@ -126,8 +127,8 @@ def record(
 ) -> Iterator[dict[str, Tensor]]:
     """Records chosen tensors of a model while it runs; its output stays the same, bit for bit.
 
-    Works in prediction, in training, and in ``generate`` with beams or without. While it lasts, compiled code runs as
-    it is written. A copy of the model, or one that is pickled, is not recorded.
+    Works in prediction, in training and in ``generate``, with beam search too. During the recording, code compiled by
+    ``torch.compile`` runs uncompiled. Copies of the model are not recorded.
 
     Args:
         model: any model of heedful, or a part of one.
@@ -136,15 +137,15 @@ def record(
             of values) and ``output``, feed-forward's ``activation`` and ``output``, and ``stream``.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all. For ``key`` and ``value``, key-value heads.
-        queries: positions of queries, in this order, from the end where negative; None is all.
+        queries: positions of queries, in this order; negative ones count from the end; None is all.
 
     Yields:
         A dictionary that fills as the model runs: full path → a detached copy. Patterns are (B, heads, T, S), before
-        dropout and in float32 at least. A later call replaces an earlier one. For a generation: (returned rows, heads,
-        generated tokens, keys), zero-padded. Row t is the query that chose token t; keys have the columns of the
-        returned ids (of the sources for cross-attention), along the returned beam. ``queries`` then number the
-        generated tokens, and leave the encoder's tensors whole. A stream is recorded when it has ended; until then no
-        other call is.
+        dropout and in float32 at least. A later call replaces the tensors of an earlier call. For a generation:
+        (returned rows, heads, generated tokens, keys), zero-padded. Row t is the query that predicted token t; keys
+        have the columns of the returned ids (of the sources for cross-attention), along the returned beam. ``queries``
+        then number the generated tokens; the encoder's tensors are recorded whole. A streamed generation is recorded
+        when it ends; until then no other call is recorded.
 
     Raises:
         HeedfulError: for a name, layer, head or query that the model does not have; when a generation begins before the
@@ -218,7 +219,7 @@ def observe(
         name: the end of a path: "pattern", "scores", or longer; or several.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all.
-        rows: queries at a time; 64 by default.
+        rows: number of queries at a time; 64 by default.
 
     >>> import heedful, torch
     >>> model, shapes = heedful.create("gpt-micro", seed=0), []

@@ -31,7 +31,7 @@ class DecoderCall:
 
 @dataclass
 class RecordedGeneration:
-    """Tensors of a running generation, from prompts of ``counts`` (B,) real tokens, right-aligned in ``width`` columns.
+    """Tensors of a running generation, from prompts of ``counts`` (B,) tokens, right-aligned in ``width`` columns.
 
     ``in_encoder`` is True while an encoder reads the sources.
     """
@@ -53,7 +53,7 @@ class RecordedGeneration:
         self.encoder_tensors, self.current, self.in_encoder = self.current, {}, False
 
     def end_call(self, tokens: Tensor) -> None:
-        """Ends a call of the decoder, in which each row (R,) was given one of ``tokens`` last."""
+        """Ends a call of the decoder, in which ``tokens`` (R,) were the last inputs of the rows."""
         parents = torch.arange(len(tokens), device=tokens.device) if self.parents is None else self.parents
         self.calls.append(DecoderCall(self.current, tokens.clone(), parents, self.width + len(self.calls)))
         self.current, self.parents = {}, None
@@ -63,7 +63,7 @@ class RecordedGeneration:
         self.parents = rows.clone() if self.parents is None else self.parents[rows]
 
     def rows_of_calls(self, generated: Tensor, copies: int) -> list[Tensor]:
-        """Returns for each decoder call the row (N,) that each returned row had in it; −1 where it had ended.
+        """Returns for each decoder call the row (N,) from which each returned row came; −1 if that row had ended.
 
         ``generated`` (N, G) are the new tokens, ``NONE`` after the end; ``copies`` rows belong to each prompt.
         """
@@ -82,7 +82,7 @@ class RecordedGeneration:
         """Returns the recorded tensor of each hook path, put together from all decoder calls.
 
         Missing positions are 0, in attention scores −∞. A tensor with queries is (N, ..., G, ...): row t is the query
-        that chose token t. Keys have the columns of the returned ids, or of the sources for cross-attention.
+        that predicted token t. Keys have the columns of the returned ids, or of the sources for cross-attention.
         """
         rows, steps = self.rows_of_calls(generated, copies), int((generated != NONE).sum(1).max())
         prompts = torch.arange(len(generated), device=generated.device) // copies

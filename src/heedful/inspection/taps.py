@@ -1,10 +1,10 @@
 """Attaches readers and editors to a model's tensors, and detaches them.
 
-A tensor at the edge of a module is tapped by a hook; one inside attention by an ``AttentionProbe``, which
+A module's input or output is tapped by a hook; a tensor inside attention by an ``AttentionProbe``, which
 ``Attention.forward`` calls in place of ``attend`` (``heedful.layers.probe``). The fused kernel keeps no attention
 weights: ``ObservedAttention`` computes them again from the same q and k, only for the heads and queries of each
-observer. If scores or weights are edited, it computes the output from the edited ones. Weights are in float32 at least,
-as they are inside the kernel, whatever the model or autocast computes in.
+observer. If scores or weights are edited, it computes the output from the edited weights. Weights are in float32 at
+least, as they are inside the kernel, whatever the model or autocast computes in.
 
 Shapes: B sequences, H heads, K key-value heads, T queries, t queries of a block, S keys, E head size.
 """
@@ -39,7 +39,7 @@ class WeightsObserver(NamedTuple):
 
     Attributes:
         kind: "scores" (−∞ where masked) or "pattern" (weights, before dropout).
-        heads: numbers, in this order; None is all.
+        heads: numbers of heads, in this order; None is all.
         queries: given T, returns the positions of the observed queries, in order; None is all.
         block_size: queries at a time; None is all at once. ``first`` is the number of queries before the block.
         receive: called with each block.
@@ -173,7 +173,7 @@ def reading(point: HookPoint, read: Read) -> Iterator[None]:
 
 @contextmanager
 def editing(point: HookPoint, edit: Edit) -> Iterator[None]:
-    """Replaces the tensor by ``edit`` of it, after the edits that were attached before."""
+    """Replaces the tensor by ``edit(tensor)``, after the edits that were attached earlier."""
     with _tap(point) as tap:
         tap.edits.append(edit)
         try:

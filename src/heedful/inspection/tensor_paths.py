@@ -28,7 +28,7 @@ class TensorKind:
 
     Attributes:
         name: the last part of its path.
-        axes: a letter an axis.
+        axes: one letter for each axis.
         side: "output" or "input" of a module, or "inside" attention.
         description: for people.
         module_of: returns the module whose output or input it is.
@@ -158,7 +158,7 @@ def select_hook_points(
         if isinstance(value, int):
             raise HeedfulError(f"{option} is {value}, but must be a list; give [{value}]")
         if value is not None and not len(value):
-            raise HeedfulError(f"{option} is empty; give at least one, or leave it out")
+            raise HeedfulError(f"{option} is empty; give at least one number, or leave {option} out")
     points = list(hook_points(model))
     selected_paths: set[str] = set()
     for suffix in [name] if isinstance(name, str) else name:

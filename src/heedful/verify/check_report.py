@@ -1,4 +1,4 @@
-"""Results of a verification: one result a check, the report, and its record in ``heedful.json``. Imports no torch."""
+"""Results of a verification: one result per check, the report, and its record in ``heedful.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class CheckResult:
 
     Attributes:
         name: the name of the check.
-        description: what it proves.
+        description: what the check proves.
         verdict: "ok", "failed" or "skipped".
-        difference: the largest difference: relative to the largest value where numbers are compared, else a count. None
-            if the check was skipped or raised.
+        difference: the largest difference of two numbers, relative to the largest number, or the number of differing
+            items. None if the check was skipped or raised an error.
         tolerance: the tolerance.
-        reason: why it failed or was skipped, or what was left out.
+        reason: why the check failed or was skipped, or what it left out.
         seconds: duration.
     """
 
@@ -85,7 +85,7 @@ class CheckResults:
         return not any(check.verdict == "failed" for check in self.checks)
 
     def table(self) -> Table:
-        """Returns a table with a row a check: verdict, largest difference against the tolerance, and text."""
+        """Returns a table with one row for each check: verdict, largest difference against the tolerance, and text."""
         from rich.table import Table
         from rich.text import Text
 

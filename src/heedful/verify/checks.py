@@ -77,9 +77,10 @@ def verify(
 ) -> Report:
     """Checks a model folder: ours or Hugging Face's, of any family, with any head.
 
-    The model is loaded, saved and loaded again; compared with ``transformers`` (logits, greedy text, token ids) if that
-    is installed and knows the layout; run on single rows, on rows padded on either side and on a mixed batch; and
-    decoded with and without a cache. Inputs are short, random and the same each time. Everything runs on the CPU.
+    The model is loaded, saved and loaded again; compared with ``transformers`` (logits, greedy text, token ids) if
+    transformers is installed and knows the layout; run on single rows, on rows padded on either side and on a mixed
+    batch; and decoded with and without a cache. Inputs are short, random and the same each time. Everything runs on the
+    CPU.
 
     Args:
         folder: a model folder, or a Hub id.
@@ -119,7 +120,7 @@ def verify(
 
 
 def _result(check: Check, verified: VerifiedFolder) -> CheckResult:
-    """Runs a check. One that raises is off, with the error as its reason."""
+    """Runs a check. If it raises an error, the check has failed, with the error as the reason."""
     started = time.perf_counter()
     comparison: Comparison | None = None
     try:

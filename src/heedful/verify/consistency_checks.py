@@ -74,7 +74,7 @@ def _differences(before: Model, after: Model) -> list[str]:
 
 
 def _equal(first: Tensor | None, second: Tensor | None) -> bool:
-    """Returns True if both exist and have the same bits."""
+    """Returns True if both tensors exist and have the same bits."""
     return first is not None and second is not None and first.dtype == second.dtype and torch.equal(first, second)
 
 
@@ -129,7 +129,7 @@ BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, as shares of the longes
 
 
 def padded(verified: VerifiedFolder, side: Side) -> Comparison:
-    """Compares the outputs of rows padded in a batch with those of each row alone."""
+    """Compares the outputs of rows padded in a batch with the outputs of each row alone."""
     config = verified.config
     images = isinstance(config, VisionConfig)
     if images and side != "mixed":
@@ -143,7 +143,7 @@ def padded(verified: VerifiedFolder, side: Side) -> Comparison:
 
 
 def generated(verified: VerifiedFolder) -> Comparison:
-    """Counts rows whose greedy tokens in a batch, padded on either side, differ from those alone."""
+    """Counts rows whose greedy tokens in a padded batch differ from the greedy tokens of the row alone."""
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
     rows = prompts(verified)
@@ -189,8 +189,8 @@ def cached(verified: VerifiedFolder) -> Comparison:
 def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | None) -> Tensor:
     """Returns the logits of a language model, else the hidden states.
 
-    Without a cache they are computed in one pass; with one, in one pass up to the position where every row has a token,
-    then token by token.
+    Without ``cache`` one pass computes all positions. With ``cache`` one pass computes the positions up to the one
+    where every row has a token; the others are computed token by token.
     """
     tokens, mask = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert mask is not None
@@ -214,7 +214,7 @@ SCORE_TOLERANCE = 1e-4  # absolute; scores are probabilities
 
 
 def predictions(verified: VerifiedFolder) -> Comparison:
-    """Compares the scores of predictions in a batch with those alone; infinite if an output differs."""
+    """Compares the scores of predictions in a batch with the scores of each input alone; infinite for other outputs."""
     task = verified.task or read_card(verified.path).get("task")
     try:
         pipe = pipeline(task, verified.path, device="cpu", dtype="float32")
@@ -240,7 +240,7 @@ def predictions(verified: VerifiedFolder) -> Comparison:
 
 
 def difference(first: Any, second: Any) -> float:
-    """Returns the largest difference of two numbers at the same position in two outputs; infinite if others differ.
+    """Returns the largest difference of two numbers at the same position in two outputs; infinite for others.
 
     >>> difference([{"label": "x", "score": 0.5}], [{"label": "x", "score": 0.25}]), difference("a", "b")
     (0.25, inf)

@@ -54,7 +54,7 @@ class ModelCall:
     """Arguments of a model's call. Masks are None if there is no padding."""
 
     ids: Tensor  # (B, T), or pixels (B, C, H, W)
-    mask: Tensor | None = None  # (B, T), True for a real token
+    mask: Tensor | None = None  # (B, T), True for a non-padding token
     target: Tensor | None = None  # (B, U)
     target_mask: Tensor | None = None  # (B, U)
     segments: Tensor | None = None  # (B, T)
@@ -172,7 +172,7 @@ def need_language_head(verified: VerifiedFolder) -> None:
 
 
 def prompts(verified: VerifiedFolder) -> list[Tensor]:
-    """Returns ids (T,) of the user's texts or of ``TEXTS``, if the folder has a tokenizer, and random ones."""
+    """Returns ids (T,) of the user's texts or of ``TEXTS``, if the folder has a tokenizer, and random ids."""
     config = verified.config
     assert not isinstance(config, VisionConfig)
     encoded: list[list[int]] = []

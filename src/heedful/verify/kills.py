@@ -32,7 +32,7 @@ READY = ".ready"  # suffix of a complete folder whose files are being moved
 class Session:
     """A run of ``heedful train`` from its start to its kill: one process, or several ranks, each in its own group.
 
-    It is observed through the run's folder. SIGTERM to this process ends all of them.
+    It is observed through the run's folder. SIGTERM to this process ends all processes of the run.
     """
 
     def __init__(self, arguments: Sequence[str], out: Path, processes: int = 1, victim: int | None = None) -> None:
@@ -121,7 +121,9 @@ class Session:
             return
         for rank in ranks:
             if TRACEBACK in self._stderr(rank):
-                self.left_running = f"rank {self.victim} was killed, and another ended with: {self._last_line(rank)}"
+                self.left_running = (
+                    f"rank {self.victim} was killed, and rank {rank} ended with: {self._last_line(rank)}"
+                )
 
     def _stderr(self, rank: int) -> str:
         self._errors[rank].seek(0)
@@ -184,11 +186,11 @@ def kill_at(session: Session, moment: str, run_seconds: float, training_seconds:
 
     Args:
         session: a session that has just started.
-        moment: one of ``MOMENTS``. "save": while any file is being written; "model": while a file of a model is;
+        moment: one of ``MOMENTS``. "save": while any file is being written; "model": while a model's file is;
             "after a save": right after a checkpoint; "beginning": while the folder is created, or at any time if it
             exists; "training": after the log was opened.
         run_seconds: duration of an undisturbed run.
-        training_seconds: the part of it after its log was opened.
+        training_seconds: duration of that run from the moment its log was opened.
         random: source of random numbers.
     """
     resumed = session.out.exists()
@@ -230,7 +232,7 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 
 def unfinished(out: Path) -> list[str]:
-    """Returns the files that a run is writing in its folder, or was when it was killed; "last/" for a model."""
+    """Returns the files that a run is writing in its folder, or was writing when it was killed; "last/" for a model."""
     names = [UNFINISHED_SETTINGS] if (out / UNFINISHED_SETTINGS).exists() else []
     for folder in MODEL_FOLDERS:
         try:

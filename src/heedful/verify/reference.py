@@ -45,7 +45,7 @@ def quiet_transformers() -> Iterator[Any]:
 def need_published_layout(verified: VerifiedFolder) -> None:
     """Raises ``Skipped`` for a folder in our own layout, and for one that holds an adapter."""
     if verified.stored.adapter is not None:
-        raise Skipped("the folder holds an adapter; export it --to hf, which merges it, and verify that")
+        raise Skipped("the folder holds an adapter; export the folder with --to hf and verify the export")
     if verified.layout == "heedful":
         raise Skipped("the folder is in heedful's own layout, which transformers cannot load")
 
@@ -89,7 +89,7 @@ def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
 
 
 def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
-    """Returns the sides of padding on which the reference can be compared, and why others are left out.
+    """Returns the sides of padding on which the reference can be compared, and why other sides are left out.
 
     Padding on the left needs a model that takes position ids or has relative positions, and that does not pool the
     first column.
@@ -99,9 +99,9 @@ def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
     relative = isinstance(stacks_of(config)[0].position, RelativePosition | AlibiPosition | NoPosition)
     if not takes_positions and not relative:
-        return ["none", "right"], "not left-padded: transformers counts padding in its positions there"
+        return ["none", "right"], "without padding on the left, which transformers counts in its positions"
     if not isinstance(config.head, TOKENWISE) and getattr(config.head, "pooling", "first") == "first":
-        return ["none", "right"], "not left-padded: transformers pools the first column there"
+        return ["none", "right"], "without padding on the left, which transformers would pool"
     return ["none", "right", "left"], ""
 
 
@@ -142,4 +142,4 @@ def _tensor(output: Any) -> Tensor:
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             return getattr(output, name)
-    raise Skipped(f"transformers returns {', '.join(output.keys())}, which none of our heads gives")
+    raise Skipped(f"transformers returns {', '.join(output.keys())}, which no head of heedful returns")

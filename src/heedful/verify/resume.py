@@ -98,16 +98,16 @@ def verify_resume(
     end by themselves.
 
     Args:
-        settings: the parsed ``arguments``; their seed also draws the moments.
+        settings: the parsed ``arguments``; their seed also determines the moments of the kills.
         arguments: arguments of ``heedful train``, without ``--out``.
         kills: number of kills.
         processes: number of ranks on this machine.
         out: folder for the runs; by default a temporary one.
         say: called with a line for each kill.
-        status: called with the present activity and the remaining time.
+        status: called with the current activity and the remaining time.
 
     Raises:
-        HeedfulError: options whose run cannot be repeated with the same bits, or the undisturbed run fails.
+        HeedfulError: for options whose run cannot be repeated with the same bits, or if the undisturbed run fails.
     """
     check_repeatable(settings, kills, processes)
     if settings.training.keep_checkpoints is None:
@@ -143,7 +143,7 @@ class _KilledRuns:
         self.kills: list[Kill] = []
         self.runs = 0
         self.run_seconds, self.training_seconds = 0.0, 0.0  # of the undisturbed run
-        self.error: str | None = None  # of the present run
+        self.error: str | None = None  # of the current run
         self.left_running: str | None = None  # how another rank failed to end
 
     def results_of_runs(

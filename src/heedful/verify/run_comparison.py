@@ -28,14 +28,15 @@ Facts = Mapping[str, str]  # digests and numbers by name
 def compare_runs(whole: Path, stopped: Path) -> list[CheckResult]:
     """Compares the folder of a stopped and resumed run with that of an undisturbed run.
 
-    The two folders must have the same name, which is in the model card. ``difference`` counts what differs: files of a
-    model, tensors and numbers of the checkpoint, lines of the log. What neither run has is left out.
+    The two folders must have the same name, because the model card contains the name. ``difference`` counts what
+    differs: files of a model, tensors and numbers of the checkpoint, lines of the log. An item that neither run has is
+    left out.
     """
     checks: list[tuple[str, str, Callable[[Path], Facts]]] = [
         ("last weights", "the files of last/", lambda run: _model(run / "last")),
         ("best weights", "the model in the run's folder, its metrics and tokenizer", _model),
         ("averaged weights", "the files of average/", lambda run: _model(run / "average")),
-        ("checkpoint", "weights, optimiser, averages, position in the data, best and patience", _state),
+        ("checkpoint", "weights, optimiser, averages, position in the data, best metric and patience", _state),
         ("losses", "metrics.jsonl, without seconds and speeds", _lines),
         ("attention", "watch.jsonl", lambda run: _digests(run, ["watch.jsonl"])),
         ("files", "the same file names, and no half-written file", _names),
@@ -58,7 +59,7 @@ def _result(name: str, description: str, whole: Facts, stopped: Facts) -> CheckR
 
 
 def _model(folder: Path) -> Facts:
-    """Returns digests of the files of a model, without those of a run, and the values of ``heedful.json``."""
+    """Returns digests of the files of a model, without the files of a run, and the values of ``heedful.json``."""
     excluded = {
         name
         for name in _files(folder)

@@ -17,7 +17,7 @@ EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, as shar
 
 
 def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Comparison:
-    """Compares the outputs in a dtype, over all sides of padding that both models take."""
+    """Compares the outputs in a dtype, over all sides of padding that both models support."""
     reference.need_published_layout(verified)
     config = verified.config
     pad = config.special.pad if hasattr(config, "special") else None
@@ -51,7 +51,7 @@ def logits_of_saved(verified: VerifiedFolder) -> Comparison:
 
 
 def greedy_text(verified: VerifiedFolder) -> Comparison:
-    """Counts generated tokens that differ, over a few inputs.prompts, each alone."""
+    """Counts generated tokens that differ, over a few prompts, each run alone."""
     inputs.need_language_head(verified)
     reference.need_published_layout(verified)
     rows, count = inputs.prompts(verified), inputs.new_tokens(verified)
@@ -82,11 +82,11 @@ def _differing(ours: list[int], other: list[int]) -> int:
 
 
 def _first_difference(verified: VerifiedFolder, row: Tensor, ours: list[int], other: list[int], dtype: str) -> str:
-    """Describes the first different token of two texts, and the gap between its two logits."""
+    """Describes the first difference of two texts, and the gap between the logits of the two tokens."""
     pairs = list(zip(ours, other, strict=False))
     position = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
     if position is None:
-        return f"in {dtype} one text ends after {len(pairs)} tokens, the other does not"
+        return f"in {dtype} one program's text ends after {len(pairs)} tokens, the other's does not"
     before = torch.tensor([ours[:position]])
     call = (
         inputs.ModelCall(row[None], target=before)
@@ -96,7 +96,10 @@ def _first_difference(verified: VerifiedFolder, row: Tensor, ours: list[int], ot
     scores = inputs.output(verified.model(torch.float32), call)[0, -1]
     a, b = pairs[position]
     gap = float((scores[a] - scores[b]).abs() / scores.abs().max())
-    return f"in {dtype} token {position} is {a} here and {b} there; the logits differ by {gap:.1g} of the largest"
+    return (
+        f"in {dtype} token {position} is {a} in heedful and {b} in transformers; their logits differ by {gap:.1g} of "
+        "the largest"
+    )
 
 
 DIFFICULT_TEXTS = (
@@ -118,7 +121,7 @@ DIFFICULT_TEXTS = (
 
 
 def token_ids(verified: VerifiedFolder) -> Comparison:
-    """Counts texts with different ids: texts alone, a text with special tokens, and a pair with special tokens."""
+    """Counts texts whose ids differ: texts alone, a text with special tokens, and a pair with special tokens."""
     if not Tokenizer.has_files(verified.path):
         raise Skipped("the folder has no tokenizer")
     try:

@@ -199,7 +199,7 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         ("decoder", ["a", "--out", "x.gif"], "x.gif ends in .gif; give it one of .html, .svg, .png, .pdf"),
         ("decoder", ["a", "--out", "x"], "x ends in no suffix; give it one of"),
         ("decoder", ["a", "--out", "dir.html"], "dir.html is a folder; name a file in it"),
-        ("decoder", ["a", "--json", "--open"], "--open needs a page"),
+        ("decoder", ["a", "--json", "--open"], "--open opens the written page"),
         ("decoder", ["a", "--device", "abacus"], "device 'abacus' cannot be used here"),
         ("decoder", ["a", "--view", "gradient", "--target", ""], "the target is empty"),
         ("encoder", ["a", "--view", "gradient", "--target", "maybe"], "the model has no label 'maybe'"),

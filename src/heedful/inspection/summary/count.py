@@ -58,7 +58,7 @@ def summary(
         length: tokens of the default input, of source and target each; default 128, or the number of learned
             positions if that is less.
         batch: rows of the default input; default 1.
-        image_size: pixels a side, or (height, width), of a vision model made for other images.
+        image_size: side in pixels, or (height, width): counts a vision model that is built for images of this size.
 
     Multiply-adds are half of PyTorch's own count of FLOPs in a forward pass on the meta device: no weights are
     allocated.
@@ -74,7 +74,7 @@ def summary(
     - ``cache``: the cache of generation, of a token and of the whole input (see ``CacheBytes``).
 
     Attention is counted as the CPU computes it. ``unfused`` names the layers for which PyTorch has no fused kernel
-    there, in prediction or in training, and the reason: such a layer stores all its weights (B, H, T, S).
+    there, in prediction or in training, and the reason: such a layer stores all its attention weights (B, H, T, S).
 
     Raises:
         HeedfulError: for an input that does not fit the model, and for a folder whose weights do not fit it.
@@ -95,7 +95,7 @@ def summary(
         if isinstance(module, Model):
             raise
         reason = str(error).partition("\n")[0]
-        raise HeedfulError(f"the module does not take an input of shape {input_shape} ({reason})") from None
+        raise HeedfulError(f"the module takes no input of shape {input_shape} ({reason}); give another shape") from None
 
 
 def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
@@ -123,7 +123,7 @@ def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
 
 
 def _memory(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, Memory], list[Unfused]]:
-    """Returns the memory in both types of ``DTYPES``; for a module of another library in its own type only."""
+    """Returns the memory in both types of ``DTYPES``; for a module of another library in its own data type only."""
     own_dtype = next((p.dtype for p in module.parameters()), torch.float32)
     memory: dict[str, Memory] = {}
     unfused: list[Unfused] = []

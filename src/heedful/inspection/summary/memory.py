@@ -50,7 +50,7 @@ def measure_memory(
 
 
 class _LiveMemory(TorchDispatchMode):
-    """Tracks the memory of tensors that operations return, from their creation to their release; views have none."""
+    """Tracks the memory of tensors that operations return, from their creation to their release, views excepted."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class _LiveMemory(TorchDispatchMode):
 
 
 class _SavedTensors:
-    """Sums the memory of tensors that autograd saves for the backward pass, each once, without the model's own."""
+    """Sums the memory of tensors that autograd saves for the backward pass, each once; parameters are excluded."""
 
     def __init__(self, module: nn.Module) -> None:
         self.model_storages = {id(t.untyped_storage()) for t in (*module.parameters(), *module.buffers())}
@@ -186,7 +186,7 @@ MATH = 0  # PyTorch's number of the backend without a fused kernel
 
 @dataclass(frozen=True)
 class _AttentionInput:
-    """Properties that decide PyTorch's choice of kernel; of batch size and lengths, whether they are 1 and equal."""
+    """Properties that decide PyTorch's choice of kernel; sizes only show whether they are 1 or equal."""
 
     query: tuple[int, ...]
     key: tuple[int, ...]
@@ -255,7 +255,7 @@ def is_fused(
 def unfused_reason(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool
 ) -> str:
-    """Explains why no fused kernel is used: the fewest properties without which one would be."""
+    """Explains why no fused kernel is used: the fewest properties that would have to change."""
     if q.dim() != 4:
         return f"queries of {q.dim()} dimensions"
     kind = _attention_input(q, k, v, mask, dropout, causal, grouped)
@@ -275,4 +275,4 @@ def unfused_reason(
                 without |= changes[name]
             if _has_fused_kernel(replace(kind, **without)):
                 return " and ".join(names)
-    return f"{str(kind.dtype).removeprefix('torch.')} with heads of {q.size(-1)}"
+    return f"{str(kind.dtype).removeprefix('torch.')} with heads of size {q.size(-1)}"

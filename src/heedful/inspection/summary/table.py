@@ -19,7 +19,7 @@ class Layer:
     kind: str
     input: tuple[int, ...] | None
     output: tuple[int, ...] | None
-    parameters: int  # each once; a tied one counts for every layer that uses it
+    parameters: int  # each once; a tied parameter counts for every layer that uses it
     flops: int  # of the products of a forward pass (linear maps, convolutions, attention); a multiply-add is 2
 
     @property
@@ -59,7 +59,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Unfused:
-    """Attention for which PyTorch has no fused kernel: all its weights (B, H, T, S) are stored."""
+    """Attention for which PyTorch has no fused kernel: all attention weights (B, H, T, S) are stored."""
 
     path: str
     mode: str  # "prediction" or "training"
@@ -108,7 +108,7 @@ class Summary:
         return "\n\n".join([*parts, "\n".join(self._notes())])
 
     def _repr_html_(self) -> str:
-        """Returns the same as HTML for a notebook."""
+        """Returns the same table as HTML for a notebook."""
         layers, memory = _html(self._rows(), left=4), _html(self._memory_rows(), left=1) if self.memory else ""
         totals = "".join(f"<p>{escape(line)}</p>" for line in self._totals().splitlines())
         notes = "".join(f"<p><small>{escape(line)}</small></p>" for line in self._notes())
@@ -125,7 +125,8 @@ class Summary:
     def _totals(self) -> str:
         inputs = ", ".join(map(_shape, self.input))
         return (
-            f"{self.name}: {self.parameters:,} parameters ({self.parameters * 4 / 1e6:,.1f} MB in float32), ties once\n"
+            f"{self.name}: {self.parameters:,} parameters ({self.parameters * 4 / 1e6:,.1f} MB in float32), "
+            "tied parameters once\n"
             f"forward of {inputs}: {short(self.multiply_adds).strip()} multiply-adds, {short(self.flops)}FLOPs"
         )
 
@@ -134,14 +135,14 @@ class Summary:
         rows = [
             ("memory", [memory.dtype for memory in by_dtype]),
             ("weights", [bytes_of(memory.weights) for memory in by_dtype]),
-            ("a forward at its peak", [bytes_of(memory.forward) for memory in by_dtype]),
-            ("kept for the backward pass", [bytes_of(memory.backward) for memory in by_dtype]),
+            ("peak of a forward pass", [bytes_of(memory.forward) for memory in by_dtype]),
+            ("stored for the backward pass", [bytes_of(memory.backward) for memory in by_dtype]),
         ]
         caches = [memory.cache for memory in by_dtype if memory.cache is not None]
         if caches:
-            rows.append(("cache, a token", [bytes_of(cache.token) for cache in caches]))
+            rows.append(("cache per token", [bytes_of(cache.token) for cache in caches]))
             if caches[0].source_token:
-                rows.append(("cache, a source token", [bytes_of(cache.source_token) for cache in caches]))
+                rows.append(("cache per source token", [bytes_of(cache.source_token) for cache in caches]))
             rows.append((f"cache for {self._cached(caches[0])}", [bytes_of(cache.total) for cache in caches]))
         return [(name, *cells) for name, cells in rows]
 
@@ -152,10 +153,10 @@ class Summary:
         return text if rows == 1 else f"{rows} rows of {text}"
 
     def _notes(self) -> list[str]:
-        notes = ["a row counts all that runs inside it: a residual's, its attention or feed-forward and its norm"]
+        notes = ["a row includes all modules inside it; that of a residual its norm and its attention or feed-forward"]
         if self.memory:
             notes.append(
-                "a forward: without gradients, beside the weights; the backward pass: in training, without the loss"
+                "peak of a forward pass: without gradients and weights; backward pass: in training, without the loss"
             )
             notes += [f"attention on the CPU: {line}" for line in _attention(self.unfused)]
         return notes
@@ -172,7 +173,7 @@ def _attention(unfused: Iterable[Unfused]) -> list[str]:
     lines = []
     for (mode, because), paths in by_reason.items():
         first, *others = paths
-        where = first if not others else f"{len(paths)} layers, {first} the first"
+        where = first if not others else f"{len(paths)} layers, the first is {first}"
         dtypes = {dtype: None for path_dtypes in paths.values() for dtype in path_dtypes}
         lines.append(f"no fused kernel in {mode} for {because} ({where}; {', '.join(dtypes)})")
     return lines

@@ -65,7 +65,7 @@ def module_of(what: str | Path | ModelConfig | nn.Module, image_size: Size) -> t
 
 
 def _config_of_file(path: Path) -> ModelConfig:
-    """Reads the configuration in a ``config.json``; values that only tensors show have their defaults."""
+    """Reads the configuration in a ``config.json``; values that only the weights would show have their defaults."""
     config = read_json(path)
     try:
         model_type = model_type_of(config)
