@@ -84,7 +84,7 @@ def test_frames_and_folders(tmp_path: Path) -> None:
     assert told(result)["frames"] == (
         "warning",
         1,
-        "1 image with several frames, of which only the first is read; save each frame as an image if you need all",
+        "1 image with several frames, of which only the first is read; save the other frames as images if needed",
         ["moving.gif:1"],
     )
     assert told(result)["empty"][:2] == ("warning", 1)

@@ -206,7 +206,7 @@ def test_a_large_signed_matrix_runs_from_lowest_to_highest_and_says_so():
 @pytest.mark.parametrize(
     ("values", "rows", "message"),
     [
-        (np.zeros((300, 300)), None, "300 × 300 cells in one figure; draw a part"),
+        (np.zeros((300, 300)), None, "300 × 300 cells do not fit one figure; draw a part"),
         (np.full((2, 2), np.nan), None, "not finite"),
         (np.zeros(3), None, r"shape \(3,\)"),
         (np.zeros((2, 2)), ["a"], "1 names for 2 rows"),

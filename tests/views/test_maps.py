@@ -85,8 +85,8 @@ def test_rows_that_look_at_nothing_and_sums_a_little_above_one_are_taken():
         ({"weights": rows(2, 1, 2, 3) - 1}, r"weight -\d.* is not in 0..1; give the weights after the softmax"),
         ({"weights": np.full((2, 1, 2, 3), 1.5)}, "weight 1.5 is not"),
         ({"weights": np.full((2, 1, 2, 3), np.nan)}, "weight nan is not"),
-        ({"overview": np.zeros((2, 1, 4, 1))}, "overview of shape .* for 3 queries and 4 keys"),
-        ({"overview": np.zeros((2, 3))}, "overview of shape"),
+        ({"overview": np.zeros((2, 1, 4, 1))}, "overview has shape .* for 3 queries and 4 keys"),
+        ({"overview": np.zeros((2, 3))}, "overview has shape"),
         ({"overview": np.zeros((1, 1, 2, 2))}, r"give \(2, 1, 2, 2\)"),
     ],
 )

@@ -104,7 +104,7 @@ def test_vit_base_keeps_every_head_in_a_page_under_five_megabytes():
     text = image_page(image(grid=(14, 14), layers=12, heads=12, pixels=pixels), title="ViT-B/16")
     assert len(text.encode()) < 5_000_000
     assert facts(text)["heads"]["bits"] == 4
-    assert "Those of single heads from patches are kept in 4 bits, within 7 %" in text
+    assert "Weights of single heads from patches have 4 bits, within 7 %" in text
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_any_length_stays_small_and_the_page_says_what_is_left_out():
     assert 3_000_000 < len(text.encode()) < 5_000_000
     assert held["wide"]
     assert (held["count"], len(held["pieces"])) == (3, 8192)
-    assert "To keep this page small, only 3 candidates a cell are kept." in text
+    assert "To keep this page small, only 3 candidates per cell are kept." in text
 
 
 def test_where_three_candidates_are_too_many_the_end_is_left_out():
@@ -118,7 +118,7 @@ def test_where_three_candidates_are_too_many_the_end_is_left_out():
     kept = len(held["pieces"])
     assert 80_000 < len(text.encode()) < 160_000
     assert held["pieces"] == [name.replace(" ", "␣") for name in given.pieces[:kept]]
-    assert f"only 3 candidates a cell and the first {kept:,} of 1,000 positions are kept" in text
+    assert f"only 3 candidates per cell and the first {kept:,} of 1,000 positions are kept" in text
 
 
 def test_long_pieces_are_cut():

@@ -86,7 +86,7 @@ def test_of_many_classes_the_most_confused_are_shown():
     matrix[3, 50], matrix[50, 7] = 90, 80
     root = drawn([f"class {i}" for i in range(59)], matrix.tolist())
     notes = texts(root, "quiet")
-    assert notes[1] == "25 of 59 classes: those most confused; shares and scores are of all"
+    assert notes[1] == "25 of 59 classes, the most confused; shares and scores are of all classes"
     names = texts(root, "name")
     assert len(names) == 50
     assert len(set(names)) == 25
@@ -158,7 +158,7 @@ def test_the_description_names_the_worst():
         (["a", "b"], [[1, 2]], "1 rows of 2 counts for 2 classes; give 2 × 2"),
         (["a", "b"], [[1, 2], [3]], "2 rows of 1 or 2 counts for 2 classes"),
         (["a", "b"], [[1, 2, 3], [1, 2, 3]], "2 rows of 3 counts"),
-        (["a"], [[-1]], "the smallest -1"),
+        (["a"], [[-1]], "at least -1"),
         (["a"], [[0.5]], "float64"),
     ],
 )

@@ -39,7 +39,7 @@ def check_images(rows: Sequence[Row]) -> Iterator[Finding]:
     animated = [row for row, header in zip(rows, headers, strict=True) if header.has_frames]
     if animated:
         text = f"{plural(len(animated), 'image')} with several frames, of which only the first is read"
-        text += "; save each frame as an image if you need all"
+        text += "; save the other frames as images if needed"
         yield Finding("frames", "warning", len(animated), text, list(map(location, animated)))
 
 

@@ -240,7 +240,7 @@ def predictions(verified: VerifiedFolder) -> Comparison:
 
 
 def difference(first: Any, second: Any) -> float:
-    """Returns the largest difference of two numbers at the same position in two outputs; infinite for others.
+    """Returns the largest difference of numbers at the same position in two outputs; infinite for different texts.
 
     >>> difference([{"label": "x", "score": 0.5}], [{"label": "x", "score": 0.25}]), difference("a", "b")
     (0.25, inf)

@@ -71,8 +71,9 @@ def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
 def word_starts(pieces: Sequence[str]) -> list[bool]:
     """Returns one boolean per piece: True if the piece begins a word.
 
-    A piece begins a word if it is the first, has a leading space, is a special token (``</s>``) or follows one. If no
-    piece after the first has a leading space (single words, scripts without spaces), every piece is a word.
+    A piece begins a word if it is the first, has a leading space, is a special token (``</s>``) or follows a special
+    token. If no piece after the first has a leading space (single words, scripts without spaces), every piece is a
+    word.
     """
     if not any(piece[:1].isspace() for piece in pieces[1:]):
         return [True] * len(pieces)
@@ -176,7 +177,7 @@ class AttentionMaps:
         """
         array = as_array(weights)
         if array.ndim != 4:
-            raise HeedfulError(f"{name} weights of shape {array.shape}; give (layers, heads, queries, keys)")
+            raise HeedfulError(f"{name} weights have shape {array.shape}; give (layers, heads, queries, keys)")
         return cls(
             name=name,
             queries=queries,
@@ -199,7 +200,7 @@ class AttentionMaps:
         ):
             if not 0 <= first < end <= count:
                 raise HeedfulError(
-                    f"{name} {first}:{end} of {self.name} are not within 0:{count}; give a range within it"
+                    f"{name} {first}:{end} of {self.name} are not within 0:{count}; give a range within 0:{count}"
                 )
         layers_and_heads = len(self.layers), len(self.heads)
         window_shape = self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
@@ -210,7 +211,7 @@ class AttentionMaps:
                 0 < block_counts[0] <= len(self.queries) and 0 < block_counts[1] <= len(self.keys)
             ):
                 raise HeedfulError(
-                    f"an overview of shape {np.shape(self.overview)} for {len(self.queries)} queries and"
+                    f"the overview has shape {np.shape(self.overview)} for {len(self.queries)} queries and"
                     f" {len(self.keys)} keys; give (layers, heads, blocks of queries, blocks of keys)"
                 )
             object.__setattr__(

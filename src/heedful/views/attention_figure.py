@@ -70,7 +70,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
 
 
 def _cell(x: float, y: float, wide: float, w: float) -> list[str]:
-    """Returns a cell of the heat map: a box, the weight as its shade, and from ``FAINT`` on its number."""
+    """Returns a cell of the heat map: a box, the weight as its shade, and its number if it is at least ``FAINT``."""
     box = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{wide - 1}" height="{ROW - 1}" rx="2"'
     parts = [f'<rect class="chip" {box}/>']
     if w >= 0.005:
@@ -92,7 +92,7 @@ def attention_svg(
 
     The left column has the keys. A line goes from each key to each query that attends to it, as thick as the weight
     (none below 5 %). The queries are also the rows of the heat map; its columns are the keys, its cells the weights in
-    % (from 5 % on). Of a window only the window is drawn, and the note says so.
+    % (from 5 % on). If ``maps`` is a window, only the window is drawn, and the note says so.
 
     Args:
         maps: the weights.
@@ -109,7 +109,7 @@ def attention_svg(
     if max(weights.shape) > MAX_PIECES:
         raise HeedfulError(
             f"a figure of {weights.shape[1]} keys and {weights.shape[0]} queries is not readable; draw a page instead,"
-            f" or at most {MAX_PIECES} of each"
+            f" or choose at most {MAX_PIECES} of each"
         )
     if note is None:
         head_name = f"head {head}" if head != "mean" else f"mean of {len(maps.heads)} heads"

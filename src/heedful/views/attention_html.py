@@ -1,4 +1,4 @@
-"""HTML page of attention maps, and the compression of weights of any length into it."""
+"""HTML page of attention maps, and the compression of weights to fit the page."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ MODEL = """<section class="model sheet" data-view="model" aria-label="model: eve
 MATRIX = """<section class="matrix" data-view="matrix" aria-label="matrix: the weights as a heat map">
 <h2>queries down, keys across, weights in %</h2>
 <div class="scroll"><canvas tabindex="0" role="application" aria-roledescription="heat map"
-aria-label="Weights as a heat map: the arrow keys go from cell to cell, the line at the top says each."></canvas></div>
+aria-label="Weights as a heat map: the arrow keys go from cell to cell, the line at the top describes each cell.">
+</canvas></div>
 <p class="legend quiet" aria-hidden="true"></p>
 <div class="overview" hidden><h2></h2>
 <div class="scroll"><canvas tabindex="0" role="application" aria-roledescription="overview"
-aria-label="Overview of the whole in blocks: the arrow keys go from block to block, Enter says how to show one.">
+aria-label="Overview of the whole text in blocks: the arrow keys go from block to block, Enter says how to show it.">
 </canvas></div><p class="show quiet" role="status"></p></div>
 </section>"""
 SECTIONS = {"heads": HEADS, "model": MODEL, "matrix": MATRIX}

@@ -39,7 +39,7 @@ def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title:
     Correct predictions (the diagonal) are framed and have another colour. At a row's end is the class's recall, below a
     column its precision, in percent, "–" if undefined. A count that is too long for its cell, and zero, is in the
     cell's title only. Of more than 30 classes the 25 most confused are shown, in the given order; shares, recall and
-    precision are of all.
+    precision are of all classes.
 
     Args:
         labels: the C classes.
@@ -47,7 +47,7 @@ def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title:
         title: the heading.
 
     Raises:
-        HeedfulError: no class, or counts that are no C × C whole numbers from 0 on.
+        HeedfulError: no class, or counts that are not C × C whole numbers of at least 0.
 
     >>> "17 of 20 right (85.0 %)" in confusion_svg(["ham", "spam"], [[8, 2], [1, 9]], "mail")
     True
@@ -58,7 +58,7 @@ def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title:
     total, right = int(matrix.sum()), int(matrix.trace())
     notes = [f"{right:,} of {total:,} right ({100 * right / max(1, total):.1f} %)"]
     if len(shown) < len(names):
-        notes.append(f"{len(shown)} of {len(names)} classes: those most confused; shares and scores are of all")
+        notes.append(f"{len(shown)} of {len(names)} classes, the most confused; shares and scores are of all classes")
     return _draw(names, matrix, shown, title, notes)
 
 
@@ -72,7 +72,7 @@ def _checked(labels: Sequence[str], counts: Any) -> Counts:
         raise HeedfulError(f"{len(rows)} rows of {lengths} counts for {size} classes; give {size} × {size}")
     matrix = np.stack(rows)
     if matrix.dtype.kind not in "iu" or matrix.min() < 0:
-        raise HeedfulError(f"counts of type {matrix.dtype}, the smallest {matrix.min()}; give whole numbers, 0 or more")
+        raise HeedfulError(f"counts are {matrix.dtype} and at least {matrix.min()}; give whole numbers of at least 0")
     return matrix.astype(np.int64)
 
 

@@ -34,13 +34,13 @@ MARKS = ("", "circle", "square", "diamond")  # by style; marks and dashes tell l
 def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str | None = None) -> str:
     """Returns the loss curve of a run from the lines of its ``metrics.jsonl``, as SVG.
 
-    The upper panel has ``loss`` (training) and ``valid_loss`` against ``step``, on a logarithmic axis if the largest is
-    over 20 times the smallest. The lower panel has a validation metric, if there is one.
+    The upper panel has ``loss`` (training) and ``valid_loss`` against ``step``, on a logarithmic axis if the largest
+    loss is over 20 times the smallest. The lower panel has a validation metric, if there is one.
 
     Args:
         points: mappings with ``"step"`` and any of ``"loss"``, ``"valid_loss"``, ``"valid_..."``.
         title: the heading.
-        metric: the key of the lower panel, such as ``"valid_bleu"``; by default that of ``chief``.
+        metric: the key of the lower panel, such as ``"valid_bleu"``; by default the key that ``chief`` returns.
 
     Raises:
         HeedfulError: no point has a loss, or the metric.
@@ -59,7 +59,7 @@ def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str
 def chief(points: Iterable[Mapping[str, float]]) -> str | None:
     """Returns the key of the most telling validation metric of a run (``metrics.registry.most_telling``).
 
-    ``valid_loss`` does not count as a metric, nor does one without a finite value.
+    ``valid_loss`` does not count as a metric, nor does a metric without a finite value.
     """
     keys = {
         key: None
@@ -109,7 +109,7 @@ def _panels(panels: Sequence[tuple[str, Scale, list[Line]]], title: str, x_label
             (who, style, [p if p[1] > floor else (p[0], math.nan) for p in line]) for who, style, line in lines
         ]
         if not any(_finite(p) for *_, line in drawable for p in line):
-            raise HeedfulError(f"nothing to draw for {name!r} in {title!r}: no point has a finite value")
+            raise HeedfulError(f"nothing to draw for {name!r} in {title!r}: no point has a finite value; give one")
         parts += _panel(drawable, name, scale, (min(steps), max(steps)), TOP + i * (HIGH + GAP))
     bottom = TOP + len(panels) * (HIGH + GAP)
     right = LEFT + WIDE + 36 + max(width(end, 13, bold=True) for _, end in ends)

@@ -16,7 +16,7 @@ from heedful.util import files
 from heedful.views.text import fonts_to_install, width
 
 SUFFIXES = (".svg", ".png", ".pdf")
-SCALE = 3.0  # pixels of a PNG for one of the figure: 288 to the inch
+SCALE = 3.0  # pixels of a PNG for each pixel of the figure: 288 to the inch
 SVG = "{http://www.w3.org/2000/svg}"
 ET.register_namespace("", SVG.strip("{}"))  # typst finds what it cannot draw by plain names
 CRISP = 512  # pixels a side to which small images are enlarged in a PDF: many viewers blur what they enlarge
@@ -33,14 +33,14 @@ def write(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Pa
     """Writes a figure to ``path`` in the format of its suffix, atomically.
 
     - ``.svg``: as it is, in light and dark;
-    - ``.png``: in its light form, ``scale`` pixels for one of the figure;
+    - ``.png``: in its light form, ``scale`` pixels for each pixel of the figure;
     - ``.pdf``: in its light form, one page of the figure's size (96 pixels are an inch), as vectors and text.
 
     PNG and PDF get a line below the figure that names the characters for which this machine has no font.
 
     Raises:
-        HeedfulError: another suffix, no SVG, an element that typst cannot draw, typst not installed, or a path where
-            nothing can be written.
+        HeedfulError: another suffix, text that is not SVG, an element that typst cannot draw, typst not installed,
+            or a path where nothing can be written.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -50,7 +50,7 @@ def write(svg: str, path: str | os.PathLike[str], *, scale: float = SCALE) -> Pa
 
 
 def png(svg: str, *, scale: float = SCALE) -> bytes:
-    """Returns the figure as PNG, in its light form, with ``scale`` pixels for one of the figure."""
+    """Returns the figure as PNG, in its light form, with ``scale`` pixels for each pixel of the figure."""
     return _drawn(_with_font_note(_parsed(svg)), "png", ppi=96 * scale)
 
 

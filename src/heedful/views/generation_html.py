@@ -30,7 +30,7 @@ class GenerationSteps:
     """A generated text of M tokens, with attention and candidates of each step.
 
     Args:
-        prompt: the pieces before the first generated one (the prompt, or the source of an encoder-decoder).
+        prompt: the pieces before the first generated piece (the prompt, or the source of an encoder-decoder).
         generated: the M generated pieces, in order.
         chosen: the probability of each generated piece at its step.
         candidates: the likeliest pieces of each step with their probabilities, best first; the generated piece may not
@@ -105,7 +105,7 @@ def steps_page(steps: GenerationSteps, *, title: str, max_bytes: int = MAX_PAGE_
         notes += [f"{visible(maps.name).capitalize()}: {note}" if note and len(steps.maps) > 1 else note, maps.note]
     notes = [note for note in (*notes, steps.note) if note]
     if facts["count"] < most_candidates:
-        notes.insert(0, f"To keep this page small, only {REDUCED_CANDIDATES} candidates a token are kept.")
+        notes.insert(0, f"To keep this page small, only {REDUCED_CANDIDATES} candidates per token are kept.")
     if len(steps.generated) > MAX_STEPS:
         notes.insert(0, f"Shown are the first {MAX_STEPS:,} of {len(steps.generated):,} generated tokens.")
     body = _body(steps, chips, " ".join(notes)) + data({**facts, "maps": shown_maps})
@@ -150,7 +150,7 @@ keeps the view.</p>
 
 
 def _candidates(steps: GenerationSteps, per_step: int) -> dict[str, Any]:
-    """Returns the page's data of ``per_step`` candidates a step: indices into a pool of pieces, probabilities."""
+    """Returns the page's data of ``per_step`` candidates per step: indices into a pool of pieces, probabilities."""
     candidates = [step[:per_step] for step in steps.candidates[:MAX_STEPS]]
     pool: dict[str, int] = {}
     indices, probabilities = np.full((len(candidates), per_step), -1, np.int64), np.zeros((len(candidates), per_step))
@@ -210,7 +210,7 @@ def _map_facts(maps: AttentionMaps, text: Text, byte_budget: int) -> tuple[dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text that the page shows as chips (boxes): one a piece, and one for an omitted middle."""
+    """A text that the page shows as chips (boxes): one for each piece, and one for an omitted middle."""
 
     index: int  # index among the page's texts; 0 is the main one
     count: int  # number of pieces
@@ -226,7 +226,7 @@ def texts(
 ) -> tuple[list[str], list[Text]]:
     """Returns the HTML of each text, and for each map the ``Text`` that shows its keys.
 
-    That is the main text (prompt and generated tokens) if the keys begin like it, else a text of its own.
+    This is the main text (prompt and generated tokens) if the keys begin with the same pieces, else a separate text.
     """
     main, count = (*prompt, *generated[:MAX_STEPS]), len(prompt)
     text_of_pieces = {main: Text(index=0, count=len(main), chip_starts=[*_shortened(count), *range(count, len(main))])}
@@ -248,7 +248,7 @@ def apart(prompt: Sequence[str], maps: Sequence[AttentionMaps]) -> bool:
 
 
 def _shortened(count: int) -> list[int]:
-    """Returns the first piece of each chip: one chip a piece, and one for the omitted middle of a long text."""
+    """Returns the first piece of each chip: one chip for each piece, and one for the omitted middle of a long text."""
     if count <= LONG_TEXT:
         return list(range(count))
     return [*range(PIECES_BEFORE_GAP + 1), *range(count - LONG_TEXT + PIECES_BEFORE_GAP + 1, count)]

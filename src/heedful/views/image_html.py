@@ -80,14 +80,14 @@ def image_page(image: ImageMaps, *, title: str, max_bytes: int = MAX_PAGE_BYTES)
     """Returns a self-contained HTML page of an image, its patches and their attention.
 
     Point at a patch or a token before the patches (such as the class token), click it, or move to it with the arrow
-    keys: the image fades the patches that it does not attend to, in the chosen layer, by one head or the mean of heads.
-    A heat map shows the same weights, and a table every layer and head. Rollout (Abnar and Zuidema 2020) and
+    keys: the image fades the patches to which the token does not attend, in the chosen layer, by one head or the mean
+    of heads. A heat map shows the same weights, and a table every layer and head. Rollout (Abnar and Zuidema 2020) and
     gradient × input can replace the weights. The address keeps the view: ``page.html#token=0&layer=11&head=3`` (layer
     and head by number; tokens counted from 0, those before the patches first; ``token=patches`` is the mean over all
     patches).
 
     Args:
-        image: the image with its maps. Weights are stored in 8 bits of their row's largest.
+        image: the image with its maps. Weights are stored in 8 bits, relative to their row's largest.
         title: the heading.
         max_bytes: maximum bytes of data. If more are needed, single heads' weights from patches are stored in 4 bits,
             then left out, then patches are joined to blocks of 2 × 2, 4 × 4, ... The page says so.
@@ -127,7 +127,7 @@ what it attends to, <span class="where"></span>.</p>
 aria-label="{rows} rows and {columns} columns of patches; arrow keys move from patch to patch">
 <img {image_class}alt="the image" src="{source}"><canvas aria-hidden="true"></canvas></div></figure>
 <figure><figcaption class="scale"></figcaption>
-<canvas class="heat" role="img" aria-label="The same as a heat map; the line below names the strongest patches.">
+<canvas class="heat" role="img" aria-label="The weights as a heat map; the line below names the strongest patches.">
 </canvas></figure>
 <section class="says" aria-label="predicted classes"{"" if image.classes else " hidden"}>
 <h2>predicted classes</h2><ol class="bars classes"></ol></section>
@@ -141,8 +141,8 @@ aria-label="{rows} rows and {columns} columns of patches; arrow keys move from p
 <p><kbd>Tab</kbd> to the image, arrow keys from patch to patch, <kbd>c</kbd> the first token, <kbd>l</kbd> next layer,
 <kbd>h</kbd> next head (with Shift the one before), <kbd>s</kbd> what is shown, <kbd>Esc</kbd> back to the start.
 The address keeps the view.</p>
-<p>{escaped(notes)} Rollout multiplies the mean over heads of all layers, residual streams included: it shows where
-information may come from, no more. {escaped(image.note) if image.note else ""}</p>
+<p>{escaped(notes)} Rollout multiplies the mean over heads of all layers, residual streams included: it only shows
+where information may come from. {escaped(image.note) if image.note else ""}</p>
 </footer>
 """
 
@@ -195,7 +195,7 @@ class PagePlan:
         """Returns sentences on the precision of the weights and on what is left out."""
         notes = ["Weights are kept in 8 bits: within 0.2 % of the largest in their row."]
         if self.bits == 4:
-            notes.append("Those of single heads from patches are kept in 4 bits, within 7 %, to keep this page small.")
+            notes.append("Weights of single heads from patches have 4 bits, within 7 %, to keep this page small.")
         if self.bits == 0 and heads > 1:
             notes.append(f"To keep this page small, weights from patches are kept as the mean of {heads} heads only.")
         if self.block > 1:

@@ -67,11 +67,12 @@ class LensPredictions:
 def lens_page(lens: LensPredictions, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -> str:
     """Returns a self-contained HTML page of the logit lens (nostalgebraist, 2020).
 
-    A table has a row a layer and a column a position. A cell has the likeliest next piece after that layer with its
-    probability as shade and in %. The *final* piece of a position is the last layer's likeliest. The first layer that
-    predicts it is marked (``◆``), further ones are bold. Below the table are the true next pieces. A chosen cell shows
-    its candidates, and the probabilities of the final and the true piece in every layer. Of many positions a window is
-    shown, with an overview. ``page.html#layer=embedding&position=5`` opens at a cell (positions counted from 0).
+    The table has a row for each layer and a column for each position. A cell has the likeliest next piece after that
+    layer with its probability as shade and in %. The *final* piece of a position is the last layer's likeliest. The
+    first layer that predicts it is marked (``◆``), later layers that predict it are bold. Below the table are the true
+    next pieces. A chosen cell shows its candidates, and the probabilities of the final and the true piece in every
+    layer. Of many positions a window is shown, with an overview. ``page.html#layer=embedding&position=5`` opens at a
+    cell (positions counted from 0).
 
     Args:
         lens: the predictions. Probabilities are stored in 16 bits, within 0.001 percentage points.
@@ -132,7 +133,7 @@ def _fitted(lens: LensPredictions, max_bytes: int) -> tuple[dict[str, Any], str]
             candidates = FEW
         else:
             positions = max(1, min(positions - 1, int(0.97 * positions * max_bytes / needed)))
-        notes = f"To keep this page small, only {candidates} candidates a cell"
+        notes = f"To keep this page small, only {candidates} candidates per cell"
         notes += (
             f" and the first {positions:,} of {len(lens.pieces):,} positions" if positions < len(lens.pieces) else ""
         )

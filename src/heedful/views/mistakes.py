@@ -54,12 +54,12 @@ class Mistake(NamedTuple):
 def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = None) -> str:
     """Returns misclassified images in a grid, at most 40, each with "truth → prediction 93 %".
 
-    Images of few pixels are scaled up by a whole factor, so that every pixel is a square; large ones are scaled down.
+    Images of few pixels are scaled up by a whole factor, so that every pixel is a square; large images are scaled down.
 
     Args:
         mistakes: with images as inputs, in the order to show them.
         title: the heading.
-        total: number of all mistakes, if ``mistakes`` holds only some.
+        total: number of all mistakes, if ``mistakes`` holds only a part.
 
     Raises:
         HeedfulError: an input that is no image.
@@ -129,7 +129,7 @@ def mistakes_html(mistakes: Sequence[Mistake], title: str, total: int | None = N
     Args:
         mistakes: with texts as inputs, in the order to show them.
         title: the heading.
-        total: number of all mistakes, if ``mistakes`` holds only some.
+        total: number of all mistakes, if ``mistakes`` holds only a part.
 
     >>> "1 of 7 mistakes" in mistakes_html([Mistake("cheap watches", "spam", "ham", 0.93)], "mail", total=7)
     True

@@ -43,7 +43,7 @@ def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
 
     Args:
         pixels: uint8 (H, W, C); an image of more than 512 pixels a side is stored scaled down.
-        patch: pixels a side; both H and W are multiples of it.
+        patch: side of a patch in pixels; H and W are multiples of it.
         title: the heading.
 
     Raises:
@@ -142,7 +142,7 @@ def coloured(shares: NDArray[np.floating[Any]]) -> raster.Pixels:
 def _maps(maps: Any) -> NDArray[np.float64]:
     array = np.asarray(maps.detach().cpu().double() if hasattr(maps, "detach") else maps, dtype=np.float64)
     if array.ndim != 3 or not array.size:
-        raise HeedfulError(f"feature maps of shape {array.shape}; give (N, h, w)")
+        raise HeedfulError(f"feature maps have shape {array.shape}; give (N, h, w)")
     if not np.isfinite(array).all():
         raise HeedfulError("a feature map has a value that is not finite; give finite values")
     return array

@@ -19,10 +19,10 @@ STYLE = ".crisp{image-rendering:pixelated}"
 
 
 def checked(pixels: Any, what: str = "an image") -> Pixels:
-    """Returns ``pixels`` as a uint8 array (H, W, C), C = 1 (grey) or 3 (colour); raises for any other."""
+    """Returns ``pixels`` as a uint8 array (H, W, C), C = 1 (grey) or 3 (colour); raises ``HeedfulError`` for others."""
     array = np.asarray(pixels)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
-        raise HeedfulError(f"{what} of shape {array.shape} and type {array.dtype}; give uint8 pixels (H, W, 1 or 3)")
+        raise HeedfulError(f"{what} has shape {array.shape} and type {array.dtype}; give uint8 pixels (H, W, 1 or 3)")
     return array
 
 

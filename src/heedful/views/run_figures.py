@@ -24,7 +24,7 @@ EXPECTED = {"label", "tags", "answers", "target", "summary", "score"}  # columns
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:
     """Writes ``curve.svg`` of the ``metrics.jsonl`` in ``folder``, and returns its path; None if nothing is logged yet.
 
-    ``metric``, such as ``"valid_accuracy"``, is that of the lower panel; the default is ``curve.chief``.
+    ``metric``, such as ``"valid_accuracy"``, is the metric of the lower panel; the default is ``curve.chief``.
     """
     folder = Path(folder)
     log = folder / "metrics.jsonl"

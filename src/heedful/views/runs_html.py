@@ -17,14 +17,14 @@ def runs_page(folders: Sequence[str], every: float = EVERY) -> str:
     ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has its own colour and mark.
 
     Args:
-        folders: of the runs; the page names them if they have none.
+        folders: folders of runs; the page names them if they contain no run.
         every: seconds between two requests.
     """
     folder_names = escaped(" or ".join(folders))
     body = f"""<p class="quiet"><span class="count">The runs are read.</span>
 <span class="fresh" role="status"></span></p>
-<section class="none" hidden><p>No run below {folder_names} yet. A run is a folder that training writes; it shows here
-with its first line.
+<section class="none" hidden><p>No run below {folder_names} yet. A run is a folder that training writes; it appears
+here with the first line of its log.
 For example: <code>heedful train translation --train train.en train.fr --out runs/en-fr</code></p></section>
 <noscript><p>This page is drawn by its own script, which your browser does not run.</p></noscript>
 <div class="some" hidden>
@@ -50,8 +50,8 @@ line below tells the values."></canvas></section>
 <div class="tip" hidden></div>
 <footer><p>Press a run's name to choose it, several to compare them; <kbd>/</kbd> finds by name, <kbd>x</kbd> changes
 the scale, arrow keys on the curves go from step to step, <kbd>Esc</kbd> chooses none. The address keeps what is chosen.
-Curves of more than 500 points are means of neighbours. The share of the ceiling is what the run computes of what this
-machine can.</p></footer>
+Curves of more than 500 points are means of neighbours. The share of the ceiling is the run's speed as a share of
+the highest speed of this machine.</p></footer>
 {data({"every": every, "where": [visible(folder) for folder in folders]})}"""
     style, script = (asset(f"parts.{kind}") + asset(f"runs.{kind}") for kind in ("css", "js"))
     return page("Runs", body, style, script, fetches=True)

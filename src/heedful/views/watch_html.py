@@ -136,8 +136,8 @@ aria-label="Heat map of the weights; arrow keys go from one to the next, and the
 <footer>
 <p><kbd>,</kbd> <kbd>.</kbd> previous and next step, <kbd>Space</kbd> plays, <kbd>l</kbd> next layer, <kbd>h</kbd> next
 head (with Shift the one before), <kbd>i</kbd> next input, <kbd>m</kbd> next attention, arrow keys on the map from
-weight to weight, <kbd>Esc</kbd> clears. The address keeps the view. Sharpness is the largest weight of a query, in the
-mean over the queries of the map.</p>
+weight to weight, <kbd>Esc</kbd> clears. The address keeps the view. Sharpness is the largest weight of a query,
+averaged over the queries of the map.</p>
 <p>{escaped(kept)}. Weights are kept in 8 bits: each is within 0.2 percentage points of the model's.</p>
 </footer>
 """

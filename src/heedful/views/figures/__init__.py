@@ -1,7 +1,7 @@
 """SVG figures for papers, READMEs and lessons: arrays and lists in, ``str`` out.
 
     attention_heads  ``matrix``, ``heads``, ``model``: one head as a heat map or as lines, all heads at a glance
-    matrices         ``heat``, ``grid``, ``lens``: any matrix, one number a head, the logit lens
+    matrices         ``heat``, ``grid``, ``lens``: any matrix, one number for each head, the logit lens
     overlays         ``overlay``, ``saliency``, ``filters``: values over an image or a text, filters side by side
     plots            ``scatter``, ``functions``, ``bars``
     diagrams         ``masks``, ``flow``: attention masks, and block diagrams

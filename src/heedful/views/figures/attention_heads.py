@@ -24,9 +24,9 @@ MAPS = 1024  # maps in the sheet
 
 
 def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str = "") -> str:
-    """Returns one head's weights as a heat map: a row a query, a column a key, shades and, if they fit, numbers in %.
+    """Returns one head's weights as a heat map: rows are queries, columns are keys, with numbers in % if they fit.
 
-    Of more than 100 pieces a side, means over blocks are drawn, with positions instead of names. If ``maps`` is a
+    If a side has over 100 pieces, means over blocks are drawn, with positions instead of names. If ``maps`` is a
     window of a longer text, its overview is drawn beside it, with a frame around the window.
 
     Args:
@@ -216,7 +216,7 @@ def _strongest(maps: AttentionMaps, weights: Values) -> str:
 
 
 def model(maps: AttentionMaps, title: str = "") -> str:
-    """Returns small maps of every layer and head: a row a layer, a column a head; queries down, keys across.
+    """Returns small maps of every layer (rows of maps) and head (columns of maps); queries down, keys across.
 
     If a map has more than 32 cells a side (fewer with many maps), its block means are drawn, shaded relative to the
     largest of the map, so that the pattern of a long text is visible; the figure says so.

@@ -43,7 +43,7 @@ def masks(
         note: a line below the title.
 
     Raises:
-        HeedfulError: no mask, one that is not boolean with two axes, or over 40 positions a side.
+        HeedfulError: no mask, a mask that is not boolean with two axes, or over 40 positions a side.
     """
     if not masks:
         raise HeedfulError("no mask to draw; give at least one")
@@ -52,7 +52,7 @@ def masks(
         mask = np.asarray(values)
         if mask.dtype != np.bool_ or mask.ndim != 2 or not mask.size or max(mask.shape) > SIDE:
             raise HeedfulError(
-                f"mask {name!r} of shape {mask.shape} and type {mask.dtype}; give booleans, at most {SIDE} a side"
+                f"mask {name!r} has shape {mask.shape} and type {mask.dtype}; give booleans of at most {SIDE} × {SIDE}"
             )
         rows = checked_names(queries, mask.shape[0], "queries") if queries is not None else []
         columns = checked_names(keys, mask.shape[1], "keys") if keys is not None else []
@@ -86,7 +86,7 @@ class Box:
     """A box of a ``flow``. Columns and rows count from the lower left: streams go upwards, as in the papers' figures.
 
     Attributes:
-        text: in the box; ``+`` with ``kind="sum"`` is a small circle.
+        text: text in the box; ``+`` with ``kind="sum"`` is a small circle.
         column: 0 is the leftmost; fractions are allowed.
         row: 0 is the lowest.
         kind: "step" is a box, "main" a highlighted one, "data" a dashed one, "sum" a circle.
@@ -106,7 +106,7 @@ class Arrow:
         start: name of the first box.
         end: name of the box that it points to.
         way: "straight", or around the boxes between, on the "left" or the "right": a residual connection.
-        text: beside the arrow.
+        text: text beside the arrow.
     """
 
     start: str

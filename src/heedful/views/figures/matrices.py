@@ -1,4 +1,4 @@
-"""Heat maps: any matrix, one number a head, and the logit lens."""
+"""Heat maps: any matrix, one number for each head, and the logit lens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def heat(
         rows: names of the R rows; their positions from 0 by default.
         columns: names of the C columns; their positions from 0 by default.
         title: the heading.
-        signed: whether zero is the middle; by default if a value is below 0.
+        signed: True if zero is the middle of the shades; by default if a value is negative.
         note: a line below the title.
         row_label: kind of the rows, such as "position".
         column_label: kind of the columns.
@@ -72,7 +72,7 @@ def heat(
     numbers = array(values, "RC", "values")
     if numbers.size > CELLS:
         raise HeedfulError(
-            f"{numbers.shape[0]:,} × {numbers.shape[1]:,} cells in one figure; draw a part, or block means"
+            f"{numbers.shape[0]:,} × {numbers.shape[1]:,} cells do not fit one figure; draw a part, or block means"
             f" (heedful.views.attention_data.block_means), of at most {CELLS:,}"
         )
     row_names = checked_names(range(len(numbers)) if rows is None else rows, numbers.shape[0], "rows")
@@ -106,7 +106,7 @@ def grid(
     heads: Sequence[int] | None = None,
     note: str = "",
 ) -> str:
-    """Returns one number a head as a heat map: a row a layer, a column a head, with the numbers.
+    """Returns one number for each head as a heat map with the numbers: rows are layers, columns are heads.
 
     ``values`` is (L, H), such as the change in loss without each head; ``layers`` and ``heads`` are their numbers in
     the model, from 0 by default. Errors are those of ``heat``.
@@ -180,7 +180,7 @@ def lens(lens: LensPredictions, title: str = "") -> str:
     """Returns the logit lens (nostalgebraist, 2020): the likeliest next piece, layers down, positions across.
 
     A cell has its piece, and the probability as shade and in %. ``◆`` marks the first layer that predicts the last
-    layer's piece; further ones are bold. The bottom line has the true next pieces.
+    layer's piece; the piece is bold in every such layer. The bottom line has the true next pieces.
 
     Raises:
         HeedfulError: over 40 positions or 64 layers.

@@ -24,14 +24,14 @@ PIECE = """
 
 
 def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str:
-    """Returns an image, and beside it the same image with the brightness of each patch by its value.
+    """Returns an image, and beside it the same image, in which a patch is the brighter, the larger its value.
 
-    Pixels are multiplied by 0.12 + 0.88 v / max v (from the lowest value on, if one is negative). The three largest
-    values are framed, and listed in the note.
+    Pixels are multiplied by 0.12 + 0.88 v / max v (v counted from the lowest value, if a value is negative). The three
+    largest values are framed, and listed in the note.
 
     Args:
         pixels: uint8 (H, W, 1 or 3).
-        values: (rows, columns), a number a patch.
+        values: (rows, columns), a number for each patch.
         title: the heading.
         note: a line below the title.
 
@@ -53,8 +53,8 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
         box = f'x="{left + c * step[0]:.1f}" y="{r * step[1]:.1f}" width="{step[0]:.1f}" height="{step[1]:.1f}"'
         parts.append(f'<rect class="edge" {box}/><rect class="peak" {box}/>')
     framed = ", ".join(f"{formatted(numbers[r, c], 3)} (row {r + 1}, column {c + 1})" for r, c in best)
-    notes = [note, f"{shares.shape[0]} × {shares.shape[1]} patches; the brighter, the more; framed: {framed}"]
-    return figure(title, notes, (left + wide, high), parts, "An image lit by a number a patch", raster.STYLE + FRAMES)
+    notes = [note, f"{shares.shape[0]} × {shares.shape[1]} patches; the brighter, the larger; framed: {framed}"]
+    return figure(title, notes, (left + wide, high), parts, "An image lit by a number per patch", raster.STYLE + FRAMES)
 
 
 def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str = "") -> str:
@@ -118,7 +118,7 @@ def filters(images: Any, title: str = "", *, names: Sequence[str] | None = None,
     """
     values = array(images, "NhwC", "filters")
     if values.shape[3] not in (1, 3) or len(values) > FILTERS:
-        raise HeedfulError(f"filters of shape {values.shape}; give at most {FILTERS} with 1 or 3 channels")
+        raise HeedfulError(f"filters of shape {values.shape}; give at most {FILTERS} filters with 1 or 3 channels")
     filter_names = checked_names(range(1, len(values) + 1) if names is None else names, len(values), "filters")
     across = next((n for n in (4, 7, 8, 10, 12, 14) if n * n >= len(values)), 16)
     side = min(84.0, 700 / across - 8)

@@ -46,7 +46,7 @@ def scatter(
 ) -> str:
     """Returns named points, both axes on one scale, so that distances are comparable.
 
-    Names do not overlap; a point without room for its name has it as its title only, and the figure says how many.
+    Names do not overlap; a point without room for its name shows it as a title only, and the figure says how many.
 
     Args:
         points: (N, 2), finite.
@@ -61,11 +61,11 @@ def scatter(
     """
     spots, names = array(points, "N2", "points"), checked_names(labels, len(points), "points")
     if spots.shape[1] != 2 or len(spots) > POINTS:
-        raise HeedfulError(f"points of shape {spots.shape}; give at most {POINTS:,} of two numbers")
+        raise HeedfulError(f"points of shape {spots.shape}; give at most {POINTS:,} points of two numbers each")
     kinds = list(dict.fromkeys(groups or [""]))
     if len(kinds) > LINES or (groups is not None and len(groups) != len(names)):
         raise HeedfulError(
-            f"{len(groups or [])} groups of {len(kinds)} kinds; give one group per point, at most {LINES} kinds"
+            f"{len(groups or [])} groups, {len(kinds)} different; give one group per point, at most {LINES} different"
         )
     low, high = spots.min(axis=0), spots.max(axis=0)
     unit = min(WIDE / ((high - low)[0] or 1e-9), HIGH / ((high - low)[1] or 1e-9)) if np.any(high > low) else 1.0
@@ -150,7 +150,7 @@ def functions(xs: Any, ys: Mapping[str, Any], title: str = "", *, x_label: str =
     lines = {visible(name): array(values, "N", f"values of {name}") for name, values in ys.items()}
     other = next((len(values) for values in lines.values() if values.shape != across.shape), None)
     if other is not None or len(across) < 2 or (np.diff(across) <= 0).any():
-        raise HeedfulError(f"{len(across)} x and {other or 'as many'} values; give as many of both, with x increasing")
+        raise HeedfulError(f"{len(across)} x and {other or 'as many'} y values; give equally many, with x increasing")
     y_ticks = ticks(float(min(v.min() for v in lines.values())), float(max(v.max() for v in lines.values())))
     x_ticks = [t for t in ticks(float(across[0]), float(across[-1])) if across[0] <= t <= across[-1]]
     left, high = 12 + max(width(plain(t), 13) for t in y_ticks), 280
@@ -182,7 +182,7 @@ def functions(xs: Any, ys: Mapping[str, Any], title: str = "", *, x_label: str =
 
 
 def bars(names: Sequence[str], values: Any, title: str = "", *, note: str = "") -> str:
-    """Returns named numbers as bars from zero, each with its number; negative ones have another colour.
+    """Returns named numbers as bars from zero, each with its number; negative bars have another colour.
 
     Raises:
         HeedfulError: lengths that do not fit, values that are not finite, or over 80 bars.

@@ -67,7 +67,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[AttentionGroup]:
     """Returns every kind of attention of the model, cross-attention first, with the requested layers and heads.
 
-    A query of cross-attention is named by the piece that it predicts, one of self-attention by its input piece.
+    A query of cross-attention is named by the piece that it predicts, a query of self-attention by its input piece.
     """
     config = opened.model.config
     stacks = stacks_of(config)
@@ -105,7 +105,7 @@ def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[
         within(request.queries, max(len(group.queries) for group in all_groups), "queries")
         within(request.keys, max(len(group.keys) for group in all_groups), "keys")
         raise HeedfulError(
-            "no attention of this model has both these queries and these keys; give smaller numbers for one of them"
+            "no attention of this model has both these queries and these keys; give smaller queries or keys"
         )
     room = DEFAULT // len(shown)
     windows = [AttentionWindow(group, *_ranges(group, request, room), room=room) for group in shown]
@@ -151,7 +151,7 @@ def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, 
 
 
 def _other_range(chosen: Range, length: int, room: int) -> Range:
-    """Returns the other axis's range: all ``length`` positions if they fit ``room``, else ``chosen`` or the first."""
+    """Returns the other axis's range: all ``length`` positions if they fit ``room``, else ``chosen``, or the first."""
     first, end = chosen
     if (end - first) * length <= room:
         return 0, length

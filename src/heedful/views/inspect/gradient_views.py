@@ -51,7 +51,7 @@ def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
     reading = read(opened, request.inputs[0], request)
     explanation = shown = explain(opened, reading, request)
     if explanation.values.ndim == 1 and len(explanation.pieces) > DRAWN:
-        note = f"Drawn are the last {DRAWN:,} of {len(explanation.pieces):,} pieces; --json has all."
+        note = f"Drawn are the last {DRAWN:,} of {len(explanation.pieces):,} pieces; --json has all pieces."
         explanation = replace(explanation, note=f"{explanation.note} {note}".strip())
         shown = replace(explanation, pieces=explanation.pieces[-DRAWN:], values=explanation.values[-DRAWN:])
     title = f"{opened.name}: {reading.name}"
@@ -71,7 +71,7 @@ def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def explain(opened: OpenedModel, reading: ModelInput, request: Request) -> Explanation:
-    """Returns gradient × input for the requested prediction, or the likeliest."""
+    """Returns gradient × input for the requested prediction, or for the likeliest prediction."""
     config = opened.model.config
     if sees(config) or classifies(config):
         return _class(opened, reading, request)
@@ -159,7 +159,7 @@ def _numbers(attribution: Attribution) -> Array:
 
 
 def _gradient_table(explanation: Explanation) -> list[list[str | float]]:
-    """Returns a row a piece, a column a prediction."""
+    """Returns a table: rows are pieces, columns are predictions."""
     values = explanation.values
     columns = values if explanation.pixels is None and values.ndim == 2 else values.reshape(1, -1)
     rows = zip(explanation.pieces, *columns.tolist(), strict=True)
@@ -237,7 +237,7 @@ def _importance_table(kinds: dict[str, Array]) -> list[list[str | float]]:
 
 
 def _importance_svg(kinds: dict[str, Array], *, title: str, note: str) -> str:
-    """Returns a grid of all kinds below each other; only of the first if their numbers of heads differ."""
+    """Returns the grids of all kinds of attention; only the first if their numbers of heads differ."""
     name, values = next(iter(kinds.items()))
     if len(kinds) == 1:
         return figures.grid(values, title, note=note)

@@ -53,7 +53,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Request) -> ImageMaps:
-    """Returns the page's data. Rollout is through every layer and head, also those that are not shown."""
+    """Returns the page's data. Rollout is through all layers and heads, also through hidden ones."""
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]

@@ -41,8 +41,8 @@ def inspect(
             of every layer); "image" (patches, overlay, rollout); "gradient" (gradient × input); "embeddings";
             "similarity"; "positions"; "filters"; "importance" (of heads). By default "image" for image classifiers and
             "heads" for all others; an encoder-decoder's first map is its cross-attention.
-        layers, heads: only this one, or these, numbered from 0.
-        queries, keys: only these positions, as ``"START:END"`` or ``(start, end)``. By default all that fit a page; of
+        layers, heads: numbers of the layers and heads to show, counted from 0; one number or several.
+        queries, keys: the positions to show, as ``"START:END"`` or ``(start, end)``. By default all that fit a page; of
             a long input the first, with an overview of the whole.
         device: by default the best available.
         **decoding: options of ``generate``, if text is generated: ``num_beams=4``, ``max_new_tokens=20``, ...

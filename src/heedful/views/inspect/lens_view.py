@@ -40,7 +40,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> LensPredictions:
-    """Returns the lens over the requested positions, by default the first."""
+    """Returns the lens over the requested positions, by default the first positions."""
     target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
     pieces, masked = reading.read[side], not isinstance(opened.model.config.head, LanguageHead)

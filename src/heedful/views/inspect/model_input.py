@@ -78,7 +78,7 @@ def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
 
 
 def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the text") -> None:
-    """Raises if a stack has fewer positions than ``length``."""
+    """Raises ``HeedfulError`` if a stack has fewer positions than ``length``."""
     scheme = stacks_of(opened.model.config)[stack].position
     if isinstance(scheme, LearnedPosition) and length > scheme.length:
         raise HeedfulError(
@@ -185,9 +185,9 @@ def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[
 
 
 def single_output(request: Request) -> dict[str, Any]:
-    """Returns the request's decoding options for a single output; raises for several."""
+    """Returns the request's decoding options for a single output; raises ``HeedfulError`` for several."""
     if request.decoding.get("num_return_sequences", 1) != 1:
-        raise HeedfulError("num_return_sequences must be 1 here; leave it out")
+        raise HeedfulError("num_return_sequences must be 1 for this view; leave num_return_sequences out")
     return {**request.decoding, "num_return_sequences": 1}
 
 

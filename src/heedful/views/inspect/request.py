@@ -74,7 +74,7 @@ def _numbers(numbers: int | Sequence[int] | None, name: str) -> tuple[int, ...] 
     try:
         return tuple(index(number) for number in (numbers if isinstance(numbers, Iterable) else (numbers,)))
     except TypeError:
-        raise HeedfulError(f"{name} {numbers!r} are not whole numbers; give one, or a list of them") from None
+        raise HeedfulError(f"{name} {numbers!r} are not whole numbers; give one whole number, or a list") from None
 
 
 def model_name(model: str | PathLike[str]) -> str:
@@ -93,10 +93,10 @@ def check_view(name: str) -> View:
 
 
 def check_format(path: str) -> str:
-    """Returns the suffix of a file to write, in lower case; raises ``HeedfulError`` for an unsupported one."""
+    """Returns the suffix of a file to write, in lower case; raises ``HeedfulError`` for an unsupported suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
-        raise HeedfulError(f"{path} ends in {suffix or 'no suffix'}; give it one of {', '.join(FORMATS)}")
+        raise HeedfulError(f"{path} ends in {suffix or 'no suffix'}; use a name that ends in {', '.join(FORMATS)}")
     if Path(path).is_dir():
         raise HeedfulError(f"{path} is a folder; name a file in it")
     return suffix
@@ -128,7 +128,7 @@ def within(span: Span | None, length: int, name: str) -> tuple[int, int] | None:
     first, end = span
     if first >= length:
         raise HeedfulError(
-            f"{name} begin at {first}, but there are only {length}, counted from 0; give smaller numbers"
+            f"{name} begin at {first}, but there are only {length} positions, counted from 0; give smaller numbers"
         )
     return first, length if end is None else min(end, length)
 
@@ -149,9 +149,13 @@ def check_request(config: ModelConfig, name: str, request: Request) -> Request:
     if request.target is not None:
         _check_target(config, request, name)
     elif request.decoding and not writes(config):
-        raise HeedfulError(f"{', '.join(request.decoding)}: {name} ({config.kind}) generates nothing; leave it out")
+        raise HeedfulError(
+            f"{', '.join(request.decoding)} has no effect: {name} ({config.kind}) generates no text; leave it out"
+        )
     elif request.decoding and not translates(config) and request.view != "steps":
-        raise HeedfulError(f"{', '.join(request.decoding)}: view {request.view!r} generates nothing here; leave it out")
+        raise HeedfulError(
+            f"{', '.join(request.decoding)} has no effect: view {request.view!r} generates no text; leave it out"
+        )
     elif "target" in view.takes and translates(config) and not writes(config):
         raise HeedfulError(f"{name} has no language model head; give the decoder's input with --target TEXT")
     for kind, count in (("layer", "depth"), ("head", "heads")):
@@ -182,14 +186,14 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
     explains = request.view in ("gradient", "importance") and classifies(config)
     continues = request.view == "gradient" and writes(config)
     if not (translates(config) or explains or continues):
-        raise HeedfulError(f"target has no effect on {name} ({config.kind}) here; leave it out")
+        raise HeedfulError(f"target has no effect on {name} ({config.kind}) in this view; leave target out")
     if request.decoding:
         raise HeedfulError(
             f"{', '.join(request.decoding)}: with target nothing is generated; leave out the target or these options"
         )
     if translates(config) and len(request.inputs) > 1:
         raise HeedfulError(
-            f"a target needs a single input, but there are {len(request.inputs)}; leave it out, or give one input"
+            f"a target needs a single input, but there are {len(request.inputs)}; give one input, or no target"
         )
     if not request.target:
         raise HeedfulError("the target is empty; give its text, or leave it out")

@@ -36,7 +36,7 @@ NEAR = 8  # neighbours of each token
 
 
 def look_at_embeddings(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one text: each different token in its order; of an encoder-decoder its source."""
+    """Returns the view of one text: its different tokens in the order of the text; of an encoder-decoder the source."""
     name, ids = read_source(opened, request.inputs[0])
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
@@ -77,7 +77,7 @@ ROWS = {
     "first": "the first token",
     "last": "the last token",
     "mean": "the mean of all tokens",
-    "max": "the largest of all",
+    "max": "the maximum over all tokens",
 }
 
 
@@ -126,11 +126,11 @@ def _vector(opened: OpenedModel, item: Any, pooling: str, request: Request) -> t
 
 POSITIONS = 64  # positions of schemes without a maximum length
 DRAWN = 64  # positions a side of a figure
-COSINE = "The cosine of each position's vector with each other's."
+COSINE = "The cosine of each position's vector with the vector of each other position."
 ROTATED = (
-    "The cosine of a vector rotated by one position with itself rotated by another, the mean over the pairs of a head."
+    "The cosine of a vector rotated by one position with itself rotated by another, averaged over the pairs of a head."
 )
-BIAS = "The position bias that is added to the scores before the softmax, the mean over heads; rows are the queries."
+BIAS = "The position bias that is added to the scores before the softmax, averaged over heads; rows are the queries."
 
 
 def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult:
