@@ -78,7 +78,7 @@ class Audit:
 
 
 def audit(settings: RunSettings) -> Audit:
-    """Returns the audit of a run's data, which are read as ``train`` reads them. Writes nothing and trains nothing.
+    """Audits the data of a run, read as ``train`` reads the data. Writes nothing and trains nothing.
 
     Raises:
         HeedfulError: for data or settings for which ``train`` raises it too.

@@ -139,7 +139,7 @@ def check_near_duplicates(
 
     Two inputs are near-duplicates if their texts differ only in case, white space, punctuation and digits, or if
     J(A, B) = |A ∩ B| / |A ∪ B| ≥ 4/5, A and B being the sets of 5-grams of their letters (Broder 1997; found by their
-    rarest n-grams, Bayardo et al. 2007). With several input columns, this must hold for each of them. Digits count in
+    rarest n-grams, Bayardo et al. 2007). With several input columns, this must hold for each column. Digits count in
     texts that are mostly digits. Exact duplicates are left out: `check_duplicates` reports them. The first 500
     characters of a text are compared. Of more than 100,000 examples or 6 million characters, an evenly spaced part is
     compared. With very many similar texts, some pairs are missed.

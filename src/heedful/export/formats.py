@@ -45,7 +45,7 @@ FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions 
 
 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that are set; raises ``HeedfulError`` for invalid ones, before anything is loaded."""
+    """Returns the options that are set; raises ``HeedfulError`` for invalid options, before anything is loaded."""
     export_format = lookup(FORMATS, to, "format")
     set_options = {name: value for name, value in options.items() if value is not None}
     for name in set_options:

@@ -149,12 +149,12 @@ def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> T
 def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0) -> Tensor:
     """Returns the class token's attention to each patch, as a map of the image: (..., N, N) → (..., rows, columns).
 
-    ``attention`` is a pattern (B, H, N, N), for a map a head, or a ``rollout`` (B, N, N), as in Dosovitskiy et
+    ``attention`` is a pattern (B, H, N, N), for one map per head, or a ``rollout`` (B, N, N), as in Dosovitskiy et
     al. 2021, figure 6 and appendix D.7. The map is not normalised: its sum is less than 1 by the weight on the tokens
     before the patches.
 
     Args:
-        attention: the N tokens are those before the patches, then the patches row by row.
+        attention: the N tokens are the tokens before the patches, then the patches row by row.
         grid: rows and columns of patches.
         token: number of the query: 0 the class token (without one, the first patch), 1 DeiT's distillation token,
             larger numbers patches.

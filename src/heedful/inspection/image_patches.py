@@ -45,7 +45,7 @@ def grid(model: nn.Module) -> tuple[int, int]:
 
 
 def tokens(model: nn.Module) -> list[str]:
-    """Returns the names of an image's tokens: those before the patches, then each patch by row and column, from 0.
+    """Returns the names of an image's tokens: special tokens, then each patch by row and column, from 0.
 
     >>> import heedful
     >>> tokens(heedful.create("vit-micro"))[:3]

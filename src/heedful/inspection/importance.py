@@ -84,7 +84,8 @@ def least_important_heads(importance: Mapping[str, Tensor], count: int, *, toget
     Args:
         importance: path → (H,), from ``head_importance``, or the change of a loss from ``ablate``.
         count: number of heads to return for each attention.
-        together: query heads that share a key-value head; their importance is summed, and they are chosen together.
+        together: number of query heads that share a key-value head. Such heads are chosen together, by the sum of their
+            importance.
 
     >>> importance = {"decoder.block.0.attention": torch.tensor([3.0, 1.0, 2.0, 0.0])}
     >>> least_important_heads(importance, 2)

@@ -47,8 +47,8 @@ def intervene(
         HeedfulError: for a name, layer, head or query that the model does not have; for a change that returns nothing
             or another shape; when the model generates with ``queries``, since positions differ at each step.
 
-    Mask a head: ``intervene(model, "mixed", 0.0, layers=[3], heads=[2])``. Patch activations: record one input, then
-    ``intervene(model, path, recorded[path], queries=[4])`` on another, with the rows of those queries.
+    Mask a head: ``intervene(model, "mixed", 0.0, layers=[3], heads=[2])``. Patch activations: record one input
+    with ``queries=[4]``, then run another input inside ``intervene(model, path, recorded[path], queries=[4])``.
 
     >>> import heedful, torch
     >>> model, ids = heedful.create("gpt-micro", seed=0).eval(), torch.tensor([[1, 2, 3]])

@@ -96,7 +96,7 @@ def _stack(model: nn.Module, name: str | None) -> Stack:
 
 
 def _length(length: int | None, learned: int | None) -> int:
-    """Returns the number of positions: ``length``, or by default all learned ones, or 64."""
+    """Returns the number of positions: ``length``, or by default all learned positions, or 64."""
     if length is None:
         return learned or LENGTH
     if length < 1 or (learned is not None and length > learned):

@@ -134,7 +134,7 @@ def _numbers_by_path(parts: Parts, sizes: Mapping[str, int]) -> dict[str, set[in
 
 
 def _matching_paths(key: int | str, paths: Sequence[str], part_name: str) -> list[str]:
-    """Returns the paths inside the block of a number, or those that end with ``key``."""
+    """Returns the paths inside block ``key`` if it is a number, or the paths that end with ``key``."""
     if isinstance(key, str):
         matches, hint = [path for path in paths if f".{path}".endswith(f".{key}")], nearest(key, paths)
     else:
@@ -286,7 +286,7 @@ def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Coll
         removed: heads to remove, by the attention's path.
         heads: query heads H of each attention.
         kv_heads: key-value heads K.
-        one_table: paths of attentions that share a table of positions by head: they must keep the same heads.
+        one_table: paths of attentions that share a table of positions by head, and so must keep the same heads.
         pad: keeps some of the removed heads where too few would remain, instead of raising.
 
     Raises:

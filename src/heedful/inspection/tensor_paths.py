@@ -149,7 +149,7 @@ def select_hook_points(
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
 ) -> list[HookPoint]:
-    """Returns the tensors whose path ends in ``name`` (or one of several), of the blocks ``layers`` alone.
+    """Returns the tensors whose path ends in ``name``, or in one of several names, in the blocks ``layers``.
 
     Raises ``HeedfulError`` for a name, layer or head that the model does not have, for a tensor without heads or
     queries, and for an empty selection.

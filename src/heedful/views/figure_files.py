@@ -78,7 +78,7 @@ def _parsed(svg: str) -> ET.Element:
 
 
 def _with_font_note(root: ET.Element) -> ET.Element:
-    """Adds a line below the figure if no font of this machine has some of its characters."""
+    """Adds a line below the figure if this machine has no font for one of its characters."""
     missing = _missing("".join(text for element in root.iter(SVG + "text") for text in element.itertext()))
     if not missing:
         return root

@@ -57,7 +57,7 @@ def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = No
     Images of few pixels are scaled up by a whole factor, so that every pixel is a square; large images are scaled down.
 
     Args:
-        mistakes: with images as inputs, in the order to show them.
+        mistakes: the mistakes, whose inputs are images, in the order to show.
         title: the heading.
         total: number of all mistakes, if ``mistakes`` holds only a part.
 
@@ -127,7 +127,7 @@ def mistakes_html(mistakes: Sequence[Mistake], title: str, total: int | None = N
     A text of over 1,000 characters is cut and ends in ``…``.
 
     Args:
-        mistakes: with texts as inputs, in the order to show them.
+        mistakes: the mistakes, whose inputs are texts, in the order to show.
         title: the heading.
         total: number of all mistakes, if ``mistakes`` holds only a part.
 

@@ -42,7 +42,7 @@ def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
     Patches are numbered from 1, row by row, like their tokens (0 is the class token).
 
     Args:
-        pixels: uint8 (H, W, C); an image of more than 512 pixels a side is stored scaled down.
+        pixels: uint8 (H, W, C); an image with a side of more than 512 pixels is stored scaled down.
         patch: side of a patch in pixels; H and W are multiples of it.
         title: the heading.
 

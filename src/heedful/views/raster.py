@@ -34,8 +34,8 @@ def crisp(pixels: Pixels) -> bool:
 def embedded(pixels: Pixels, most: int) -> str:
     """Returns a ``data:`` address with the image.
 
-    A small image is stored as PNG. A larger one is scaled down to ``most`` pixels a side and stored as PNG or JPEG,
-    whichever is smaller.
+    A small image is stored as PNG. A larger image is scaled down to sides of at most ``most`` pixels, and stored as PNG
+    or JPEG, whichever is smaller.
     """
     from PIL import Image
 

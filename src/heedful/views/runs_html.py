@@ -38,13 +38,13 @@ aria-label="only runs whose name or task holds"></label>
 </div>
 <section class="chart loss"><h2>
 <span class="key"><i class="line"></i>training<i class="line dashed"></i>validation</span></h2>
-<canvas tabindex="0" role="img" aria-label="The chosen number against steps or time, a line a run; arrow keys go
+<canvas tabindex="0" role="img" aria-label="The chosen number against steps or time, one line per run; arrow keys go
 along the steps, and the
 line below tells the values."></canvas></section>
 <p class="status" role="status"></p>
 <ul class="legend" aria-label="runs of the curves"></ul>
 <section class="chart rate"><h2>learning rate</h2>
-<canvas role="img" aria-label="Learning rate against steps, a line a run"></canvas></section>
+<canvas role="img" aria-label="Learning rate against steps, one line per run"></canvas></section>
 <div class="scroll"><table class="runs"><thead><tr></tr></thead><tbody></tbody></table></div>
 </div>
 <div class="tip" hidden></div>

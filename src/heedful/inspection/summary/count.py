@@ -65,7 +65,7 @@ def summary(
 
     ``memory`` gives bytes for float32 and for bfloat16 (float16 is as large):
 
-    - ``weights``: the parameters, tied ones once;
+    - ``weights``: the parameters, tied parameters once;
     - ``forward``: activations at the peak of a forward pass without gradients in evaluation mode. All tensors that
       operations return count while they live, input and output included; a view shares the memory of its base.
       Memory that a kernel allocates for itself does not count, nor do weights and buffers;

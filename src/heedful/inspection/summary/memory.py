@@ -167,8 +167,9 @@ class _CpuAttention(TorchFunctionMode):
 def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBytes | None:
     """Returns the size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
 
-    A block stores 2 K E numbers a token: a key and a value for each of its K key-value heads. With a sliding window it
-    stores those of the last ``window`` tokens. Cross-attention stores as much of each source token.
+    A block stores 2 K E numbers per token: a key and a value for each of its K key-value heads. With a sliding window
+        it
+    stores only the last ``window`` tokens. Cross-attention stores as much of each source token.
     """
     stack = next((s for s in vars(config).values() if isinstance(s, StackConfig) and s.causal), None)
     if stack is None or isinstance(config, VisionConfig):
@@ -186,7 +187,7 @@ MATH = 0  # PyTorch's number of the backend without a fused kernel
 
 @dataclass(frozen=True)
 class _AttentionInput:
-    """Properties that decide PyTorch's choice of kernel; sizes only show whether they are 1 or equal."""
+    """Properties that decide PyTorch's choice of kernel; of sizes only whether they are 1 or equal."""
 
     query: tuple[int, ...]
     key: tuple[int, ...]

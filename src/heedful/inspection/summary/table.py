@@ -47,7 +47,7 @@ class Memory:
     """Memory of a model in bytes, in one data type."""
 
     dtype: str
-    weights: int  # parameters, tied ones once
+    weights: int  # parameters, tied parameters once
     forward: int  # activations at the peak of a forward pass without gradients, input and output included
     backward: int  # tensors that a forward pass in training saves for the backward pass
     cache: CacheBytes | None  # None: of a model that does not generate

@@ -146,7 +146,7 @@ def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str =
     Weights below 5 % have no line. Arguments are those of ``matrix``.
 
     Raises:
-        HeedfulError: an unknown layer or head, or over 60 pieces a side.
+        HeedfulError: an unknown layer or head, or over 60 queries or keys.
     """
     weights = np.asarray(maps.weights_of(layer, head), dtype=np.float64)
     if max(weights.shape) > LINED:

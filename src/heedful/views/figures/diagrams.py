@@ -43,7 +43,7 @@ def masks(
         note: a line below the title.
 
     Raises:
-        HeedfulError: no mask, a mask that is not boolean with two axes, or over 40 positions a side.
+        HeedfulError: no mask, a mask that is not boolean with two axes, or over 40 rows or columns.
     """
     if not masks:
         raise HeedfulError("no mask to draw; give at least one")

@@ -53,7 +53,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Request) -> ImageMaps:
-    """Returns the page's data. Rollout is through all layers and heads, also through hidden ones."""
+    """Returns the page's data. The rollout uses all layers and heads, also if not all are shown."""
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]

@@ -37,7 +37,7 @@ class ModelInput:
     Attributes:
         name: the input, shortened, for headings.
         arguments: of the model's call: ``model(*arguments)``.
-        ids: token ids of the text, of an encoder-decoder those of its source; [] for an image.
+        ids: token ids of the text (for an encoder-decoder, of the source); [] for an image.
         read: the input pieces of each stack, "encoder" or "decoder".
         written: the piece that follows each input piece of the decoder: an encoder-decoder's target with the end token;
             a decoder's text shifted by one, "" after the last.
