@@ -158,7 +158,7 @@ def test_the_description_names_the_worst():
         (["a", "b"], [[1, 2]], "1 rows of 2 counts for 2 classes; give 2 × 2"),
         (["a", "b"], [[1, 2], [3]], "2 rows of 1 or 2 counts for 2 classes"),
         (["a", "b"], [[1, 2, 3], [1, 2, 3]], "2 rows of 3 counts"),
-        (["a"], [[-1]], "at least -1"),
+        (["a"], [[-1]], "smallest value -1"),
         (["a"], [[0.5]], "float64"),
     ],
 )

@@ -117,7 +117,7 @@ def replaced_file(out: Path) -> Iterator[Path]:
 
 
 def copy_beside(source: Path, out: Path) -> list[str]:
-    """Copies the files of tokenizer and preprocessing (of an adapter's base model if need be); returns their names.
+    """Copies the files of tokenizer and preprocessing (for an adapter, of its base model); returns their names.
 
     Existing files are not replaced.
     """

@@ -157,7 +157,7 @@ PARTS = {"heads": _heads, "units": _units, "layers": _blocks}
 
 @contextmanager
 def _changed(model: Model, point: HookPoint, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Changes a tensor while entered; for a block, its update of the stream."""
+    """Context manager that changes a tensor; for a block, its update of the stream."""
     if not isinstance(point.module, Block):
         with intervene(model, point.path, change):
             yield

@@ -104,8 +104,8 @@ def head_similarity(patterns: Iterable[Tensor], real: Tensor | None = None) -> T
     """Returns the similarity of each pair of heads: 1 − JS / ln 2, averaged over queries.
 
     JS is the Jensen-Shannon divergence of two rows: JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2, from 0 (equal rows)
-    to ln 2 (no key in common); Clark et al. 2019, section 6, cluster heads by it. Heads are numbered pattern by
-    pattern.
+    to ln 2 (no key in common); Clark et al. 2019, section 6, use it to cluster heads, which this function does not
+    do. Heads are numbered pattern by pattern.
 
     Args:
         patterns: of one kind of attention, each (B, H, T, S), all over the same T queries and S keys.
@@ -156,8 +156,8 @@ def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0
     Args:
         attention: the N tokens are the tokens before the patches, then the patches row by row.
         grid: rows and columns of patches.
-        token: number of the query: 0 the class token (without one, the first patch), 1 DeiT's distillation token,
-            larger numbers patches.
+        token: number of the query: 0 is the class token (in a model without class token, the first patch), 1 is DeiT's
+            distillation token, larger numbers are patches.
 
     >>> class_token_overlay(torch.tensor([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), grid=(1, 2))
     tensor([[0.3000, 0.5000]])

@@ -79,7 +79,7 @@ def _distance(table: Tensor, rows: Tensor) -> Tensor:
 
 
 def cosine_similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
-    """Returns the cosine of each of N vectors with each of M ``others``, (N, M); without ``others`` with each other.
+    """Returns the cosine of each of N vectors with each of M ``others``, (N, M); by default with one another.
 
     ``vectors`` is (N, D), ``others`` (M, D). Vectors of sentences come from a model with a ``pooled`` head, or
     ``heedful.pipeline("feature-extraction", ...)``.

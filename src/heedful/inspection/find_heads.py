@@ -151,7 +151,7 @@ def expects_links(
             if not (0 <= source < source_real.size(1) and 1 <= target < real.size(1) + shift):
                 raise HeedfulError(
                     f"sentence {row}: the link ({source}, {target}) is outside the {source_real.size(1)} source tokens "
-                    f"and columns 1 to {real.size(1) - 1 + shift} of the target"
+                    f"and columns 1 to {real.size(1) - 1 + shift} of the target; correct the link"
                 )
             expected[row, target - shift, source] = True
     return expected & real[:, :, None] & source_real[:, None, :]

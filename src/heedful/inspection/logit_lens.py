@@ -57,8 +57,8 @@ def logit_lens(
         model: of any family, with a head that returns logits; of an encoder-decoder the decoder is read.
         inputs: arguments of the model: ids, or source and target, or pixels.
         top: number of the most probable tokens or classes.
-        target: the true ids (B, T) or classes (B,); a negative id is no target. Their probabilities and
-            ranks are returned.
+        target: the true ids (B, T) or classes (B,); a negative id is no target. The probabilities and ranks of
+            the targets are returned.
         queries: positions; negative ones count from the end. Logits of other positions are not computed. ``target``
             must still have T columns.
         named: keyword arguments of the model: ``mask=``, ``source_mask=`` ...

@@ -149,7 +149,7 @@ def _matching_paths(key: int | str, paths: Sequence[str], part_name: str) -> lis
 
 @dataclass(frozen=True)
 class _PrunedStack:
-    """Configuration of a pruned stack, and the remaining parts of the large one's weights."""
+    """Configuration of a pruned stack, and the remaining parts of the large stack's weights."""
 
     config: StackConfig
     layers: list[int]  # remaining blocks
@@ -306,7 +306,7 @@ def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Coll
     count = max(map(len, groups.values()))
     largest = max((len(group) for by_group in groups.values() for group in by_group.values()), default=0)
     if not count:
-        raise HeedfulError(f"no head would be left in {', '.join(removed)}; keep one or more, or prune blocks (layers)")
+        raise HeedfulError(f"no head would be left in {', '.join(removed)}; keep a head, or prune blocks (layers)")
     numbers = {path: _fill_groups(by_group, count, largest, size) for path, by_group in groups.items()}
     uneven = [path for path in remaining if numbers[path] != remaining[path]]
     if uneven and not pad:
@@ -323,7 +323,7 @@ def remaining_units(removed: Numbers, units: int, *, pad: bool) -> Remaining:
     remaining = {path: [n for n in range(units) if n not in numbers] for path, numbers in removed.items()}
     count = max(map(len, remaining.values()))
     if not count:
-        raise HeedfulError(f"no unit would be left in {', '.join(removed)}; keep one or more, or prune blocks (layers)")
+        raise HeedfulError(f"no unit would be left in {', '.join(removed)}; keep a unit, or prune blocks (layers)")
     fewest = min(remaining, key=lambda path: len(remaining[path]))
     if len(remaining[fewest]) < count and not pad:
         raise HeedfulError(

@@ -132,8 +132,8 @@ def record(
 
     Args:
         model: any model of heedful, or a part of one.
-        name: the end of a path, or several. ``heedful.inspection.paths(model)`` lists all paths; those of a block end
-            in attention's ``query``, ``key``, ``value``, ``scores``, ``pattern``, ``mixed`` (each head's weighted sum
+        name: the end of a path, or several ends. ``heedful.inspection.paths(model)`` lists all paths. Paths of a block
+            end in attention's ``query``, ``key``, ``value``, ``scores``, ``pattern``, ``mixed`` (each head's weighted sum
             of values) and ``output``, feed-forward's ``activation`` and ``output``, and ``stream``.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all. For ``key`` and ``value``, key-value heads.
@@ -210,13 +210,13 @@ def observe(
     heads: Sequence[int] | None = None,
     rows: int | None = None,
 ) -> Iterator[None]:
-    """Passes attention patterns on a few queries at a time, so that no tensor of size T × S exists.
+    """Passes attention patterns to ``receive``, a few queries at a time, so that no tensor of size T × S exists.
 
     Args:
-        model: as of ``record``.
-        receive: called as ``receive(path, weights, first)`` with the weights (B, heads, t, S) of t queries, the first
-            of them query ``first``.
-        name: the end of a path: "pattern", "scores", or longer; or several.
+        model: as in ``record``.
+        receive: called as ``receive(path, weights, first)`` with the weights (B, heads, t, S) of t queries,
+            which begin with query ``first``.
+        name: the end of a path, such as "pattern" or "scores"; or several ends.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all.
         rows: number of queries at a time; 64 by default.

@@ -191,6 +191,6 @@ def new_tokens(verified: VerifiedFolder) -> int:
 
 
 def greedy_ids(model: Any, ids: Tensor, mask: Tensor | None, count: int) -> Tensor:
-    """Returns greedy ids with the folder's generation settings, without its stop strings."""
+    """Returns the ids of greedy decoding with the folder's generation settings, without its stop strings."""
     defaults = {**model.generation, "stop_strings": None}
     return generate(model, ids, mask, defaults=defaults, do_sample=False, num_beams=1, max_new_tokens=count)

@@ -72,7 +72,9 @@ def _checked(labels: Sequence[str], counts: Any) -> Counts:
         raise HeedfulError(f"{len(rows)} rows of {lengths} counts for {size} classes; give {size} × {size}")
     matrix = np.stack(rows)
     if matrix.dtype.kind not in "iu" or matrix.min() < 0:
-        raise HeedfulError(f"counts are {matrix.dtype} and at least {matrix.min()}; give whole numbers of at least 0")
+        raise HeedfulError(
+            f"counts have type {matrix.dtype}, smallest value {matrix.min()}; give whole numbers from 0 on"
+        )
     return matrix.astype(np.int64)
 
 

@@ -188,7 +188,7 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         ("decoder", [""], "the input is empty; give a text"),
         ("encoder", ["  "], "the text is empty"),
         ("pair", ["a", "--target", ""], "the target is empty"),
-        ("pair", ["a", "--target", "b", "--num-beams", "2"], "num_beams: with target nothing is generated"),
+        ("pair", ["a", "--target", "b", "--num-beams", "2"], "num_beams: with a target, no text is generated"),
         ("pair", ["a", "b", "--view", "importance", "--target", "b"], "a target needs a single input, but there are 2"),
         ("decoder", ["a " * 200], "decoder takes at most 32; give a shorter text"),
         ("short", ["a " * 200], "short takes at most 32; give a shorter text"),

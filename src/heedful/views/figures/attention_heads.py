@@ -218,7 +218,7 @@ def _strongest(maps: AttentionMaps, weights: Values) -> str:
 def model(maps: AttentionMaps, title: str = "") -> str:
     """Returns small maps of every layer (rows of maps) and head (columns of maps); queries down, keys across.
 
-    If a map has more than 32 cells a side (fewer with many maps), its block means are drawn, shaded relative to the
+    If a map has more than 32 rows or columns (fewer with many maps), its block means are drawn, shaded relative to the
     largest of the map, so that the pattern of a long text is visible; the figure says so.
 
     Raises:

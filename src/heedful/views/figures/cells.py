@@ -42,9 +42,9 @@ def array(data: Any, dims: str, name: str) -> Values:
         data = data.detach().cpu().double()
     values = np.asarray(data, dtype=np.float64)
     if values.ndim != len(dims) or not values.size:
-        raise HeedfulError(f"{name} of shape {values.shape}; give {len(dims)} axes: ({', '.join(dims)})")
+        raise HeedfulError(f"cannot draw {name} of shape {values.shape}; give {len(dims)} axes: ({', '.join(dims)})")
     if not np.isfinite(values).all():
-        raise HeedfulError(f"{name} with a value that is not finite; leave the value out, or give finite values")
+        raise HeedfulError(f"{name}: a value is not finite; leave the value out, or give a finite value")
     return values
 
 

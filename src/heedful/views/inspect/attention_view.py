@@ -151,7 +151,7 @@ def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, 
 
 
 def _other_range(chosen: Range, length: int, room: int) -> Range:
-    """Returns the other axis's range: all ``length`` positions if they fit ``room``, else ``chosen``, or the first."""
+    """Returns the other axis's range: all ``length`` positions if they fit ``room``, else ``chosen`` or the start."""
     first, end = chosen
     if (end - first) * length <= room:
         return 0, length

@@ -59,7 +59,7 @@ class ModelInput:
 def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     """Returns the model's input for a text or image; an encoder-decoder's target is ``request.target``, or generated.
 
-    Raises ``HeedfulError`` for an invalid or empty input, and for one that is too long for the model.
+    Raises ``HeedfulError`` for an invalid, empty or too long input.
     """
     config = opened.model.config
     if isinstance(config, VisionConfig):

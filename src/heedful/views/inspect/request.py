@@ -134,7 +134,7 @@ def within(span: Span | None, length: int, name: str) -> tuple[int, int] | None:
 
 
 def check_request(config: ModelConfig, name: str, request: Request) -> Request:
-    """Returns the request with its view, if a model of ``config`` with this ``name`` supports it; else raises."""
+    """Returns the request with its view; raises ``HeedfulError`` if a model of ``config`` does not support it."""
     request = request if request.view else replace(request, view=default_view(config))
     view = check_view(request.view)
     if not view.has(config):
@@ -189,7 +189,7 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
         raise HeedfulError(f"target has no effect on {name} ({config.kind}) in this view; leave target out")
     if request.decoding:
         raise HeedfulError(
-            f"{', '.join(request.decoding)}: with target nothing is generated; leave out the target or these options"
+            f"{', '.join(request.decoding)}: with a target, no text is generated; leave out the target or these options"
         )
     if translates(config) and len(request.inputs) > 1:
         raise HeedfulError(
