@@ -133,8 +133,8 @@ def record(
     Args:
         model: any model of heedful, or a part of one.
         name: the end of a path, or several ends. ``heedful.inspection.paths(model)`` lists all paths. Paths of a block
-            end in attention's ``query``, ``key``, ``value``, ``scores``, ``pattern``, ``mixed`` (each head's weighted sum
-            of values) and ``output``, feed-forward's ``activation`` and ``output``, and ``stream``.
+            end in attention's ``query``, ``key``, ``value``, ``scores``, ``pattern``, ``mixed`` (each head's weighted
+            sum of values) and ``output``, feed-forward's ``activation`` and ``output``, and ``stream``.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all. For ``key`` and ``value``, key-value heads.
         queries: positions of queries, in this order; negative ones count from the end; None is all.

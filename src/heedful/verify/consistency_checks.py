@@ -190,7 +190,7 @@ def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | Non
     """Returns the logits of a language model, else the hidden states.
 
     Without ``cache`` one pass computes all positions. With ``cache`` one pass computes the positions up to the one
-    where every row has a token; the others are computed token by token.
+    where every row has a token; the remaining positions are computed token by token.
     """
     tokens, mask = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert mask is not None
@@ -214,7 +214,10 @@ SCORE_TOLERANCE = 1e-4  # absolute; scores are probabilities
 
 
 def predictions(verified: VerifiedFolder) -> Comparison:
-    """Compares the scores of predictions in a batch with the scores of each input alone; infinite for other outputs."""
+    """Compares the scores of predictions in a batch with the scores of each input alone.
+
+    The difference is infinite if an output other than a score differs.
+    """
     task = verified.task or read_card(verified.path).get("task")
     try:
         pipe = pipeline(task, verified.path, device="cpu", dtype="float32")
@@ -240,7 +243,7 @@ def predictions(verified: VerifiedFolder) -> Comparison:
 
 
 def difference(first: Any, second: Any) -> float:
-    """Returns the largest difference of numbers at the same position in two outputs; infinite for different texts.
+    """Returns the largest difference of numbers at the same position in two outputs; infinite if another value differs.
 
     >>> difference([{"label": "x", "score": 0.5}], [{"label": "x", "score": 0.25}]), difference("a", "b")
     (0.25, inf)

@@ -72,7 +72,8 @@ class VerifiedFolder:
             needed = 2 * self.stored.count() * dtype.itemsize
             memory = total_memory()
             if memory is not None and needed > memory / 2:
-                raise Skipped(f"two models in {str(dtype).removeprefix('torch.')} need {needed / 1e9:.0f} GB, too much")
+                name = str(dtype).removeprefix("torch.")
+                raise Skipped(f"two models in {name} need {needed / 1e9:.0f} GB, more than half of the memory")
             self._loaded[dtype] = load(self.path, dtype=dtype, device="cpu")
         return self._loaded[dtype]
 

@@ -109,7 +109,9 @@ def _panels(panels: Sequence[tuple[str, Scale, list[Line]]], title: str, x_label
             (who, style, [p if p[1] > floor else (p[0], math.nan) for p in line]) for who, style, line in lines
         ]
         if not any(_finite(p) for *_, line in drawable for p in line):
-            raise HeedfulError(f"nothing to draw for {name!r} in {title!r}: no point has a finite value; give one")
+            raise HeedfulError(
+                f"nothing to draw for {name!r} in {title!r}: no point has a finite value; give at least one"
+            )
         parts += _panel(drawable, name, scale, (min(steps), max(steps)), TOP + i * (HIGH + GAP))
     bottom = TOP + len(panels) * (HIGH + GAP)
     right = LEFT + WIDE + 36 + max(width(end, 13, bold=True) for _, end in ends)
