@@ -73,10 +73,10 @@ def test_rows_that_look_at_nothing_and_sums_a_little_above_one_are_taken():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"queries": []}, "cross-attention without queries"),
-        ({"keys": []}, "cross-attention without keys"),
-        ({"layers": []}, "without layers"),
-        ({"heads": []}, "without heads"),
+        ({"queries": []}, "cannot draw cross-attention: it has no queries"),
+        ({"keys": []}, "cannot draw cross-attention: it has no keys"),
+        ({"layers": []}, "it has no layers"),
+        ({"heads": []}, "it has no heads"),
         ({"rows": (2, 4)}, "queries 2:4 of cross-attention are not within 0:3"),
         ({"rows": (2, 2)}, "queries 2:2"),
         ({"columns": (-1, 2)}, "keys -1:2"),

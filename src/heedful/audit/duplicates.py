@@ -42,7 +42,7 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
     >>> columns = {"text": "text", "label": "label"}
     >>> findings = check_duplicates(rows, row_keys(rows, columns, ["text"]), columns)
     >>> [(finding.name, finding.count, finding.places) for finding in findings]
-    [('duplicates', 1, ['a.tsv:2']), ('contradict', 1, ['a.tsv:3'])]
+    [('duplicates', 1, ['a.tsv:2']), ('contradictions', 1, ['a.tsv:3'])]
     """
     known_rows, known_inputs = set[bytes](), set[bytes]()
     duplicates, contradictions = [], []

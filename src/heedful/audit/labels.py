@@ -87,10 +87,10 @@ def check_unknown_labels(
 ) -> tuple[list[Finding], Rows]:
     """Returns a finding on validation labels that the model's ``labels`` lack, and the rows without such labels.
 
-    >>> rows = Rows(Row({"text": text, "label": text}, "held.tsv", line) for line, text in enumerate("abc", 1))
+    >>> rows = Rows(Row({"text": text, "label": text}, "new.tsv", line) for line, text in enumerate("abc", 1))
     >>> findings, known_rows = check_unknown_labels(rows, ["a", "c"], {"text": "text", "label": "label"})
     >>> print(findings[0].line())
-    ! unlearned   validation: 1 label that is not in training ('b'); correct it, or add training examples (held.tsv:2)
+    ! unseen labels  validation: 1 label that is not in training ('b'); correct it, or add training examples (new.tsv:2)
     >>> [row.line for row in known_rows]
     [1, 3]
     """
@@ -185,7 +185,7 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
 
     >>> rows = [Row({"words": ("in", "Oslo"), "tags": ("O", "B-LOC")}, "a.conll", 3 * i + 1) for i in range(6)]
     >>> print(*[finding.line() for finding in check_single_word_labels(rows, {"words": "words", "tags": "tags"})])
-    ! one word    1 label occurs with only one word: 'B-LOC' with 'oslo' (6 times); add other words (a.conll:2)
+    ! single-word labels  1 label occurs with only one word: 'B-LOC' with 'oslo' (6 times); add other words (a.conll:2)
     """
     if list(columns.values()) != ["words", "tags"]:
         return
