@@ -402,7 +402,9 @@ def test_tags_that_validation_alone_has(tmp_path: Path) -> None:
     assert of_validation(result)["unseen labels"] == ("warning", 2, ["5", "6", "2"])
     (tmp_path / "held.conll").write_text("see\tO\nyou\tO\n\n\nsee\tO\nhim\tB-y\n")
     line = next(
-        line for line in audited("token-classification", tmp_path / "set.conll", valid=(held,)).lines() if "unl" in line
+        line
+        for line in audited("token-classification", tmp_path / "set.conll", valid=(held,)).lines()
+        if "unseen" in line
     )
     assert f"({held}:6)" in line
 
