@@ -1,8 +1,8 @@
-"""Tasks: a file and a class each, under the names of transformers, with their base classes and defaults.
+"""Tasks, with their base classes and defaults. Each task is a class in its own file, named as in transformers.
 
 A task defines its columns, the conversion of a row to tensors, the head, the loss, the metrics and the predictions.
-Training, evaluation and prediction are written over ``Task`` (task.py) and know no task's name. A new task is a file
-here and an entry of ``TASKS``. This file imports no torch.
+Training, evaluation and prediction use only the interface ``Task`` (task.py) and no task's name. To add a task, add a
+file here and an entry in ``TASKS``. This file imports no torch.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def check(name: str) -> None:
 
 
 def get(name: str, variant: str | None = None) -> type[Task]:
-    """Returns the class of a task. ``variant`` is a family of models or a kind of label; if the task has a class for
-    it, that one is returned.
+    """Returns the class of a task. ``variant`` is a family of models or a kind of label; if the task has a variant
+    class for it, that class is returned.
     """
     check(name)
     entry = TASKS[name]

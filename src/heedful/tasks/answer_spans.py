@@ -1,4 +1,4 @@
-"""Best answer spans of windows, by the logits of their start and end."""
+"""Most likely answer spans of windows, computed from the logits of start and end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WindowSpans(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """K best spans of each of B windows, best first, and the scores of no answer."""
+    """K best spans of each of B windows, best first, and the scores of "no answer"."""
 
     scores: Tensor  # (B, K), log p(start) + log p(end); -inf if there are fewer spans
     starts: Tensor  # (B, K), position of the first token
@@ -49,8 +49,8 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
 
     p(start) and p(end) are softmaxes over the context's tokens and the class token, which comes first and means "no
     answer in this window". A span begins and ends with a visible token and has at most ``longest`` tokens. Its
-    probability p(start) · p(end) equals that of the question-answering pipeline of transformers 4 before it widens to
-    words.
+    probability p(start) · p(end) equals that of the question-answering pipeline of transformers 4 before that pipeline
+    widens spans to whole words.
 
     Args:
         logits: (B, T, 2), of start and end.
@@ -89,7 +89,7 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
 
 @dataclass
 class WindowsResult:
-    """Combined result of the windows of one question: best spans, logits of the best one and of no answer, loss."""
+    """Combined result of the windows of one question: best spans, logits of the best span and of "no answer", loss."""
 
     spans: list[ScoredSpan] = field(default_factory=list)
     best: float = NEVER
@@ -110,11 +110,13 @@ class WindowsResult:
 
     @property
     def margin(self) -> float:
-        """The logits of no answer minus those of the best span; infinite without a span."""
+        """The summed logits of "no answer" minus those of the best span; infinite if there is no span."""
         return self.null - self.best if self.spans else math.inf
 
     def chosen(self, threshold: float | None) -> ScoredSpan:
-        """Returns the best span, or no answer if the margin exceeds the threshold (None: it never does)."""
+        """Returns the best span, or "no answer" if ``margin`` exceeds ``threshold``. With None it is always the best
+        span.
+        """
         if not self.spans or (threshold is not None and self.margin > threshold):
             return self.null_score, NO_ANSWER
         return self.spans[0]

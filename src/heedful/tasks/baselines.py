@@ -37,14 +37,14 @@ def linear_text(
 
     A text is a vector of the weights tf · (ln((1 + n) / (1 + df)) + 1) of its words and pairs of words, scaled to
     length 1. The classifier is logistic regression with an L2 penalty, C = 10 (scikit-learn's ``TfidfVectorizer`` and
-    ``LogisticRegression``); with several labels, one for each label.
+    ``LogisticRegression``); if texts have several labels, there is one classifier for each label.
 
     Args:
         texts: training texts.
         labels: labels of each training text.
         new_texts: the texts to label.
         several: True if a text may have several labels, or none.
-        classifier: replaces logistic regression.
+        classifier: function to use in place of logistic regression.
     """
     classify = classifier or logistic_regression
     extraction = _sklearn("feature_extraction.text")
@@ -83,8 +83,9 @@ def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequen
 
 
 def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
-    """Returns for each of ``new_texts`` a sparse array (N, words) with rows of length 1: the weights tf · (ln((1 + n) /
-    (1 + df)) + 1) of words, n and df counted in ``texts`` (scikit-learn's ``TfidfVectorizer``).
+    """Returns for each list in ``new_texts`` a sparse array (N, words) with rows of length 1: the weights tf · (ln((1 +
+    n) / (1 + df)) + 1) of words, where n is the number of ``texts`` and df the number of ``texts`` with the word
+    (scikit-learn's ``TfidfVectorizer``).
     """
     words = _sklearn("feature_extraction.text").TfidfVectorizer(token_pattern=r"(?u)[^\W_]+")
     try:
@@ -165,7 +166,7 @@ class NGrams:
             self._counts.append((grams, counts, histories, totals, np.diff([*first, len(grams)])))
 
     def nats(self, tokens: NDArray[Any]) -> NDArray[np.float64]:
-        """Returns −ln p (N,) of each token, given those before it."""
+        """Returns −ln p (N,) of each token, given the tokens before it."""
         p = np.full(len(tokens), 1 / self.vocabulary)
         for size, (grams, counts, histories, total, kinds) in enumerate(self._counts, 1):
             codes = self._codes(tokens, size)
@@ -179,7 +180,7 @@ class NGrams:
         return -np.log(p)
 
     def _codes(self, tokens: NDArray[Any], order: int) -> NDArray[np.int64]:
-        """Returns the n-grams (N − order + 1,) as numbers to the base of the vocabulary."""
+        """Returns the n-grams (N − order + 1,) as numbers in base ``vocabulary``."""
         size = max(0, len(tokens) - order + 1)
         code = np.zeros(size, dtype=np.int64)
         for offset in range(order):
@@ -188,7 +189,7 @@ class NGrams:
 
 
 def _lookup(keys: NDArray[np.int64], values: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the value of each code among the sorted ``keys``, 0 for others."""
+    """Returns the value of each code that is among the sorted ``keys``, 0 for any other code."""
     if not len(keys):
         return np.zeros(len(codes), dtype=np.int64)
     indices = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)

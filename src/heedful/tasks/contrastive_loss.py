@@ -16,8 +16,8 @@ from heedful.models import Model
 def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) -> Tensor:
     """Returns the vectors (B, D) of texts, with gradients computed for ``chunk`` texts at a time. A chunk's activations
     are freed after its forward pass and recomputed, with the same dropout, for its gradients. Loss and gradients are
-    those of the whole batch, at the memory of a chunk and the time of another forward pass (Gao et al. 2021, "Scaling
-    deep contrastive learning batch size under memory limited setup").
+    those of the whole batch, with the memory of one chunk and the time of one more forward pass (Gao et al. 2021,
+    "Scaling deep contrastive learning batch size under memory limited setup").
     """
     if chunk is None or chunk >= len(ids) or not torch.is_grad_enabled():
         return model(ids, mask)
@@ -26,7 +26,7 @@ def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) 
 
 
 def negative_mask(texts: Tensor, pairs: Tensor, candidates: Tensor) -> Tensor:
-    """Returns the mask (B, C) of negatives: True for candidates that equal neither a text nor one of its pairs.
+    """Returns the mask (B, C) of negatives: True where a candidate equals neither the text nor one of the text's pairs.
 
     Args:
         texts: (B,) numbers of the texts, equal for equal texts.
@@ -40,10 +40,11 @@ def negative_mask(texts: Tensor, pairs: Tensor, candidates: Tensor) -> Tensor:
 def contrastive(
     texts: Tensor, candidates: Tensor, negatives: Tensor, temperature: float, smoothing: float = 0.0
 ) -> Tensor:
-    """Σ_i −log( exp(cos(x_i, y_i) / τ) / Σ_j exp(cos(x_i, y_j) / τ) ), j over y_i and the negatives of text i.
+    """Returns the contrastive loss Σ_i −log( exp(cos(x_i, y_i) / τ) / Σ_j exp(cos(x_i, y_j) / τ) ).
 
-    InfoNCE (van den Oord et al. 2018, equation 4) with the batch's other pairs as negatives (Henderson et al. 2017,
-    section 4.4). With smoothing the target is (1 − ε) on the pair and ε spread over the whole sum.
+    j runs over y_i and the negatives of text i: InfoNCE (van den Oord et al. 2018, equation 4) with the batch's other
+    pairs as negatives (Henderson et al. 2017, section 4.4). With smoothing the target is (1 − ε) on the pair, and ε is
+    spread evenly over all terms of the sum.
 
     Args:
         texts: (B, D) x.
@@ -63,9 +64,10 @@ def contrastive(
 
 
 def cosent(texts: Tensor, pairs: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """B · log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)): pairs with a higher score get a higher cosine.
+    """Returns the CoSENT loss B · log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)).
 
-    Only the order of the scores counts (Su 2022, "CoSENT"; Li and Li 2024, "AoE", section 3.2).
+    Pairs with a higher score learn a higher cosine. Only the order of the scores counts (Su 2022, "CoSENT"; Li and Li
+    2024, "AoE", section 3.2).
 
     Args:
         texts: (B, D).

@@ -1,4 +1,4 @@
-"""Instructions and conversations for a language model: prompts are read, answers are learned."""
+"""Instructions and conversations for a language model, which reads the prompts and learns the answers."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def are_instructions(rows: Sequence[Row]) -> bool:
     if any(flags) and not all(flags):
         other = rows[flags.index(not flags[0])]
         raise HeedfulError(
-            f"{other.file}:{other.line}: documents and instructions are mixed in one data set; give only one of them"
+            f"{other.file}:{other.line}: documents and instructions are mixed in one data set; give only one kind"
         )
     return any(flags)
 
 
 def instruction_texts(row: Row) -> list[str]:
-    """Returns the texts of an instruction, or of a conversation in the default template."""
+    """Returns the prompt and the completion of an instruction, or a conversation's messages with their roles."""
     if "messages" in row.values:
         return [f"{message['role']}:\n{message['content']}\n" for message in row.values["messages"]]
     return [row.values["prompt"], row.values["completion"]]
 
 
 def prompt_and_target(row: Row) -> tuple[Any, str | None]:
-    """Returns (prompt, target) for a sample in a run's log. The prompt is the messages before the last, an
-    instruction's prompt, or the first words of a document, whose target is None.
+    """Returns (prompt, target) for a sample in a run's log. The prompt is all messages before the last one, an
+    instruction's prompt, or the first words of a document; the target of a document is None.
     """
     if "messages" in row.values:
         *earlier, last = row.values["messages"]
@@ -71,7 +71,7 @@ def instruction_line(row: Row) -> str:
 def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
     """Sets the default chat template of a tokenizer without one, if the rows have messages; returns True if it was set.
 
-    The tokenizer then reads the end token that the template writes as text.
+    From then on the tokenizer encodes an end token that a text contains (the template writes it) as one special token.
     """
     needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
     if needed:
@@ -83,8 +83,8 @@ def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
 def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:
     """Encodes each row as one example. Rows of more than ``most`` tokens are left out and counted in the note.
 
-    A prompt and its completion follow each other between the begin tokens and the end token; completion and end token
-    are learned. Messages are written with the chat template, and the assistant's are learned
+    An instruction becomes begin tokens, prompt, completion and end token; completion and end token are learned.
+    Messages are written with the chat template, and the assistant's messages are learned
     (``heedful.text.chat_template.render_conversation``).
     """
     fitting, left_out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
@@ -100,7 +100,7 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
             "give shorter examples"
         )
     learned_count = sum(sum(example.learned) for example in examples)
-    note = f"{plural(learned_count, 'token')} of answers are learned, those of prompts are not"
+    note = f"{plural(learned_count, 'token')} of answers are learned, the tokens of prompts are not"
     note += f"; {plural(len(left_out))} longer than {most} tokens left out" if left_out else ""
     return Encoded(examples, fitting, note, len(left_out), left_out)
 
@@ -138,8 +138,8 @@ def _conversation(tokenizer: Tokenizer, row: Row) -> InstructionExample:
 
 
 def collate_instructions(examples: Sequence[InstructionExample], padding: int) -> dict[str, Tensor]:
-    """Returns ``ids`` (B, T) and ``labels``, the next token if it is learned. Padding comes last, where no token
-    attends to it.
+    """Returns ``ids`` (B, T) and ``labels`` (B, T): the next token if it is learned, else ``IGNORED``. Padding is at
+    the end, where the causal mask hides it.
     """
     labels = [
         [token if learned else IGNORED for token, learned in zip(example.ids[1:], example.learned[1:], strict=True)]
@@ -149,7 +149,7 @@ def collate_instructions(examples: Sequence[InstructionExample], padding: int) -
 
 
 def answer_losses(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns Σ −log p over each example's learned tokens, and their number, (B,) each."""
+    """Returns Σ −log p over each example's learned tokens, and the number of these tokens, (B,) each."""
     labels = batch["labels"]
     losses = F.cross_entropy(
         model(batch["ids"]).flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"

@@ -1,8 +1,8 @@
 """Default training settings: every learning rate, schedule, warm-up, batch size and number of epochs, with its reason.
 
-A task's ``suggested_settings`` calls the function of its family and adds its own (the kind of labels, the length of a
-window). Settings given by a person or a recipe take precedence. ``examples`` and ``characters`` are the size of the
-training data; ``given`` holds the settings of the person or recipe.
+A task's ``suggested_settings`` calls the function of its family and adds the task's own settings (the kind of labels,
+the length of a window). Settings given by a person or a recipe take precedence. ``examples`` and ``characters`` are the
+size of the training data; ``given`` holds the settings of the person or recipe.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def lr_for_width(peak: float, width: int, dim: int) -> float:
 
 
 def finetuning_lr(config: ModelConfig) -> float:
-    """Returns the learning rate of a pretrained encoder: 5e-5 · 768 / width. A narrow model hardly moves at 5e-5."""
+    """Returns the learning rate of a pretrained encoder: 5e-5 · 768 / width. A narrow model learns hardly anything at
+    5e-5.
+    """
     return BERT_LR * BERT_DIM / stacks_of(config)[0].dim
 
 
@@ -54,7 +56,7 @@ Sizes = Sequence[tuple[float, S]]  # (number of examples or characters, what dat
 
 
 class EncoderSize(NamedTuple):
-    """Model and training of an encoder, by the number of examples."""
+    """Default model size and training settings of an encoder, chosen by the number of examples."""
 
     preset: str
     vocabulary: int
@@ -64,7 +66,7 @@ class EncoderSize(NamedTuple):
 
 
 class MaskedSize(NamedTuple):
-    """Model and training of a masked language model, by the number of characters."""
+    """Default model size and training settings of a masked language model, chosen by the number of characters."""
 
     preset: str
     vocabulary: int
@@ -73,7 +75,7 @@ class MaskedSize(NamedTuple):
 
 
 class DecoderSize(NamedTuple):
-    """Model and training of a language model, by the number of characters."""
+    """Default model size and training settings of a language model, chosen by the number of characters."""
 
     preset: str
     kind: str  # of tokenizer
@@ -84,7 +86,7 @@ class DecoderSize(NamedTuple):
 
 
 class EncoderDecoderSize(NamedTuple):
-    """Model and training of an encoder-decoder, by the number of pairs."""
+    """Default model size and training settings of an encoder-decoder, chosen by the number of pairs."""
 
     preset: str
     vocabulary: int
@@ -95,7 +97,7 @@ class EncoderDecoderSize(NamedTuple):
 
 
 class VisionSize(NamedTuple):
-    """Model and training of a vision model, by the number of images."""
+    """Default model size and training settings of a vision model, chosen by the number of images."""
 
     preset: str
     side: int  # pixels, of images that are large or of several sizes
@@ -164,9 +166,9 @@ VISION_FINETUNING_EPOCHS = 10
 
 
 def _training(**own: Any) -> TrainingSettings:
-    """Returns the training settings that all tasks share, updated with ``own``, those of a family.
+    """Returns the training settings that all tasks share, updated with ``own``, the settings of a family.
 
-    A gradient norm of 1 is the ecosystem's usual limit. Ten evaluations without a gain end a run.
+    Gradients are clipped to the norm 1, which is customary. Ten evaluations without a gain end a run.
     """
     return TrainingSettings(accumulate=1, clip=1.0, patience=10, log_every=50, **own)
 
@@ -200,8 +202,9 @@ def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE)
 
 
 def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSettings:
-    """Returns settings for fine-tuning an encoder as BERT: few epochs, batches of sentences, linear warm-up over a
-    tenth of the steps and linear decay, no smoothing and no averaging (Devlin et al. 2019, section 4.1 and A.3).
+    """Returns settings for fine-tuning an encoder as in BERT: few epochs, batches of sentences, linear warm-up over a
+    tenth of the steps and linear decay, no label smoothing and no weight averaging (Devlin et al. 2019, section 4.1 and
+    A.3).
     """
     training = given.training
     batch = training.batch_size or FINETUNING_BATCH
@@ -253,7 +256,9 @@ def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_L
 
 
 def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSettings:
-    """Returns settings for span corruption: those of a masked language model, with a rate by the width ``dim``."""
+    """Returns settings for span corruption: those of a masked language model, with a learning rate for the width
+    ``dim``.
+    """
     peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
     return masked_model(characters, given, lr=lr_for_width(peak, 256, dim))
 
@@ -261,7 +266,8 @@ def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSetting
 def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
     """Returns settings for a language model on windows of ``context`` tokens; the caller adds the tokenizer.
 
-    Rate, cosine to a tenth of it, warm-up, weight decay and β₂ are nanoGPT's (config/train_shakespeare_char.py).
+    The learning rate, its cosine decay to a tenth, the warm-up, weight decay and β₂ are those of nanoGPT
+    (config/train_shakespeare_char.py).
     """
     return replace(
         given,
@@ -315,9 +321,10 @@ def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> R
 def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> RunSettings:
     """Returns settings for a vision model on images of ``side`` pixels; the caller adds preset and patches.
 
-    Smoothing, weight decay and cosine are DeiT's (Touvron et al. 2021, table 9). Fine-tuning takes an encoder's rate,
-    but no more than 1e-4, since a higher rate overwrites what was learned. Small images are not shifted, since one
-    pixel is much of a small patch. Images are not mirrored by default, since a mirrored digit is another one.
+    Label smoothing, weight decay and cosine schedule are DeiT's (Touvron et al. 2021, table 9). Fine-tuning uses the
+    learning rate of an encoder, but at most 1e-4, since a higher rate overwrites what was learned. Small images are not
+    shifted, since one pixel is a large part of a small patch. Images are not mirrored by default, since mirroring
+    changes the meaning of digits and letters.
     """
     size = size_for(images, VISION)
     if given.start_from:

@@ -24,7 +24,7 @@ VALID = 0.1  # share of each
 
 
 def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few."""
+    """Returns training and validation rows: holds out some documents, or if there are few, the last lines of each."""
     if any_on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:
@@ -39,12 +39,14 @@ def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = con
             held.append(Row({"text": last}, row.file, row.line + first.count("\n")))
     if not held:
         where = f", in {rows[0].file}" if rows else ""
-        raise HeedfulError(f"no text has two lines{where}, so none can be held out for validation; give --valid FILE")
+        raise HeedfulError(
+            f"no text has two lines{where}, so no line can be held out for validation; give --valid FILE"
+        )
     return train, held
 
 
 def sampled_documents(rows: Sequence[Row]) -> Sequence[Row]:
-    """Returns all rows, or of texts on disk an evenly spaced sample of about 64 MiB."""
+    """Returns all rows; if the texts are on disk, an evenly spaced sample of about 64 MiB."""
     return (
         rows[:: max(1, round(sum(map(row_size, rows)) / (VOCABULARY * texts_on_disk.PIECE)))]
         if any_on_disk(rows)
@@ -53,13 +55,13 @@ def sampled_documents(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _last(rows: Rows, valid: float | None) -> tuple[Rows, Rows]:
-    """Returns training and validation rows. The last rows are held out, by default few, since each evaluation reads all
-    of them.
+    """Returns training and validation rows. The last rows are held out, by default about 4 MiB, since each evaluation
+    reads all of them.
     """
     count = _few(rows) if valid is None else max(1, round(valid * len(rows)))
     if not 0 < count < len(rows):
         what = "pieces" if any(map(continues_previous, rows)) else "documents"
-        raise HeedfulError(f"{count} of {len(rows)} {what} cannot be held out for validation; give --valid FILE")
+        raise HeedfulError(f"holding out {count} of {len(rows)} {what} leaves none for training; give --valid FILE")
     return Rows(rows[:-count], rows.skipped, rows.columns), Rows(rows[-count:], 0, rows.columns)
 
 

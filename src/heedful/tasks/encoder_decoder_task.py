@@ -37,8 +37,8 @@ SIDES = frozenset({"model.encoder_depth", "model.decoder_depth", "model.tied"})
 class EncoderDecoderTask(Task):
     """Base of the tasks of encoder-decoders, with one vocabulary for source and target or one for each.
 
-    Each tokenizer adds its special tokens: ``text </s>`` in ours, T5's and Marian's, ``<s> text </s>`` in
-    BART's. The decoder reads the model's start token and then the target without its last token.
+    Each tokenizer adds its special tokens: ``text </s>`` in those of Heedful, T5 and Marian, ``<s> text </s>`` in those
+    of BART. The decoder reads the model's start token and then the target without its last token.
 
     Args:
         source: tokenizer of the source texts.
@@ -112,7 +112,9 @@ class EncoderDecoderTask(Task):
         start_of(config)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns the decoding options of a call; those that it does not set are taken from the model's folder."""
+        """Returns the decoding options of a call; options that the call does not set are taken from the model's
+        folder.
+        """
         return resolve(options, model.generation)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
@@ -149,8 +151,8 @@ class EncoderDecoderTask(Task):
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)). Szegedy et al. 2016, section 7. Padding is
-        left out of the head. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
+        """Returns Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)) (Szegedy et al. 2016, section 7). The
+        head is not computed for padding. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
         """
         assert isinstance(model, EncoderDecoder)
         batch = repeat_batch(batch) if self.agreement else batch
@@ -167,7 +169,7 @@ class EncoderDecoderTask(Task):
         )
 
     def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
-        """Returns (N, 2): Σ −log p over each example's target tokens, and their number."""
+        """Returns (N, 2): for each example Σ −log p over its target tokens, and the number of these tokens."""
         losses = np.zeros((len(examples), 2))
 
         def sums(batch: Batch) -> np.ndarray:

@@ -45,7 +45,8 @@ class EncoderTask(Task):
     """Base of tasks with one tokenizer and a model of text: an encoder, in some tasks also another family.
 
     Adds the tokenizer, the model's configuration, lengths and checks to ``Task``; a task adds its head (``make_head``,
-    ``check_head``), its examples, loss, metrics and predictions. Examples without ``ids`` need their own ``lengths``.
+    ``check_head``), its examples, loss, metrics and predictions. A task whose examples have no ``ids`` must override
+    ``lengths``.
     """
 
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig,)

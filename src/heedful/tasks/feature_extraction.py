@@ -75,10 +75,10 @@ class TextsExample(NamedTuple):
 
 class FeatureExtraction(EncoderTask):
     """A model of text, usually an encoder, with a head that pools a text's tokens to one vector. It learns from pairs
-    of related texts, contrasted with all other pairs of the batch and with the ``negative`` of each, if the data has
-    one. With a ``score`` it learns to order pairs as the scores do. Such a loss is a function of the whole batch, so
-    that two accumulated batches are not one of twice the size. ``pooling.chunk`` makes large batches possible in little
-    memory.
+    of related texts: each text is contrasted with all other pairs of the batch, and with the ``negative`` texts, if the
+    data has them. With a ``score`` it learns to order pairs as the scores do. Both losses depend on the whole batch, so
+    two accumulated batches do not equal one batch of twice the size. ``pooling.chunk`` makes large batches possible in
+    little memory.
 
     >>> import heedful
     >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
@@ -91,7 +91,7 @@ class FeatureExtraction(EncoderTask):
 
     Args:
         tokenizer: tokenizer of the texts.
-        reading: preparation of a text: maximum length, lower case, a prompt before it.
+        reading: preparation of a text: maximum length, lower case, a prompt put before the text.
     """
 
     name: ClassVar[str] = "feature-extraction"
@@ -131,7 +131,7 @@ class FeatureExtraction(EncoderTask):
             else:
                 reason, remedy = "there is a single row", "add rows"
             raise HeedfulError(
-                f"{rows[0].file}: {reason}, so none can be held out for validation; {remedy}, or give --valid FILE"
+                f"{rows[0].file}: {reason}, so no row can be held out for validation; {remedy}, or give --valid FILE"
             ) from None
         train, held = ([rows[group.line] for group in part] for part in parts)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
@@ -161,8 +161,8 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model. The pooling is that of the settings, else the folder's, else the mean scaled to
-        length 1.
+        """Loads the folder's model. The pooling is that of the settings, else the folder's, else mean pooling with
+        vectors scaled to length 1.
         """
         check_rows(rows, settings)
         folder = cls.model_folder(folder)
@@ -175,7 +175,7 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and the preparation of texts, from a folder of ours or of sentence-transformers."""
+        """Loads the tokenizer and the preparation of texts, from a folder of Heedful or of sentence-transformers."""
         folder = cls.model_folder(folder)
         task = cls(tokenizer_of(folder), read_text_preparation(folder))
         task._set_loss(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
@@ -213,8 +213,8 @@ class FeatureExtraction(EncoderTask):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes each row's texts, truncated to ``max_length`` tokens and to the model's limit.
 
-        The main metric becomes that of the rows: for pairs with scores, or without. The validation rows are encoded
-        last.
+        Sets ``main_metric`` for these rows: "spearman" for pairs with scores, else "mrr". The validation rows are
+        encoded last, so they decide.
         """
         most = min(max_length or self.longest, self.longest)
         texts = [texts_of(row) for row in rows]
@@ -272,8 +272,8 @@ class FeatureExtraction(EncoderTask):
         return len(batch["text.ids"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """For pairs the contrastive loss (``contrastive_loss.contrastive``) from texts to their pairs, and if
-        ``symmetric`` the mean of both directions (Radford et al. 2021, section 2.3). For scores
+        """Returns the contrastive loss (``contrastive_loss.contrastive``) from texts to their pairs; if ``symmetric``,
+        the mean of both directions (Radford et al. 2021, section 2.3). For pairs with scores returns
         ``contrastive_loss.cosent``.
         """
         sides = [name for name in SIDES if f"{name}.ids" in batch]
@@ -329,7 +329,7 @@ class FeatureExtraction(EncoderTask):
         return Measured(overall(scored), mistakes.details(), scored, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the cosines of TF-IDF vectors, with the words' frequencies in the training texts."""
+        """Scores a baseline, the cosines of TF-IDF vectors, with document frequencies counted in the training texts."""
         numbers: dict[str, int] = {}
         text_numbers = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
         (vectors,) = word_vectors([text for row in learned() for text in texts_of(row)], list(numbers))

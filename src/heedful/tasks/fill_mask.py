@@ -89,9 +89,9 @@ class MaskedInput(NamedTuple):
 class FillMask(EncoderTask):
     """An encoder with a masked-language-model head, trained on documents; predicts the masked tokens of a text.
 
-    Documents are joined to one stream, each with the tokenizer's end token, and read in windows across the ends of
-    documents (Liu et al. 2019, section 4.2: full sentences). Each window gets the tokenizer's special tokens (``[CLS]
-    ... [SEP]``).
+    Documents are joined to one stream, each with the tokenizer's end token, and read in windows, which may cross the
+    ends of documents (Liu et al. 2019, section 4.2: full sentences). Each window gets the tokenizer's special tokens
+    (``[CLS] ... [SEP]``).
 
     >>> import heedful
     >>> data = Rows([Row({"text": "the cow says moo and the owl says hoo"}, "farm.txt", 1)])
@@ -127,7 +127,9 @@ class FillMask(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some of many documents, or the last lines of a few."""
+        """Returns training and validation rows: holds out some documents, or if there are few, the last lines of
+        each.
+        """
         return split_documents(rows, valid, seed, same)
 
     @classmethod
@@ -137,8 +139,8 @@ class FillMask(EncoderTask):
             raise HeedfulError("--masking.span-length has no effect without --masking.unit span; leave it out")
         if given.masking.span_length is not None and given.masking.span_length >= SPANS.mean():
             raise HeedfulError(
-                f"--masking.span-length {given.masking.span_length:g} is too long: spans of an encoder have at most "
-                f"{SPANS[-1]} words, less than {SPANS.mean():g} on average; lower it"
+                f"--masking.span-length {given.masking.span_length:g} is too long: an encoder masks spans of at most "
+                f"{SPANS[-1]} words, and their mean must be below {SPANS.mean():g}; lower it"
             )
         characters = sum(len(row.values["text"]) for row in rows)
         if given.start_from:
@@ -167,7 +169,9 @@ class FillMask(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and the window length of training; without one, windows have at most 128 tokens."""
+        """Loads the tokenizer and the window length of training; if the folder stores none, windows have at most 128
+        tokens.
+        """
         folder = cls.model_folder(folder)
         tokenizer = tokenizer_of(folder)
         limit_length(tokenizer, config_of(folder))
@@ -219,7 +223,7 @@ class FillMask(EncoderTask):
         """Returns ``ids`` (B, T) with masked tokens, their ``mask``, and ``labels``: the masked tokens, -100 elsewhere.
 
         In training the windows begin at random positions, and random tokens are masked as the settings say. Else 15 %
-        of each window's tokens are masked, always the same ones, so that models trained with other settings can be
+        of each window's tokens are masked, always the same tokens, so that models trained with other settings can be
         compared.
         """
         ids, mask = padded_with_mask(self._framed(examples, random), self.padding)
@@ -247,7 +251,7 @@ class FillMask(EncoderTask):
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over chosen tokens of −log p(token | masked window); ``label_smoothing`` as in
+        """Returns Σ over chosen tokens of −log p(token | masked window); ``label_smoothing`` as in
         ``EncoderDecoderTask.objective``. The head is computed for the chosen tokens alone.
         """
         assert isinstance(model, Encoder)
@@ -272,11 +276,12 @@ class FillMask(EncoderTask):
         **options: Any,
     ) -> Measured:
         """Returns ``loss`` and ``accuracy`` (percent) of the 15 % of tokens that ``collate`` masks, over all windows,
-        and ``pseudo_perplexity``, exp(−1/N Σ log p(w_t | all others of its window)) (Salazar et al. 2020, section 2.3).
+        and ``pseudo_perplexity``, exp(−1/N Σ log p(w_t | all other tokens of its window)) (Salazar et al. 2020, section
+        2.3).
 
-        The latter takes a forward pass for each token. It is computed on ``most`` tokens, by default 2,000, always the
-        same ones; the details hold their number. It compares models with the same vocabulary. Any of ``options`` is an
-        error.
+        Pseudo-perplexity takes a forward pass for each token. It is computed on ``most`` tokens, by default 2,000,
+        always the same tokens; the details hold their number. It can compare only models with the same vocabulary. Any
+        option in ``options`` raises an error.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
@@ -322,31 +327,33 @@ class FillMask(EncoderTask):
         return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the tokens' frequencies in the training text, plus one, without context."""
+        """Scores a baseline that predicts each token by its frequency in the training text, plus one, without
+        context.
+        """
         loss, accuracy = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
         metrics = {"loss": loss, "accuracy": accuracy, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None, because the task's simple method is the ``guess``."""
+        """Returns None, because ``guess`` is this task's only simple method."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the tokens' frequencies in the training text for each window."""
+        """Scores, for each window, a guess of each token by its frequency in the training text."""
         sums = frequency_sums(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
         scored = Sums(np.pad(sums, ((0, 0), (0, 2))), masked_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns each text with the likeliest token for each mask, and the product of their probabilities; "" for a
-        text without words.
+        """Returns each text with the likeliest token for each mask, and the product of these tokens' probabilities; ""
+        for a text without words.
 
-        Masks are written as the tokenizer's mask token (``[MASK]``, ``<mask>``). Each is predicted on its own while the
-        others stay masked, as in `transformers`. With ``top_k`` the output is a list of the likeliest tokens,
+        Masks are written as the tokenizer's mask token (``[MASK]``, ``<mask>``). Each mask is predicted on its own
+        while the other masks stay, as in `transformers`. With ``top_k`` the output is a list of the likeliest tokens,
         ``{"label": token, "score": probability, "text": text with it}``; for several masks a list of such lists, with
-        the other masks left in the texts. Of a text longer than the model takes, the part around each mask is read,
-        with a warning.
+        the other masks left in the texts. If a text is longer than the model takes, only the part around each mask is
+        read, with a warning.
         """
         assert isinstance(model, Encoder)
         top_k, budget = options.get("top_k"), options.get("batch_tokens") or EVALUATED
@@ -398,7 +405,7 @@ class FillMask(EncoderTask):
         return lists[0] if len(lists) == 1 else lists
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns samples for the run's log: the first words of some texts, the last word predicted by the model."""
+        """Returns samples for the run's log: the first words of some texts, with the last word masked and predicted."""
         return last_word_samples(self, model, rows)
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:

@@ -114,13 +114,14 @@ class ImageClassification(Task):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the images and their number.
+        """Returns settings by the size and the number of the images.
 
-        Images of one size up to 64 pixels keep it. Others are resized to 64 × 64 pixels, or 224 × 224 from 200,000
-        images on, since fewer do not teach a new model of so many patches anything (but do with ``--from``). A given
-        preset sets size and patch. Else small images have about 4 × 4 patches, the smallest 2 × 2, since a model with
-        coarse patches learns more in the same time. Images are not mirrored by default, since a mirrored digit or
-        letter is another one, and small images are not shifted, since one pixel is much of a small patch.
+        Images that all have one size of up to 64 pixels keep that size. Other images are resized to 64 × 64 pixels, or
+        to 224 × 224 if there are 200,000 images or more: from fewer images a new model of so many patches learns
+        nothing (a model of ``--from`` does). A given preset sets the sizes of images and patches. Else small images
+        have about 4 × 4 patches, the smallest 2 × 2, since a model with coarse patches learns more in the same time.
+        Images are not mirrored by default, since mirroring changes the meaning of digits and letters. Small images are
+        not shifted, since one pixel is a large part of a small patch.
         """
         if given.start_from:
             folder = checked_folder(cls.name, find(given.start_from), images=True)
@@ -155,8 +156,8 @@ class ImageClassification(Task):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model and preprocessing, for another image size if it is set, and with a new linear head
-        if the data has labels that the model does not know.
+        """Loads the folder's model and preprocessing, for the image size of the settings if they have one, and with a
+        new linear head if the data has labels that the model does not know.
         """
         folder = checked_folder(cls.name, find(folder), images=True)
         preprocessing, names, image = read_preprocessing(folder), _label_names(rows), settings.image
@@ -170,7 +171,10 @@ class ImageClassification(Task):
             preprocessing, model = preprocessing.sized(image.size), load(folder, dtype="float32", image_size=image.size)
         config, head = model.config, model.config.head
         if not isinstance(config, VisionConfig):
-            raise HeedfulError(f"{cls.name} needs a vision model; the model in {folder} is of kind {config.kind!r}")
+            raise HeedfulError(
+                f"{cls.name} needs a vision model; the model in {folder} is of kind {config.kind!r}; choose another "
+                "model"
+            )
         own = stored_label_names(read_configs(folder)[0]) if isinstance(head, ImageHead) else []
         known = set(names) <= set(own)
         if not known:
@@ -264,8 +268,8 @@ class ImageClassification(Task):
     ) -> dict[str, Tensor]:
         """Returns ``pixels`` (B, C, H, W), normalised, and ``labels``: indices (B,), or weights (B, labels) with mixup.
 
-        Training applies random shifts, mirroring, RandAugment and erasing, in this order. Mixup blends the images of a
-        batch, so that it depends on ``accumulate``.
+        Training applies random shifts, mirroring, RandAugment and erasing, in this order. Mixup blends images of one
+        micro-batch, so its result depends on ``accumulate``.
         """
         pixels = np.stack([image for image, _ in examples])
         labels = np.array([label for _, label in examples], dtype=np.int64)
@@ -289,7 +293,9 @@ class ImageClassification(Task):
         return len(batch["labels"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over images of −Σ_c ((1 − ε) y_c + ε/C) log p_c, y the label or with mixup the blend of two."""
+        """Returns Σ over images of −Σ_c ((1 − ε) y_c + ε/C) log p_c, y the one-hot label or, with mixup, a blend of
+        two.
+        """
         logits = model(batch["pixels"]).float()
         return F.cross_entropy(logits, batch["labels"], reduction="sum", label_smoothing=label_smoothing)
 
@@ -389,8 +395,8 @@ def uses_mirror(options: Mapping[str, Any]) -> bool:
 
 
 def mirrored_logits(model: Model, pixels: Tensor, mirror: bool) -> Tensor:
-    """Returns the logits (B, C) of images (B, channels, height, width) in float32; with ``mirror`` log ½ (p + p′), p′
-    of the images mirrored left to right.
+    """Returns the logits (B, C) of images (B, channels, height, width) in float32; with ``mirror`` log ½ (p + p′),
+    where p are the probabilities for the images and p′ for their mirror images.
     """
     logits = model(pixels).float()
     if not mirror:
@@ -399,7 +405,7 @@ def mirrored_logits(model: Model, pixels: Tensor, mirror: bool) -> Tensor:
 
 
 def _label_names(rows: Sequence[Row]) -> list[str]:
-    """Returns the training labels; raises ``HeedfulError`` for an image with several."""
+    """Returns the training labels; raises ``HeedfulError`` for an image with several labels."""
     for row in rows:
         _check_single_label(row)
     return training_labels(rows)
@@ -408,7 +414,7 @@ def _label_names(rows: Sequence[Row]) -> list[str]:
 def _check_single_label(row: Row) -> None:
     labels = row.values["label"]
     if not isinstance(labels, str):
-        raise HeedfulError(f"{row.file}:{row.line}: the image has {len(labels)} labels; give it one")
+        raise HeedfulError(f"{row.file}:{row.line}: the image has {len(labels)} labels; give it one label")
 
 
 def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:
@@ -421,7 +427,9 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def side_of(rows: Sequence[Row]) -> int | None:
-    """Returns the side of small images of one size, or the next multiple of 4 if no patch divides it; else None."""
+    """Returns the side in pixels of images that are small and of one size, rounded up to a multiple of 4 if no patch
+    size divides it; None for other images.
+    """
     sizes = {row.values["image"].size for row in rows[:SIZE_SAMPLE]}
     side = max(max(size) for size in sizes)
     if len(sizes) > 1 or side > SMALL:
@@ -435,8 +443,8 @@ def channels_of(rows: Sequence[Row]) -> Literal[1, 3]:
 
 
 def patch_of(side: int) -> int | None:
-    """Returns the patch size that divides a side into about four, a short one into two, a long one into patches of 8 or
-    16 pixels; None if there is no divisor.
+    """Returns the patch size for images of ``side`` pixels: about four patches a side, two if the side is short,
+    patches of 8 or 16 pixels if it is long; None if no such size divides the side.
     """
     count = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
     divisors = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * count]

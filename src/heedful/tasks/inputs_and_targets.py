@@ -46,8 +46,8 @@ class Side(NamedTuple):
         """Returns the tokens as text, separated by bars. A target is in ‹› if it is the next token, else after an
         arrow.
 
-        If there are more than ``most`` tokens, it shows those at the beginning, around the first target and around the
-        last.
+        If there are more than ``most`` tokens, only the tokens at the beginning, around the first target and around the
+        last target are shown.
 
         >>> words = Tokenizer.train(["one two"], size=300)
         >>> Side("text", [1, 2], words, ["X", ""]).line()
@@ -70,8 +70,8 @@ class Side(NamedTuple):
 
 
 def _shown_ranges(length: int, targets: Sequence[int], most: int) -> list[range]:
-    """Returns the ranges of ``length`` positions to show, at most ``most`` positions: all, or the first ones and those
-    around the first and the last of ``targets``.
+    """Returns the ranges of ``length`` positions to show, at most ``most`` positions: all, or the first positions and
+    the positions around the first and the last of ``targets``.
     """
     if length <= most:
         return [range(length)]
@@ -96,7 +96,9 @@ def input_side(name: str, ids: Tensor, mask: Tensor, tokenizer: Tokenizer) -> Si
 
 
 def next_token_side(name: str, ids: Tensor, labels: Tensor, tokenizer: Tokenizer) -> Side:
-    """Returns the side of ids (T,) whose target is the next token; ``labels`` (T,) holds ``IGNORED`` elsewhere."""
+    """Returns the side of ids (T,) whose target is the next token; ``labels`` (T,) is ``IGNORED`` where there is no
+    target.
+    """
     positions = (labels != IGNORED).nonzero().flatten()
     length = int(positions[-1]) + 1 if len(positions) else len(ids)
     targets = [tokenizer.pieces([label])[0] if label != IGNORED else "" for label in labels[:length].tolist()]
@@ -106,7 +108,7 @@ def next_token_side(name: str, ids: Tensor, labels: Tensor, tokenizer: Tokenizer
 def label_side(
     name: str, ids: Tensor, mask: Tensor, labels: Tensor, tokenizer: Tokenizer, label_name: Callable[[int], str]
 ) -> Side:
-    """Returns the side of ids (T,) with a label at some tokens; ``labels`` (T,) holds ``IGNORED`` elsewhere."""
+    """Returns the side of ids (T,) with a label at some tokens; ``labels`` (T,) is ``IGNORED`` at the other tokens."""
     side = input_side(name, ids, mask, tokenizer)
     numbers = labels[mask.bool()].tolist()
     return side._replace(targets=[label_name(number) if number != IGNORED else "" for number in numbers])

@@ -33,11 +33,14 @@ def are_multi_label(rows: Sequence[Row]) -> bool:
 
 
 def training_labels(rows: Sequence[Row]) -> list[str]:
-    """Returns the training labels in alphabetical order; raises ``HeedfulError`` for fewer than two."""
+    """Returns the training labels in alphabetical order; raises ``HeedfulError`` for fewer than two labels."""
     names = sorted({label for row in rows for label in row_labels(row)})
     if not names or (len(names) == 1 and not are_multi_label(rows)):
         which = f"only the label {names[0]!r}" if names else "no label"
-        raise HeedfulError(f"{rows[0].file}: {which} in {plural(len(rows), 'row')}; training needs two or more labels")
+        raise HeedfulError(
+            f"{rows[0].file}: {which} in {plural(len(rows), 'row')}; add rows, so that there are two or more "
+            "different labels"
+        )
     return names
 
 
@@ -49,7 +52,7 @@ def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> 
 
 
 def label_ids(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
-    """Returns the indices of a row's labels in ``labels``; raises ``HeedfulError`` for an unknown one."""
+    """Returns the indices of a row's labels in ``labels``; raises ``HeedfulError`` for an unknown label."""
     for label in row_labels(row):
         if label not in labels:
             hint = _texts_for_labels(labels) or nearest(label, labels)
@@ -62,7 +65,7 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
     if len(labels) <= MAX_DISTINCT_NAMES or implausible_classes(labels) != "text":
         return None
     return (
-        f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like texts; if they are, train again "
+        f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like texts; if so, train again "
         "and name the column of labels: --data.columns"
     )
 
@@ -81,7 +84,7 @@ def checked_top_k(k: Any) -> int | None:
 
 def top_labels(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
     """Returns the ``k`` most likely ``labels`` for each row of ``p`` (B, labels) as ``{"label", "score"}``, best first;
-    equally likely ones in the order of ``labels``.
+    equally likely labels keep the order of ``labels``.
     """
     scores, order = p.sort(dim=1, descending=True, stable=True)
     return [

@@ -24,7 +24,9 @@ SHUFFLED = 1 << 22  # maximum number of positions that are drawn by a permutatio
 
 
 def last_word_samples(task: Task, model: Model, rows: Rows) -> list[LoggedSample]:
-    """Returns samples for a run's log: the beginnings of the first ``rows``, their last word predicted by the model."""
+    """Returns samples for a run's log: the beginnings of the first ``rows``, with the last word masked and predicted by
+    the model.
+    """
     texts = [text for text in (short(prompt_and_target(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
     inputs = task.trial_inputs(texts)
     predictions = task.predict(model, inputs) if inputs else []
@@ -80,9 +82,10 @@ def window_lengths(examples: Sequence[StreamWindow]) -> np.ndarray:
 
 
 def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Draws ``most`` of the ordinary tokens of the windows ``examples``, or all if they are no more.
+    """Draws ``most`` ordinary tokens of the windows ``examples``, or all ordinary tokens if there are fewer.
 
-    Returns their positions in the stream, in order and always the same, and the number of ordinary tokens.
+    Returns the positions of the drawn tokens in the stream, in ascending order and always the same, and the number of
+    all ordinary tokens.
     """
     stream, random = examples[0].stream, np.random.default_rng(SEED)
     is_example = np.ones(stream.windows, dtype=bool)
@@ -112,8 +115,8 @@ def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most
 
 
 def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[np.ndarray]:
-    """Returns the token ids of each window, in training from a random position. The stream's last token is left out,
-    since the window ends there anyway.
+    """Returns the token ids of each window; in training (with ``random``) each window begins at a random position. The
+    stream's last token is left out of the last window.
     """
     tokens, is_token, _ = (part[:, :-1] for part in read_windows(examples, random))
     stream = examples[0].stream
@@ -140,7 +143,9 @@ def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, le
 
 
 def frequency_sums(tokenizer: Tokenizer, ordinary: np.ndarray, stream: Stream, learned: Rows) -> np.ndarray:
-    """Returns for each window of a stream (N, 3): Σ −log p, right predictions and tokens, as ``frequency_metrics``."""
+    """Returns for each window of a stream (N, 3): Σ −log p, number of right predictions, number of tokens; the baseline
+    is that of ``frequency_metrics``.
+    """
     counts = (_counts(joined_tokens(tokenizer, learned, [], []), len(ordinary)) + 1) * ordinary
     p = counts / counts.sum()
     tokens = np.asarray(stream.tokens)

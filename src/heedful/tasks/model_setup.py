@@ -130,10 +130,11 @@ def check_classifier(
 
 
 def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None = None) -> Model:
-    """Loads the model of a folder with a head of this kind: its own, or else a new one drawn by ``seed``.
+    """Loads the model of a folder with a head of this kind: the folder's head, or else a new head, initialised with
+    ``seed``.
 
-    With ``labels`` the head gets a new output layer for that many labels, even if the old layer has as many, since the
-        labels differ.
+    With ``labels`` the head gets a new output layer for that many labels, even if the old layer has the same number,
+    since the labels differ.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -148,7 +149,9 @@ def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None
 def special_id(special: int | None) -> int:
     """Returns the id of a start or end token; raises ``HeedfulError`` for None."""
     if special is None:
-        raise HeedfulError("the tokenizer has no start or end token; name them in its tokenizer_config.json")
+        raise HeedfulError(
+            "the tokenizer has no start or end token; set bos_token and eos_token in its tokenizer_config.json"
+        )
     return special
 
 

@@ -35,7 +35,7 @@ BLOCK = 2**18  # logits that stay in the cache of a core
 
 
 def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreement: float) -> Tensor:
-    """Returns L, in float32 at least, and overwrites the logits (N, V) with its gradient."""
+    """Returns the loss L, in float32 or wider, and overwrites the logits (N, V) with its gradient."""
     loss, words = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32)), logits.size(1)
     size = even_rows(BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
     for block, y in zip(logits.split(size), labels.split(size), strict=True):
@@ -131,14 +131,14 @@ def added(total: Tensor | None, part: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Returns the logits in float32 at least, for exact sums."""
+    """Returns the logits in float32 or wider, for exact sums."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def output_loss(
     head: Any, hidden: Tensor, labels: Tensor, label_smoothing: float = 0.0, agreement: float = 0.0
 ) -> Tensor:
-    """Returns L of the logits of ``head`` for ``hidden`` (N, D), over the rows whose ``labels`` (N,) are not
+    """Returns the loss L of the logits of ``head`` for ``hidden`` (N, D), over the rows whose ``labels`` (N,) are not
     ``IGNORED``.
 
     With ``agreement`` α, neighbouring rows are the two passes of one token (``interleave_passes``), and L also has α/2

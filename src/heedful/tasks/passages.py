@@ -132,7 +132,7 @@ def question_windows(
     notes = (
         (split, f"{plural(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
         (cut, f"{plural(cut, 'question')} cut to {room // 2} tokens"),
-        (lost, f"{plural(lost, 'answer')} complete in no window, so learned as no answer"),
+        (lost, f"{plural(lost, 'answer')} that no window contains completely, learned as no answer"),
     )
     return QuestionWindows(windows, "; ".join(text for count, text in notes if count), unread)
 

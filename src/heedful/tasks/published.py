@@ -23,14 +23,15 @@ def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
     entry = entries[named[0]] if len(named) == 1 else {}
     if not isinstance(entry, Mapping):
         raise HeedfulError(
-            f"{folder / 'config.json'}: task_specific_params of {named[0]} is not an object; make it one"
+            f"{folder / 'config.json'}: task_specific_params of {named[0]} is not a JSON object; correct it"
         )
     return dict(entry)
 
 
 def task_of(folder: Path) -> str:
-    """Returns the task that fits the head of a published model. If several fit, it is the only one that
-    ``task_specific_params`` names (``summarization`` of BART's summarizers), else the first.
+    """Returns the task that fits the head of a published model. If several tasks fit and ``task_specific_params`` names
+    exactly one of them (``summarization`` in BART's summarizers), returns that task, else the first fitting task of
+    ``TASKS``.
 
     Raises:
         HeedfulError: no task here uses such a model.

@@ -66,11 +66,12 @@ class QuestionAnswering(EncoderTask):
     True
 
     Args:
-        tokenizer: tokenizer of questions and contexts. window: maximum number of tokens of an example, special tokens
-            included; less if the model takes less. stride: number of tokens that neighbouring windows share; None for
-            128, or a third of the window if that is less. null_threshold: no answer is predicted if its logits exceed
-            those of the best span by more than this; None
-            always predicts a span.
+        tokenizer: tokenizer of questions and contexts.
+        window: maximum number of tokens of an example, special tokens included; less if the model takes less.
+        stride: number of tokens that neighbouring windows share; None for 128, or a third of the window if that is
+            less.
+        null_threshold: "no answer" is predicted if its summed logits exceed those of the best span by more than this;
+            None always predicts a span.
         align_to_words: widens answers that begin or end inside a word to whole words.
     """
 
@@ -112,7 +113,7 @@ class QuestionAnswering(EncoderTask):
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         """Returns settings by the number of questions: windows of 384 tokens that share 128, or less if a model takes
-        less; no smoothing.
+        less; no label smoothing.
         """
         longest = given.data.max_length or LONGEST
         if given.start_from:
@@ -195,8 +196,8 @@ class QuestionAnswering(EncoderTask):
             )
         if not self._around.before:
             raise HeedfulError(
-                "the tokenizer puts no class token before a pair; add one to its template, because it stands for no "
-                "answer"
+                "the tokenizer puts no class token before a pair; add one to its template: it is the target of "
+                "questions without an answer"
             )
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
@@ -272,8 +273,8 @@ class QuestionAnswering(EncoderTask):
         return len(batch["ids"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over windows of −(log p(start) + log p(end)) / 2, p a softmax over the window's tokens (Devlin et al. 2019,
-        section 4.2); smoothed, y becomes (1 − ε) y + ε/T.
+        """Returns Σ over windows of −(log p(start) + log p(end)) / 2, p a softmax over the window's tokens (Devlin et
+        al. 2019, section 4.2); label smoothing turns the target y into (1 − ε) y + ε/T.
         """
         return self._losses(self.logits(model, batch), batch, label_smoothing).sum()
 
@@ -330,10 +331,11 @@ class QuestionAnswering(EncoderTask):
         windows.
 
         If some rows have no answer, also the best thresholds and their scores: ``best_exact``, ``best_exact_thresh``,
-        ``best_f1``, ``best_f1_thresh``; no answer is predicted by ``null_threshold``, by default the model's, or 0. If
-        others have one, also ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact`` and ``NoAns_f1``.
+        ``best_f1``, ``best_f1_thresh``; ``null_threshold`` decides where "no answer" is predicted (default: the
+        model's, or 0). If other rows have an answer, also ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact`` and
+        ``NoAns_f1``.
 
-        Details: ``by_kind``, for rows of both kinds, and the most confident ``mistakes``.
+        Details: ``by_kind``, if there are rows with and rows without an answer, and the most confident ``mistakes``.
         """
         if "top_k" in options:
             raise HeedfulError("top_k has no effect: only the best answer is scored; leave it out")
@@ -395,7 +397,8 @@ class QuestionAnswering(EncoderTask):
         **others: Any,
     ) -> list[Prediction]:
         """Returns ``{"answer", "start", "end"}`` for each input: the span ``context[start:end]`` with the highest
-        probability p(start) · p(end), which is the score. No answer is "" from 0 to 0, with its probability.
+        probability p(start) · p(end), which is the score. "No answer" is "" from 0 to 0, and its score is its
+        probability.
 
         Args:
             model: the model.
@@ -406,13 +409,13 @@ class QuestionAnswering(EncoderTask):
                 ``"score"``.
             stride: number of tokens that neighbouring windows of a long context share.
             max_answer_length: maximum number of tokens of an answer; None for 30.
-            null_threshold: no answer is predicted if its logits exceed those of the best span by more than this; None
-                for the model's, which has one if training had questions without an answer.
+            null_threshold: "no answer" is predicted if its summed logits exceed those of the best span by more than
+                this; None for the model's threshold, which exists if training had questions without an answer.
             align_to_words: widens a span that begins or ends inside a word to whole words, as the pipeline of
                 ``transformers`` does; its score is unchanged. None for the model's: False if more than 5 % of the
                 training answers begin or end inside a word, else True.
             batch_tokens: maximum number of tokens in a batch, padding included.
-            **others: none; any is an error.
+            **others: no other option exists; any raises an error.
         """
         for name in others:
             raise HeedfulError(f"the option {name} has no effect for {self.name}; {nearest(name, self.options)}")

@@ -1,9 +1,9 @@
-"""R-Drop: two forward passes with different dropout, and a loss that draws their predictions together.
+"""R-Drop: two forward passes with different dropout, and a loss that makes their predictions similar.
 
 .. math:: L = \\tfrac{1}{2} (CE_1 + CE_2 + \\tfrac{α}{2} (KL(p_1 ‖ p_2) + KL(p_2 ‖ p_1)))
 
-Half of the loss of Liang, Wu et al. 2021 ("R-Drop: Regularized Dropout for Neural Networks", section 2), so that losses
-with and without it are of one scale. A step takes twice as long.
+This is half of the loss of Liang, Wu et al. 2021 ("R-Drop: Regularized Dropout for Neural Networks", section 2), so
+that losses with and without R-Drop have the same scale. A step takes twice as long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def agreement_of(model: nn.Module, settings: RunSettings) -> float:
     if agreement and not drops:
         remedy = "--model.drop-path" if settings.start_from or settings.resume else "--model.dropout"
         raise HeedfulError(
-            f"--model.r-drop is {agreement:g}, but this model has no dropout; give {remedy}, or leave it out"
+            f"--model.r-drop is {agreement:g}, but this model has no dropout; give {remedy}, or leave --model.r-drop "
+            "out"
         )
     return agreement
 

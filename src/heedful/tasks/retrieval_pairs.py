@@ -33,7 +33,7 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
     scores = {row.values.get("score") for row in rows}
     if scores == {None} and len({texts_of(row) for row in rows}) < 2:
         raise HeedfulError(
-            f"{rows[0].file}:{rows[0].line}: there is a single pair, and no other to contrast it with; give two or more"
+            f"{rows[0].file}:{rows[0].line}: there is a single pair, and no other pair to contrast it with; add rows"
         )
     if scores != {None} and len(scores) < 2:
         raise HeedfulError(

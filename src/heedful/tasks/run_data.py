@@ -48,10 +48,11 @@ def train_and_validation_rows(
     Args:
         kind: class of the task.
         settings: settings of the run.
-        settled: True if ``kind`` is the variant for these rows; else ``kind.for_rows`` chooses it.
+        settled: True if ``kind`` is the variant for these rows; else ``kind.for_rows`` chooses the variant.
         same: maps equal first columns to the same key; such rows stay together.
 
-    Raises ``HeedfulError`` for data that cannot be read, and for ``--data.valid-fraction`` beside validation data.
+    Raises ``HeedfulError`` for data that cannot be read, and for ``--data.valid-fraction`` together with validation
+    data.
     """
     data = settings.data
     read_columns = partial(read, names=data.columns, separator=data.label_separator)
