@@ -157,7 +157,7 @@ def test_the_last_documents_are_held_back_and_some_of_all_are_sampled(
     assert [*train, *held] == [*rows]
     assert abs(sum(map(row_size, held)) - 4 * 700) <= max(map(row_size, rows)) / 2
     assert len(split_documents(rows, 0.25, 0)[1]) == round(0.25 * len(rows))
-    with pytest.raises(HeedfulError, match="1 of 1 documents cannot be held out for validation; give --valid FILE"):
+    with pytest.raises(HeedfulError, match="holding out 1 of 1 documents leaves none for training; give --valid FILE"):
         split_documents(Rows(rows[:1]), None, 0)
     some, every = sampled_documents(rows), sum(map(row_size, rows))
     assert every > 64 * 700

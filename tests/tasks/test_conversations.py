@@ -170,7 +170,7 @@ def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
         assert batch["ids"][i, : len(ids) - 1].tolist() == ids[:-1]
         assert batch["labels"][i].tolist() == labels + [-100] * (batch["labels"].size(1) - len(labels))
     assert task.count(batch) == sum(len(ids) for ids in task.tokenizer.encode(["moo moo", "Moo."])) + 2
-    assert encoded.note == f"{task.count(batch)} tokens of answers are learned, those of prompts are not"
+    assert encoded.note == f"{task.count(batch)} tokens of answers are learned, the tokens of prompts are not"
     assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
 
 

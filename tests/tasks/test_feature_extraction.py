@@ -510,15 +510,15 @@ def test_minilm_is_what_was_published() -> None:
         ("text\ttext_pair\tscore\na\tb\t3,5\n", "'score' is \"3,5\", but a number is expected, in {file}:2"),
         ("text\ttext_pair\tscore\na\tb\tnan\n", "'score' is \"nan\", but a number is expected, in {file}:2"),
         ("text\ttext_pair\tscore\na\tb\t3\nc\td\t3\n", "{file}: every score is 3, in 2 rows; give different"),
-        ("text\ttext_pair\na\tb\n", "{file}:2: there is a single pair, and no other to contrast it with; give two"),
+        ("text\ttext_pair\na\tb\n", "{file}:2: there is a single pair, and no other pair to contrast it with; add"),
         ("text\ttext_pair\na\tb\na\tb\n", "{file}:2: there is a single pair"),
         ("text\ttext_pair\tnegative\tscore\na\tb\tc\t1\nd\te\tf\t2\n", "{file}:2: the row has both 'negative' and"),
         ("text\ttext_pair\na\tb\tc\n", "3 columns, but line 1 has 2, in {file}:2"),
         ("a\n", "1 column, but column 2 is needed for 'text_pair', in {file}:1"),
         ("", "no rows in {file}"),
         (b"text\ttext_pair\n\xe9t\xe9\tb\n", "invalid UTF-8 (byte 0xe9 at byte 1 of the line), in {file}:2"),
-        ("text\ttext_pair\na\tb\n", "{file}: there is a single row, so none can be held out"),
-        ("text\ttext_pair\na\tb\na\tc\nd\tc\n", "{file}: shared texts connect all rows, so none can be held out"),
+        ("text\ttext_pair\na\tb\n", "{file}: there is a single row, so no row can be held out"),
+        ("text\ttext_pair\na\tb\na\tc\nd\tc\n", "{file}: shared texts connect all rows, so no row can be held out"),
     ],
 )  # fmt: skip
 def test_wrong_files_are_one_line(

@@ -156,7 +156,7 @@ def test_what_is_cut_or_lost_is_said() -> None:
     found = question_windows(tokenizer, [long[:2], wide[:2]], [long[2], wide[2]], 23, 4)
     assert found.note == (
         "1 question on texts read in windows of 23 tokens that share 4; 1 question cut to 10 tokens; "
-        "1 answer complete in no window, so learned as no answer"
+        "1 answer that no window contains completely, learned as no answer"
     )
     assert found.unread == [0, 1]  # the one cut, the other without its answer
     assert all(len(window.question) + window.last - window.first + 3 <= 23 for window in found.windows)

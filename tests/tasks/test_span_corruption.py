@@ -159,7 +159,7 @@ def test_few_tokens_and_too_many() -> None:
         bart.encode(rows(BOOK), 21)
     bart.before_training(model, settings(masking=MaskingSettings(probability=0.9, span_length=3)))
     with pytest.raises(
-        HeedfulError, match=r"17 masked tokens in 2 spans are more than the 20 .*; lower --masking\.probability"
+        HeedfulError, match=r"17 masked tokens in 2 spans need .* at most 20; lower --masking\.probability"
     ):
         bart.encode(rows(BOOK), 20)
 
@@ -320,10 +320,10 @@ def test_of_a_long_text_what_stands_around_its_holes_is_read(caplog: pytest.LogC
     assert answer.fills == [task.source.decode([near[2 : near.index(task.sentinels[1])]])[0].strip()]
     assert answer.output.startswith(f"{line * 3}The")
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "1 of 1 input longer than the 15 tokens that the model takes; only those around the spans were read"
+        "1 of 1 input longer than the 15 tokens that the model takes; only the tokens around the spans were read"
     ]
     with pytest.raises(
-        HeedfulError, match=r"^the input has spans \d+ tokens apart, but the model takes 15; give fewer spans"
+        HeedfulError, match=r"^the input has \d+ tokens from its first to its last span, .* takes 15; give fewer spans"
     ):
         short.predict(model, [f"<extra_id_0> {line * 2} <extra_id_1>"])
 
@@ -336,7 +336,7 @@ def test_what_cannot_be_asked() -> None:
         task.predict(model, [3])
     many = " ".join(f"<extra_id_{i}>" for i in range(100))
     with pytest.raises(
-        HeedfulError, match="a text has 100 spans to fill, but the tokenizer has sentinels for 99; give fewer"
+        HeedfulError, match="a text has 100 spans to fill, but the tokenizer has sentinels for 99; give fewer spans"
     ):
         task.predict(model, [many])
     assert task.trial_inputs(["The cow says moo"]) == ["The cow says <extra_id_0>"]
@@ -449,7 +449,7 @@ def test_wrong_models_and_settings_are_one_line(
     for more, told in {
         "--preset=t5-small --masking.unit=word": "--masking.unit word has no effect for an encoder-decoder",
         "--preset=bert-tiny --masking.span-length=2": "--masking.span-length has no effect without --masking.unit span",
-        "--preset=bert-tiny --masking.unit=span --masking.span-length=6": "--masking.span-length 6 is too long: spans",
+        "--preset=bert-tiny --masking.unit=span --masking.span-length=6": "--masking.span-length 6 is too long",
         f"--from={tmp_path / 'plain'}": "the tokenizer has no <extra_id_0>",
         "--preset=gpt2": "is of the decoder family; fill-mask needs an encoder",
     }.items():

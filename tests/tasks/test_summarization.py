@@ -384,7 +384,7 @@ def test_what_a_published_folder_says_of_one_task_is_read_for_that_task(tmp_path
     assert heedful.pipeline("translation", folder, device="cpu").model.generation["num_beams"] == 4
     config["task_specific_params"]["summarization"] = "beams"
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(HeedfulError, match="task_specific_params of summarization is not an object"):
+    with pytest.raises(HeedfulError, match="task_specific_params of summarization is not a JSON object"):
         heedful.pipeline("summarization", folder, device="cpu")
 
 

@@ -138,7 +138,7 @@ def test_a_text_shorter_than_the_context_and_one_too_short() -> None:
 
 def test_what_the_vocabulary_lacks_is_said(caplog: pytest.LogCaptureFixture) -> None:
     task, model = trained("character")
-    assert task.encode(rows("The QQ birds"), CONTEXT).note.endswith("; 2 of them unknown to the vocabulary")
+    assert task.encode(rows("The QQ birds"), CONTEXT).note.endswith("; 2 of them not in the vocabulary")
     answer = task.predict(model, ["QT", "The"], max_new_tokens=3, seed=0)[0]
     assert answer.output[:2] == "QT"
     assert len(answer.output) == 5

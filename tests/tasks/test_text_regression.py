@@ -133,7 +133,7 @@ def test_fractions_of_json_are_labels(tmp_path: Path) -> None:
 
 def test_a_run_says_what_it_learns_and_learns_it(run: tuple[Path, str, list[str]]) -> None:
     folder, data, told = run
-    assert any("a number is learned (regression); --data.label-kind class" in line for line in told)
+    assert any("learned as numbers (regression); --data.label-kind class" in line for line in told)
     said: list[str] = []
     found = evaluate(str(folder), [data], say=said.append, baseline=True)
     assert set(found["metrics"]) == {"r2", "pearson", "spearman", "mae", "loss"}

@@ -223,10 +223,10 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([("a b", "O O")], r"^set\.conll: only the tag 'O' in 1 sentence; training needs two"),
+        ([("a b", "O O")], r"^set\.conll: only the tag 'O' in 1 sentence; add sentences"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
-            r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I- as other tags have; did you mean '[BI]-PER'\?$",
+            r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I-, but other tags have; did you mean '[BI]-PER'\?$",
         ),
         (
             [("Wort a b", "Etikett O B-PER"), ("c d", "I-PER O")],

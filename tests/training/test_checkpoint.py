@@ -44,7 +44,7 @@ def test_after_a_failed_write_the_next_is_tried_at_once(tmp_path, caplog, monkey
     checkpoints.wait()  # and nothing is left to be told
     assert checkpoints.load()["step"] == 2
     (said,) = caplog.messages
-    assert said.startswith("an earlier checkpoint could not be written, this one was: cannot write ")
+    assert said.startswith("the newest checkpoint was written, but an earlier checkpoint was not: cannot write ")
     in_the_way.mkdir()
     checkpoints.save({**STATE, "step": 3}, wait=False)
     with pytest.raises(HeedfulError, match="cannot write"):

@@ -193,16 +193,16 @@ def test_the_parameter_with_most_of_the_gradient_is_named(toy: Any) -> None:
     made.fit()
     (line,) = [line for line in said.getvalue().splitlines() if "skipped" in line]
     found = re.fullmatch(
-        r"step 111 is skipped: its gradient norm is [0-9.]+ times the usual, (\d+) % of its square in (.+)", line
+        r"step 111 is skipped: its gradient norm is [0-9.]+ times the usual; (.+) has (\d+) % of the squared norm", line
     )
     assert found
-    assert found[2] in dict(made.model.named_parameters())
+    assert found[1] in dict(made.model.named_parameters())
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
     model[0].weight.grad, model[0].bias.grad = torch.full((2, 2), 1.0), torch.zeros(2)
     model[1].weight.grad = torch.full((1, 2), 4.0)
-    assert largest_gradient(model, nn.utils.get_total_norm) == "89 % of its square in 1.weight"
+    assert largest_gradient(model, nn.utils.get_total_norm) == "1.weight has 89 % of the squared norm"
     model[0].bias.grad[1] = math.inf
-    assert largest_gradient(model, nn.utils.get_total_norm) == "not finite in 0.bias"
+    assert largest_gradient(model, nn.utils.get_total_norm) == "the gradient of 0.bias is not finite"
 
 
 def test_without_spikes_the_run_is_the_same(toy: Any) -> None:

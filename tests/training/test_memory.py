@@ -25,7 +25,7 @@ from tolerances import approx
         (TrainingSettings(batch_size=32, accumulate=3), "--training.batch-size=16 --training.accumulate=6 --overwrite"),
         (
             TrainingSettings(batch_size=32, batch_tokens=100, accumulate=1),
-            "--training.batch-tokens=50 --training.batch-size=16 --training.accumulate=2 --overwrite: steps of as many",
+            "--training.batch-tokens=50 --training.batch-size=16 --training.accumulate=2 --overwrite: as many",
         ),
         (TrainingSettings(batch_size=1), "a batch has one example already"),
         (TrainingSettings(batch_size=1, batch_tokens=512), "a batch has one example already"),
@@ -77,7 +77,7 @@ def test_a_batch_that_does_not_fit_is_learned_from_in_parts(
     options = ("--max-steps=4", "--model.dropout=0")
     assert cli.main(classified(tmp_path, "parts", *options)) == 0
     told = capsys.readouterr()
-    note = "from step 1 on a batch is split into 4 parts, since a larger one does not fit the memory"
+    note = "from step 1 on each batch is split into 4 parts, since larger parts do not fit the memory"
     assert note in told.out + told.err
     assert crowded[:2] == [20, 10]
     assert max(crowded[2:]) == 5  # once for all: later steps do not try again

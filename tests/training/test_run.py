@@ -578,7 +578,7 @@ def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small]
     assert cli.main([*run, "--max-steps=1", "--training.precision=bf16"]) == 0
     said = [line for line in "".join(capsys.readouterr()).splitlines() if "no instructions" in line]
-    told = "! --training.precision bf16 is many times slower here: no instructions for bfloat16; take fp32"
+    told = "! --training.precision bf16 is many times slower: this machine has no bfloat16 instructions; take fp32"
     assert said == ([] if has else [told])
 
 

@@ -161,7 +161,7 @@ class SequenceToSequence(EncoderDecoderTask):
         left_out = len(fits) - sum(fits)
         if left_out == len(fits):
             remedy = (
-                "raise --data.max-length" if most == max_length else "the model takes no more, give shorter examples"
+                "raise --data.max-length" if most == max_length else "the model takes no more; give shorter examples"
             )
             raise HeedfulError(
                 f"every example is longer than {plural(most or 0, 'token')}, in {rows[0].file}; {remedy}"
@@ -218,15 +218,15 @@ class SequenceToSequence(EncoderDecoderTask):
 
         Args:
             model: the model.
-            inputs: the source texts. One of more tokens than the model takes, or than a batch holds, is truncated with
-                a warning.
+            inputs: the source texts. A text with more tokens than the model takes or a batch holds is truncated, with a
+                warning.
             decoding: resolved decoding options (``decoding_options``), instead of ``options``.
             batch_tokens: maximum number of tokens in a batch, padding included; by default 4,096.
             prefix: text before each input, instead of the folder's.
             logprobs: returns log p of each generated token (``heedful.generation.decode.Generated``), also of tokens
                 that the output does not show: the end token, and the rest of the token that ends a stop string.
-            **options: decoding options. With ``stop_strings`` an output ends after the first of them, which is
-                included.
+            **options: decoding options. With ``stop_strings`` an output ends after the first stop string, which the
+                output includes.
         """
         check_texts(self.name, inputs)
         decoding = decoding or self.decoding_options(model, options)

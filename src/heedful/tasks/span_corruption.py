@@ -73,8 +73,8 @@ class SpanCorruption(EncoderDecoderTask):
     """An encoder-decoder that fills the masked spans of a text (Raffel et al. 2020, section 3.1.4).
 
     The source has a sentinel (``<extra_id_0>``, ``<extra_id_1>``, ...) in place of each span. The target is each
-    sentinel followed by its span, one more sentinel, and the end token. Learned from plain text, it is the pretraining
-    for the other tasks of encoder-decoders.
+    sentinel followed by its span, one more sentinel, and the end token. This task learns from plain text; it is the
+    pretraining for the other tasks of encoder-decoders.
 
     Documents are joined and read in windows as by ``FillMask``; in training the masked spans are drawn anew each time.
 
@@ -124,7 +124,9 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some of many documents, or the last lines of a few."""
+        """Returns training and validation rows: holds out some documents, or if there are few, the last lines of
+        each.
+        """
         return split_documents(rows, valid, seed, same)
 
     @classmethod
@@ -192,19 +194,19 @@ class SpanCorruption(EncoderDecoderTask):
         if spans >= len(self.sentinels):
             raise HeedfulError(
                 f"masking makes {spans} spans in {most} tokens, but the tokenizer has {len(self.sentinels)} sentinels, "
-                "one of them for the end; lower --data.max-length or --masking.probability, or raise "
+                "one of them for the target's end; lower --data.max-length or --masking.probability, or raise "
                 "--masking.span-length"
             )
         if longest is not None and added + hidden + spans + 1 > longest:
             raise HeedfulError(
-                f"{hidden} masked tokens in {spans} spans are more than the {longest} that the model writes; lower "
-                "--masking.probability"
+                f"{hidden} masked tokens in {spans} spans need a target of {added + hidden + spans + 1} tokens, but "
+                f"the model generates at most {longest}; lower --masking.probability"
             )
         examples, note = window_stream(self.source, rows, most - added, added, self.evaluation_corruption.ordinary)
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
-        """Returns the lengths (N, 2) of each window's source and target, if all its tokens can be masked."""
+        """Returns the lengths (N, 2) of each window's source and target, assuming that every token can be masked."""
         lengths = window_lengths(examples)
         distinct, index = np.unique(lengths, return_inverse=True)
         counts = np.array([self.corruption.counts(length) for length in distinct.tolist()], dtype=np.int64)
@@ -216,7 +218,7 @@ class SpanCorruption(EncoderDecoderTask):
         """Returns ``source``, ``source_mask``, ``target`` and ``labels`` of windows with masked spans.
 
         In training the windows begin at random positions, and random spans are masked as the settings say. Else 15 % of
-        each window's tokens are masked, in spans of three on average and always the same ones, so that models trained
+        each window's tokens are masked, in spans of three on average and always the same spans, so that models trained
         with other settings can be compared.
         """
         texts = window_ids(examples, random)
@@ -256,7 +258,7 @@ class SpanCorruption(EncoderDecoderTask):
 
         Each token is predicted from those before it in the target, given that its span goes on: the loss is
         −log(p(token) / Σ p(any token of text)). Sentinels and end tokens are not counted. ``most`` has no effect; any
-        of ``options`` is an error.
+        option in ``options`` raises an error.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
@@ -290,17 +292,19 @@ class SpanCorruption(EncoderDecoderTask):
         return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, span_metrics))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the tokens' frequencies in the training text, plus one, without context."""
+        """Scores a baseline that predicts each token by its frequency in the training text, plus one, without
+        context.
+        """
         loss, accuracy = frequency_metrics(self.source, self.evaluation_corruption.ordinary, rows, learned())
         metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None, because the task's simple method is the ``guess``."""
+        """Returns None, because ``guess`` is this task's only simple method."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the tokens' frequencies in the training text for each window."""
+        """Scores, for each window, a guess of each token by its frequency in the training text."""
         sums = frequency_sums(self.source, self.evaluation_corruption.ordinary, examples[0].stream, learned)
         scored = Sums(sums, span_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
@@ -318,9 +322,9 @@ class SpanCorruption(EncoderDecoderTask):
         """Returns each text with its spans (``<extra_id_0>``, ``<extra_id_1>``, ...) filled, and the ``fills``; "" for
         a text without words.
 
-        By default at most 16 tokens are generated for each span. Of a text longer than the model takes, the part around
-        its spans is read, with a warning. Another warning counts the outputs without a sentinel, as of a model that
-        has learned another task since.
+        By default at most 16 tokens are generated for each span. If a text is longer than the model takes, only the
+        part around its spans is read, with a warning. Another warning counts the outputs without a sentinel; a model
+        that was fine-tuned for another task writes such outputs.
         """
         check_texts(self.name, inputs)
         predictions = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
@@ -342,7 +346,8 @@ class SpanCorruption(EncoderDecoderTask):
         for count in sorted(set(span_counts)):  # so that a text has the same limit in a batch as alone
             if count >= (most := len(self.sentinels)):
                 raise HeedfulError(
-                    f"a text has {count} spans to fill, but the tokenizer has sentinels for {most - 1}; give fewer"
+                    f"a text has {count} spans to fill, but the tokenizer has sentinels for {most - 1}; give fewer "
+                    "spans"
                 )
             same = [i for i, own_count in enumerate(span_counts) if own_count == count]
             limit: dict[str, Any] = {} if has_limit else {"max_new_tokens": TOKENS_PER_SPAN * count + 2}
@@ -360,15 +365,15 @@ class SpanCorruption(EncoderDecoderTask):
                 CountWarning(
                     without_sentinel,
                     len(inputs),
-                    "without output: the model wrote no <extra_id_0>, so it was not trained to fill spans, or has "
-                    "unlearned it; train it: heedful train fill-mask --from MODEL",
+                    "without output: the model wrote no <extra_id_0>, because it never learned to fill spans, or later "
+                    "training overwrote this; train it: heedful train fill-mask --from MODEL",
                 )
             )
         return predictions
 
     def _encode_inputs(self, inputs: Sequence[str], positions: Sequence[int], limit: int) -> list[list[int]]:
-        """Returns the ids of the inputs at ``positions``; of one longer than the model takes, or than ``limit``, the
-        ids around its spans.
+        """Returns the ids of the inputs at ``positions``; of an input longer than the model takes, or than ``limit``,
+        the ids around its spans.
         """
         room = min(limit, self.longest or limit) - len(self.before) - len(self.after)
         sources, cut = self.source.encode([inputs[i] for i in positions]), 0
@@ -380,7 +385,8 @@ class SpanCorruption(EncoderDecoderTask):
             if spare < 0:
                 raise InputError(
                     positions[i],
-                    f"has spans {room - spare:,} tokens apart, but the model takes {room:,}; give fewer spans",
+                    f"has {room - spare:,} tokens from its first to its last span, but the model takes {room:,}; give "
+                    "fewer spans",
                     len(inputs),
                 )
             first = min(max(0, sentinel_indices[0] - spare // 2), len(ids) - room)
@@ -390,13 +396,13 @@ class SpanCorruption(EncoderDecoderTask):
                 CountWarning(
                     cut,
                     len(positions),
-                    f"longer than the {room:,} tokens that the model takes; only those around the spans were read",
+                    f"longer than the {room:,} tokens that the model takes; only the tokens around the spans were read",
                 )
             )
         return [self._framed(ids) for ids in sources]
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns samples for the run's log: the first words of some texts, the last word predicted by the model."""
+        """Returns samples for the run's log: the first words of some texts, with the last word masked and predicted."""
         self.silent = True
         try:
             return last_word_samples(self, model, rows)

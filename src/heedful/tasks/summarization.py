@@ -28,12 +28,13 @@ WORST = 20  # number of examples with the lowest ROUGE-L in the details
 
 
 class Summarization(SequenceToSequence):
-    """From ``text`` to ``summary`` (Lewis et al. 2020; Raffel et al. 2020; Zhang et al. 2020).
+    """Generates the column ``summary`` from the column ``text`` (Lewis et al. 2020; Raffel et al. 2020; Zhang et al.
+    2020).
 
     A text of more tokens than the model takes is truncated at its end, since summaries rely on the beginning (news,
     abstracts). The limit is ``--data.max-length``, in training and afterwards; for a published model its positions or
-    the ``model_max_length`` of its tokenizer. A note or a warning says how many texts were truncated. ``stride`` splits
-    such a text instead.
+    the ``model_max_length`` of its tokenizer. A note or a warning says how many texts were truncated. With the option
+    ``stride``, such a text is split instead.
 
     The best weights are those with the highest ROUGE-L. ROUGE-2 of many short summaries is 0, so that its mean over a
     few hundred is coarse, and ROUGE-1 ignores word order.
@@ -105,8 +106,9 @@ class Summarization(SequenceToSequence):
         return Measured({"loss": total / count, **scores.metrics()}, details, example_scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the beginning of each text: the better by ROUGE-L of its first sentence, and of as many characters as
-        summaries have on average, up to a word's end (the prefix baseline of Rush et al. 2015, section 7.2).
+        """Scores the beginning of each text as its summary: the first sentence, or as many characters as summaries have
+        on average, cut at a word's end (the prefix baseline of Rush et al. 2015, section 7.2). Returns the kind of
+        beginning with the higher ROUGE-L.
         """
         texts, targets = [self.source_text(row) for row in rows], [self.target_text(row) for row in rows]
         length = round(sum(map(len, targets)) / len(targets))
@@ -134,8 +136,8 @@ class Summarization(SequenceToSequence):
         """Returns the summary of each input, by default at most 128 tokens. Options are those of
         ``SequenceToSequence.predict``.
 
-        With ``stride`` a text that is too long is split into pieces that share ``stride`` tokens. Its output is their
-        summaries one after the other, with their log-probabilities; it has no score.
+        With ``stride`` a text that is too long is split into pieces that share ``stride`` tokens. The output of such a
+        text joins the summaries of its pieces, with their log-probabilities, and has no score.
         """
         if stride is None:
             return super().predict(model, inputs, **options)

@@ -31,11 +31,11 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
 def tag_labels(rows: Sequence[Row]) -> list[str]:
     """Returns the labels for the tags of training rows: ``O`` first, then by kind.
 
-    Every kind of entity has all the parts that any kind has, so that ``I-`` of a rare kind can be predicted although it
-    is in no training sentence.
+    Every kind of entity gets each part (``B-``, ``I-``, ...) that occurs with any kind, so that ``I-`` of a rare kind
+    can be predicted although no training sentence has it.
 
-    Raises ``HeedfulError`` for a single tag, and for tags without a part among others that have one, probably typing
-    errors.
+    Raises ``HeedfulError`` if there is a single tag, or if a few tags have no part while most tags do: they are
+    probably typing errors.
     """
     first: dict[str, tuple[Row, int]] = {}
     for row in rows:
@@ -43,8 +43,8 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
             first.setdefault(tag, (row, index))
     if len(first) < 2:
         raise HeedfulError(
-            f"{rows[0].file}: only the tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; training "
-            "needs two or more tags"
+            f"{rows[0].file}: only the tag {next(iter(first))!r} in {plural(len(rows), 'sentence')}; add "
+            "sentences, so that there are two or more different tags"
         )
     others = [tag for tag in first if tag != OUTSIDE]
     bare = [tag for tag in others if not parted(tag)[0]]
@@ -54,7 +54,7 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
         word = row.values["words"][index]
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{line_of_word(row, index)}: the tag {tag!r} of {word!r} has no B- or I- as other tags have; "
+            f"{row.file}:{line_of_word(row, index)}: the tag {tag!r} of {word!r} has no B- or I-, but other tags have; "
             f"{nearest(tag, [other for other in others if other not in bare])}"
             f"{header if line_of_word(row, index) == 1 else ''}"
         )
@@ -68,7 +68,7 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
 
 
 def tag_ids(row: Row, labels: Sequence[str]) -> list[int]:
-    """Returns the indices of a row's tags in ``labels``; raises ``HeedfulError`` for an unknown one."""
+    """Returns the indices of a row's tags in ``labels``; raises ``HeedfulError`` for an unknown tag."""
     known = {label: index for index, label in enumerate(labels)}
     for index, (word, tag) in enumerate(zip(row.values["words"], row.values["tags"], strict=True)):
         if tag not in known:

@@ -66,7 +66,7 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Evaluation of the model on some rows: numbers, texts, lists and mappings."""
+    """Result of evaluating a model on some rows, as plain numbers, texts, lists and mappings."""
 
     metrics: dict[str, Any]  # by their usual names; percentages from 0 to 100, "loss" the mean over predictions in nats
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
@@ -170,7 +170,7 @@ class Task(ABC):
         """Returns the configuration of a new model: the preset with the settings' changes, for this data."""
 
     def before_training(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks need nothing here)
-        """Prepares training: sets what the model's folder will hold (label names, generation defaults) and takes the
+        """Prepares training: sets what the model's folder will hold (label names, generation defaults) and stores the
         settings that only training needs. By default does nothing.
         """
 
@@ -202,7 +202,7 @@ class Task(ABC):
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
         """Returns the token sequences of one row of a batch, with the target at each token, for ``heedful audit``. By
-        default none, as of images.
+        default none: images, for example, have no tokens.
         """
         return []
 
@@ -250,9 +250,9 @@ class Task(ABC):
         raise HeedfulError(f"{self.name} has no baseline; leave --baseline out")
 
     def quick_baseline(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a simple method that takes a second or two; the model is compared with it at the end of a run. Its
-        ``example_scores`` are comparable with the ``window_scores`` of ``Measured`` if it has them, else with its
-        ``example_scores``. By default returns ``baseline``.
+        """Scores a simple method that takes a second or two; the model is compared with it at the end of a run. The
+        ``example_scores`` of the result are comparable with the ``window_scores`` of the model's ``Measured`` if that
+        has any, else with the ``example_scores`` of ``Measured``. By default returns ``baseline``.
 
         Args:
             examples: the examples of ``rows``, from ``encode``.
@@ -276,7 +276,9 @@ class Task(ABC):
         """Returns the prediction for each input, in order; ``options`` are among ``cls.options``."""
 
     def expected(self, row: Row) -> Any:
-        """Returns the expected output of a row if no column holds it as it is; by default None."""
+        """Returns the expected output of a row if it must be computed from several columns; by default None: a column
+        holds it.
+        """
         return None
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
@@ -366,8 +368,8 @@ class Embeds(Protocol):
         tokens: int | None = None,
         tick: Callable[[int], object] | None = None,
     ) -> np.ndarray:
-        """Returns the vectors (N, D) of texts, in batches of ``tokens``; ``tick`` gets the number of texts after
-        each.
+        """Returns the vectors (N, D) of texts, in batches of ``tokens``; ``tick`` is called after each batch with the
+        number of texts done so far.
         """
 
 

@@ -93,8 +93,9 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextPairTask]:
-        """Returns ``TextRegression`` for ``--data.label-kind number``; if the kind is not set, also for labels that are
-        quantities (``data.cell_values.are_quantities``) and for numbers for a model of numbers, and adds a note.
+        """Returns ``TextRegression`` for ``--data.label-kind number``; if that option is not set, also for labels that
+        are quantities (``data.cell_values.are_quantities``), and for numeric labels if ``--from`` names a regression
+        model. Adds a note if the option is not set and the labels are numbers.
         """
         regression_task, kind = _regression_task(), settings.data.label_kind
         if rows and isinstance(rows[0].values["label"], float):
@@ -102,7 +103,8 @@ class TextClassification(TextPairTask):
         if kind == "class" or not rows or are_multi_label(rows):
             if kind == "number":
                 raise HeedfulError(
-                    f"{rows[0].file}: rows with several labels are never numbers; leave --data.label-kind out"
+                    f"{rows[0].file}: rows may have several labels, which cannot be learned as a number; leave "
+                    "--data.label-kind out"
                 )
             return cls
         labels = [str(row.values["label"]) for row in rows]
@@ -112,10 +114,10 @@ class TextClassification(TextPairTask):
         if are_numbers and settings.start_from and not is_regression and not kind:
             is_regression = cls.for_folder(find(settings.start_from)) is regression_task
         if are_numbers and len(numbers) > 1 and not kind:
-            described = f"numbers from {numbers[0]:g} to {numbers[-1]:g}, {len(numbers):,} different ones"
-            other = "class learns classes" if is_regression else "number learns the number"
-            learned = "a number is learned (regression)" if is_regression else "learned as classes"
-            note = f"the labels are {described}: {learned}; --data.label-kind {other}"
+            described = f"{len(numbers):,} different numbers from {numbers[0]:g} to {numbers[-1]:g}"
+            other = "class learns classes" if is_regression else "number learns numbers (regression)"
+            learned = "learned as numbers (regression)" if is_regression else "learned as classes"
+            note = f"the labels are {described}, {learned}; --data.label-kind {other}"
             rows.notes.extend([note] if note not in rows.notes else [])
         return regression_task if is_regression else cls
 
@@ -189,7 +191,7 @@ class TextClassification(TextPairTask):
         if not self.multi_label and len(row_labels(row)) != 1:
             raise HeedfulError(
                 f"{row.file}:{row.line}: {plural(len(row_labels(row)), 'label')}, but this model gives each example "
-                "one; correct the row, or train with --data.label-separator"
+                "one label; correct the row, or train with --data.label-separator"
             )
         return label_ids(row, self.labels)
 
@@ -203,7 +205,7 @@ class TextClassification(TextPairTask):
     # --------------------------------------------------------------------------------------------------------- training
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
+        """Returns Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
 
         With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its
         own and smoothed to (1 − ε) y + ε/2. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
@@ -250,8 +252,8 @@ class TextClassification(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns accuracy, macro F1 and Matthews correlation; with several labels exact match, micro and macro F1.
-        Always of all examples.
+        """Returns accuracy, macro F1 and Matthews correlation; if examples may have several labels, exact match, micro
+        and macro F1. Always of all examples.
 
         Details: ``by_class``, ``confusion`` (unless there are several labels) and the most confident ``mistakes``.
         """
@@ -292,11 +294,11 @@ class TextClassification(TextPairTask):
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the label of each input and its probability; of several labels those of probability ½ and
-        more, and the probability of exactly this set, if they were independent. An input without text gets an empty
-        output.
+        """Returns the label of each input and its probability; if texts may have several labels: all labels of
+        probability ½ or more, and the probability of exactly this set, as if labels were independent. An input without
+        text gets an empty output.
 
-        With ``top_k`` the output is a list of at most that many ``{"label", "score"}``, the likeliest first, and the
+        With ``top_k`` the output is a list of at most ``top_k`` ``{"label", "score"}``, the likeliest first, and the
         score is that of the first. Inputs are as in ``predictions``.
         """
         top_k = checked_top_k(options.get("top_k"))

@@ -125,7 +125,7 @@ class TextGeneration(Task):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some of many documents, or the last lines of each of a few.
+        """Returns training and validation rows: holds out some documents, or if there are few, the last lines of each.
         Instructions with the same prompt stay together.
         """
         if not rows or not are_instructions(rows):
@@ -169,8 +169,8 @@ class TextGeneration(Task):
         task.separate = _separated(rows, settings)
         if add_default_template(task.tokenizer, rows):
             log.warning(
-                "the model has no chat template; messages are written with the default one (role and colon, line end, "
-                "content, end token), which is saved in the new folder"
+                "the model has no chat template; messages are written with the default template (role and colon, line "
+                "end, content, end token), which is saved in the new folder"
             )
         return task, model
 
@@ -250,7 +250,7 @@ class TextGeneration(Task):
         if isinstance(tokens, np.memmap):
             note += f", on disk in {tokens.filename} ({tokens.nbytes / 2**20:,.0f} MiB)"
         if unknown := count_token(tokens, self.tokenizer.unknown):
-            note += f"; {unknown:,} of them unknown to the vocabulary"
+            note += f"; {unknown:,} of them not in the vocabulary"
         return Encoded(StreamWindows(stream), rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow | InstructionExample]) -> np.ndarray:
@@ -270,7 +270,7 @@ class TextGeneration(Task):
         (``heedful.data.token_stream.read_windows``).
 
         For separate documents also ``texts`` (B, context), the number of each token's document in its window; the first
-        token of a document is then no label. Instructions are collated by ``conversations.collate_instructions``.
+        token of a document is then not predicted. Instructions are collated by ``conversations.collate_instructions``.
         """
         instructions = [example for example in examples if isinstance(example, InstructionExample)]
         if instructions:
@@ -297,7 +297,7 @@ class TextGeneration(Task):
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ −log p(token | those before it in its window), smoothed as in ``EncoderDecoderTask.objective``."""
+        """Returns Σ −log p(token | earlier tokens of its window), smoothed as in ``EncoderDecoderTask.objective``."""
         assert isinstance(model, Decoder)
         hidden = model.hidden(batch["ids"], batch.get("texts"))
         return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
@@ -317,10 +317,11 @@ class TextGeneration(Task):
         """Returns ``loss``, Σ −log p / tokens, ``perplexity``, e^loss, and ``bits_per_byte``, Σ −log₂ p / bytes in
         UTF-8.
 
-        ``bits_per_byte`` compares models with different tokenizers. Each token is predicted from those before it in its
-        window of the training context. Windows do not overlap, so that a token has half a context on average. The end
-        tokens of documents are predicted, too. For instructions only the answers count, end tokens included. Nothing is
-        generated: ``most`` has no effect, and any of ``options`` is an error.
+        ``bits_per_byte`` compares models with different tokenizers. Each token is predicted from the earlier tokens of
+        its window, which is as long as the training context. Windows do not overlap, so a token has half a context
+        before it on average. The end tokens of documents are predicted, too. For instructions only the answers count,
+        end tokens included. Nothing is generated: ``most`` has no effect, and any option in ``options`` raises an
+        error.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: a language model is scored without generating; leave it out")
@@ -376,7 +377,9 @@ class TextGeneration(Task):
             yield documents, (positions - 1) // stream.context, nats[predicted]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the compressor xz after reading the training text (``heedful.tasks.baselines.xz_bits_per_byte``)."""
+        """Scores the compressor xz after it has read the training text
+        (``heedful.tasks.baselines.xz_bits_per_byte``).
+        """
         if are_instructions(rows):
             raise HeedfulError("there is no baseline for prompts or messages; leave --baseline out")
         train_texts, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
@@ -386,19 +389,19 @@ class TextGeneration(Task):
     def quick_baseline(
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
-        """Scores trigrams of the model's tokens (``heedful.tasks.baselines.NGrams``)."""
+        """Scores a trigram model of the tokens (``heedful.tasks.baselines.NGrams``)."""
         return self._ngram_baseline(examples, learned, 3)
 
     def guess(
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
-        """Scores the tokens' frequencies in the training text."""
+        """Scores a guess of each token by its frequency in the training text."""
         return self._ngram_baseline(examples, learned, 1)
 
     def _ngram_baseline(
         self, examples: Sequence[StreamWindow | InstructionExample], learned: Rows, order: int
     ) -> Baseline:
-        """Scores n-grams of the training text, for each window or instruction."""
+        """Scores an n-gram model of the training text, for each window or instruction."""
         train_tokens = _tokens(self.encode(learned).examples)
         first, ngrams = examples[0], NGrams(train_tokens, self.tokenizer.vocab_size, order)
         if isinstance(first, InstructionExample):
@@ -434,18 +437,18 @@ class TextGeneration(Task):
         **options: Any,
     ) -> list[Prediction]:
         """Returns each prompt with its continuation; the score is the mean log-probability of the new tokens, or the
-        beam's.
+        score of the beam search.
 
         A list of messages (``{"role": "user", "content": "..."}``) is written with the folder's chat template; its
         output is the assistant's answer alone. An empty prompt begins a document.
 
-        A text may be longer than the context: when that is full, its last half is read again
-        (``heedful.generation.generate``: ``context``). Of a longer prompt only the last half of a context is read, with
-        a warning. For a beam search, prompt and continuation must fit. A model without a limit has a context of as many
-        tokens as a batch holds (``batch_tokens``, at least 4,096).
+        Prompt and continuation may be longer than the context: when the context is full, its last half is read again
+        (``heedful.generation.generate``: ``context``). If the prompt alone is longer than the context, only its last
+        tokens are read, half a context of them, with a warning. For a beam search, prompt and continuation must fit
+        into the context. If the model has no limit, the context is ``batch_tokens``, at least 4,096.
 
-        With ``stop_strings`` a continuation ends after the first of them, which is included. ``logprobs`` returns log p
-        of the new tokens (``heedful.generation.decode.Generated``).
+        With ``stop_strings`` a continuation ends after the first stop string, which it includes. ``logprobs`` returns
+        log p of the new tokens (``heedful.generation.decode.Generated``).
         """
         prompts = self._prompts(inputs)
         decoding = decoding or self.decoding_options(model, options)
@@ -487,8 +490,8 @@ class TextGeneration(Task):
         """Yields the prompt, then its continuation in whole characters as it is generated; for messages the answer
         alone.
 
-        Joined, the pieces are the ``output`` of ``predict`` with the same options and seed. A beam search among the
-        options is an error; if the folder sets it, the output comes as one piece.
+        Joined, the pieces are the ``output`` of ``predict`` with the same options and seed. An option that asks for a
+        beam search is an error; if the folder sets it, the output comes as one piece.
         """
         if "logprobs" in options:
             raise HeedfulError("stream cannot return logprobs; call the pipeline instead")

@@ -120,8 +120,8 @@ class TextPairTask(EncoderTask):
         compute: Callable[[Batch], Sequence[tuple[Any, float | None]]],
         batch_tokens: int | None,
     ) -> list[Prediction]:
-        """Returns a prediction for each input: output and score from ``compute``, which takes batches, and ``empty``
-        for an input without text.
+        """Returns a prediction for each input: output and score are computed by ``compute``, batch by batch; an input
+        without text gets the output ``empty``.
 
         A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them. Inputs
         longer than the model takes are cut, with a warning.
@@ -192,8 +192,8 @@ def sides_of(value: Any, pair: Kind | None) -> tuple[str, ...]:
 def examples_of(
     tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], limit: int
 ) -> tuple[list[EncodedPair], list[int]]:
-    """Returns the examples of texts and pairs, each of at most ``limit`` tokens, and the numbers of those that were
-    cut.
+    """Returns the examples of texts and pairs, each of at most ``limit`` tokens, and the indices of the examples that
+    were cut.
     """
     texts = list(texts)
     encoded = iter(tokenizer.encode([side for sides in texts for side in sides]))

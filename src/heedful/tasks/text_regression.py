@@ -40,9 +40,9 @@ class TextRegression(TextPairTask):
     """Variant of text classification whose labels are numbers: the model's one output is the number itself
     (``problem_type="regression"``), learned by the mean squared error.
 
-    In training the weights of the output are those of standardised labels: the output is multiplied by ``factor``, the
-    power of two nearest to the labels' standard deviation, and a fresh bias begins at their mean, so that learning
-    rates suit labels of any unit. Saving multiplies the factor into the weights, exactly, since it is a power of two.
+    In training the output layer learns standardised labels: its output is multiplied by ``factor``, the power of two
+    nearest to the labels' standard deviation, and a new bias begins at the labels' mean. So learning rates suit labels
+    of any unit. Saving multiplies the weights by ``factor``; this is exact, since ``factor`` is a power of two.
 
     Args:
         tokenizer: tokenizer of the texts.
@@ -68,7 +68,7 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def convert_rows(cls, rows: Rows) -> Rows:
-        """Returns the rows with their labels as floats; raises ``HeedfulError`` for one that is no number."""
+        """Returns the rows with their labels as floats; raises ``HeedfulError`` for a label that is not a number."""
         values = []
         for row in rows:
             number = parse_number(row.values["label"])
@@ -121,7 +121,7 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and, from a folder that a run of ours wrote, mean and factor."""
+        """Loads the tokenizer and, from a folder that Heedful trained, mean and factor."""
         folder = cls.model_folder(folder)
         card = read_card(folder)
         numbers = card.get("numbers", {})
@@ -157,11 +157,11 @@ class TextRegression(TextPairTask):
         return (float(row.values["label"]),)
 
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
-        """Returns the target numbers (B, 1); 0 for an example without one."""
+        """Returns the target numbers (B, 1); 0 for an example without a number."""
         return torch.tensor([[*example.labels, 0.0][:1] for example in examples], dtype=torch.float32)
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over examples of ((ŷ − y) / factor)²."""
+        """Returns Σ over examples of ((ŷ − y) / factor)²."""
         predicted = self.logits(model, batch)
         return F.mse_loss(predicted / self.factor, batch["labels"] / self.factor, reduction="sum")
 
@@ -220,6 +220,6 @@ def _mean_and_factor(rows: Sequence[Row]) -> dict[str, float]:
     deviation = float(numbers.std())
     if not deviation or not math.isfinite(deviation):
         raise HeedfulError(
-            f"{rows[0].file}: every label is {numbers[0]:g}, in {plural(len(rows), 'row')}; give different labels"
+            f"{rows[0].file}: every label is {numbers[0]:g}, in {plural(len(rows), 'row')}; add rows with other labels"
         )
     return {"mean": float(numbers.mean()), "factor": 2.0 ** round(math.log2(deviation))}

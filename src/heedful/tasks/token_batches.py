@@ -38,8 +38,8 @@ def new_token_logprobs(generated: Generated, starts: Sequence[int]) -> list[list
 
 
 def seed_per_prompt(decoding: Options, prompts: Sequence[Sequence[int]]) -> Options:
-    """Returns the options with a seed for each of the ``prompts`` (their ids); unchanged if their seeds are not as many
-    as the prompts.
+    """Returns the options with a seed for each of the ``prompts`` (their ids); unchanged if the options have no seed,
+    or a list of seeds that is not as long as ``prompts``.
 
     A repeated prompt gets a seed of its own, made of the seed and the number of its earlier occurrences. So it draws
     other tokens, whether or not it is in the same batch.

@@ -106,8 +106,8 @@ class TokenClassification(EncoderTask):
         """
         if len(rows) == 1:
             raise HeedfulError(
-                f"{rows[0].file}:{rows[0].line}: all {len(rows[0].values['words']):,} words are one sentence, so none "
-                "can be held out for validation; put blank lines between sentences, or give --valid FILE"
+                f"{rows[0].file}:{rows[0].line}: all {len(rows[0].values['words']):,} words are one sentence, so no "
+                "sentence can be held out for validation; put blank lines between sentences, or give --valid FILE"
             )
         return tagging.with_learnable_tags(*super().split_rows(rows, valid, seed, same), same)
 
@@ -219,7 +219,7 @@ class TokenClassification(EncoderTask):
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Σ over words of −Σ_c y_c log p_c at their first tokens, y smoothed to (1 − ε) y + ε/C."""
+        """Returns Σ over words of −Σ_c y_c log p_c at their first tokens, y smoothed to (1 − ε) y + ε/C."""
         return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -302,13 +302,13 @@ class TokenClassification(EncoderTask):
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the entities of each text, or for plain tags its words: ``{"label", "text", "start", "end",
         "score"}``, with the characters ``text[start:end]``. An entity's score is the mean probability of its words'
-        labels. The prediction's score is the probability that all labels are right, if they were independent.
+        labels. The prediction's score is the probability that all labels are right, as if labels were independent.
 
         An input is a text, a list of words, or ``{"words": [...]}``, whose text is the words joined by spaces; for the
         words of a text see ``heedful.tasks.word_tokens.tokens_of_texts``. Entities are read as by ``seqeval``
-        (``heedful.metrics.entities``): an I- without an entity before it begins one. The ``transformers`` pipeline with
-        ``aggregation_strategy="first"`` does the same, but knows B and I only and truncates long texts. The output for
-        an input without a word is empty.
+        (``heedful.metrics.entities``): an I- without an entity before it begins a new entity. The ``transformers``
+        pipeline with ``aggregation_strategy="first"`` does the same, but knows B and I only and truncates long texts.
+        The output for an input without a word is empty.
         """
         predictions: list[Prediction] = []
         stride = self.stride if options.get("stride") is None else options["stride"]
@@ -373,5 +373,5 @@ def _entity_list(text: str, spans: Sequence[tuple[int, int]], listed: Sequence[E
 
 
 def _joint_probability(predicted: WordPredictions) -> float:
-    """Returns the probability that all labels are right, if they were independent."""
+    """Returns the probability that all labels are right, as if labels were independent."""
     return float(np.exp(np.log(predicted.p.astype(np.float64)).sum()))

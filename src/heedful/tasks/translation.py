@@ -33,12 +33,12 @@ PAIR: dict[str, Kind] = {"source": "text", "target": "text"}
 
 
 class Translation(SequenceToSequence):
-    """From ``source`` to ``target``.
+    """Translates the column ``source`` into the column ``target``.
 
     With a column ``language`` of target languages, a tag before the source, ``<2fr>``, tells the model the language. It
     is one token of the source vocabulary (Johnson et al. 2017, "Google's multilingual neural machine translation
-    system", section 3; Marian's models have ``>>fra<<``). An input begins with the tag, or ``--prefix`` adds it to all.
-    ``<BT>`` before a source is one token, too.
+    system", section 3; Marian's models have ``>>fra<<``). An input begins with the tag, or ``--prefix`` adds the tag to
+    all inputs. ``<BT>``, which marks a back-translated source, is one token, too.
     """
 
     name: ClassVar[str] = "translation"
@@ -94,12 +94,12 @@ class Translation(SequenceToSequence):
     def measure(
         self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns BLEU, chrF and TER (sacreBLEU) and the exact match; with ``most``, of the first ``most`` rows and
-        without TER, which takes some milliseconds a sentence.
+        """Returns BLEU, chrF and TER (sacreBLEU) and the exact match; with ``most``, only the first ``most`` rows are
+        scored, without TER, which takes some milliseconds a sentence.
 
-        A model that writes no capitals is scored in lower case, and so are the references; the signatures say so. Rows
-        with ``exact`` = "no" are left out. The details hold the exact match of each ``format`` and the scores of each
-        ``language``, if the rows have such columns.
+        If a model writes no capital letters, outputs and references are scored in lower case; the metrics' signatures
+        say so. Rows with ``exact`` = "no" are left out. The details hold the exact match of each ``format`` and the
+        scores of each ``language``, if the rows have such columns.
         """
         losses = self.losses(model, examples)
         total, count = losses.sum(0).tolist()
@@ -128,14 +128,14 @@ class Translation(SequenceToSequence):
         return Measured({"loss": total / count, **metrics}, details, example_scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a copy of the source."""
+        """Scores the untranslated source as if it were the translation."""
         rows = Rows(compress(rows, _counted(rows)))
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         scores = translation_scores(copies, targets, lowercase=self.scored_in_lower_case)
         return Baseline("a copy of the source", overall(scores))
 
     def quick_baseline(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the untranslated source as if it were the translation. Leaves out TER, as validation does."""
+        """Scores the ``baseline`` without TER, as validation does."""
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
         scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)
@@ -187,8 +187,8 @@ def _counted(rows: Sequence[Row]) -> list[bool]:
 
 
 def _groups(rows: Sequence[Row], column: str) -> list[tuple[str, list[bool]]]:
-    """Returns for each value of a column True for the rows that have it, else False; [] unless all rows have the
-    column.
+    """Returns (value, flags) for each value of a column; flags are True for the rows with this value. Returns [] unless
+    all rows have the column.
     """
     if not all(column in row.values for row in rows):
         return []

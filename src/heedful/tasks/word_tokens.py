@@ -70,10 +70,11 @@ def _with_unknown(
 def tokens_of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[WordTokens]:
     """Encodes texts and finds their words.
 
-    If the vocabulary marks tokens inside a word (BERT's ``##``), each other token begins a word, so that punctuation is
-    separate. Else (byte-level) words are separated by white space. The ``transformers`` pipeline does the same. Unlike
-    it, the bytes of a character are never split between words, and a token of only the space before a word is the
-    word's first token, as in ``tokens_of_words`` and so in training. White space belongs to no word.
+    If the vocabulary marks tokens inside a word (BERT's ``##``), every other token begins a word, so that punctuation
+    is separate. Else (byte-level) words are separated by white space. The ``transformers`` pipeline does the same.
+    Unlike that pipeline, this function never splits the bytes of a character between words, and a token that is only
+    the space before a word is the word's first token, as in ``tokens_of_words`` and so in training. White space belongs
+    to no word.
     """
     marked = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     encoded = []

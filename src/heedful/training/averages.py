@@ -122,8 +122,8 @@ class Polynomial(_Running):
 
     After update t, the average is Σ_s c_s θ_s / Σ_s c_s over s = 1..t with c_s growing as s^γ, computed with
     w_t = (γ + 1) / (γ + t): polynomial-decay averaging (Shamir and Zhang, 2013, section 3). The mean age of the
-    averaged weights is the share 1 / (γ + 2) of the steps so far. Unlike the decay of an exponential average, it need
-    not be adapted to the length of the run.
+    averaged weights is the share 1 / (γ + 2) of the steps so far. Unlike the decay of an exponential average, the
+    share need not be adapted to the length of the run.
 
     Args:
         model: the model whose weights are averaged.
@@ -135,7 +135,9 @@ class Polynomial(_Running):
 
     def __init__(self, model: nn.Module, *, share: float = 0.1) -> None:
         if not 0 < share < 0.5:
-            raise HeedfulError(f"the average's share is {share}; give a number above 0 and below 0.5")
+            raise HeedfulError(
+                f"the average's share is {share} (--averaging.polynomial); give a number above 0 and below 0.5"
+            )
         super().__init__(model)
         self.gamma = 1 / share - 2
 
@@ -147,9 +149,10 @@ class Polynomial(_Running):
 class Exponential(_Running):
     """An exponential moving average ā of the weights θ (after Polyak and Juditsky, 1992).
 
-    ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) with w_t = 1 − min(d, (1 + t) / (10 + t)). The averaged weights are about
-    1 / (1 − d) steps old in the mean. The fraction (1 + t) / (10 + t) is the customary warm-up of the decay. It lasts
-    8,990 steps for d = 0.999; until then the mean age is about a tenth of the steps so far, as in :class:`Polynomial`.
+    ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) with w_t = 1 − min(d, (1 + t) / (10 + t)). The mean age of the averaged weights
+    is about 1 / (1 − d) steps. The fraction (1 + t) / (10 + t) is the customary warm-up of the decay. This warm-up
+    lasts 8,990 steps for d = 0.999; until then the mean age is about a tenth of the steps so far, as in
+    :class:`Polynomial`.
 
     Args:
         model: the model whose weights are averaged.
@@ -160,7 +163,7 @@ class Exponential(_Running):
 
     def __init__(self, model: nn.Module, *, decay: float = 0.999) -> None:
         if not 0 < decay < 1:
-            raise HeedfulError(f"the average's decay is {decay}; give a number above 0 and below 1")
+            raise HeedfulError(f"the average's decay is {decay} (--averaging.ema); give a number above 0 and below 1")
         super().__init__(model)
         self.decay = decay
 
@@ -172,8 +175,8 @@ class Exponential(_Running):
 class Last(Average):
     """The mean of the weights at the last ``most`` evaluations (Vaswani et al., 2017, section 6.1: the last 5 or 20).
 
-    Weights are copied at the first :meth:`swapped` after a step, which is at each evaluation. Memory and checkpoint
-    hold up to ``most`` copies.
+    Weights are copied when :meth:`swapped` is first entered after a step, that is, at each evaluation. Memory and
+    checkpoint hold up to ``most`` copies.
 
     Args:
         model: the model whose weights are averaged.
@@ -184,7 +187,9 @@ class Last(Average):
 
     def __init__(self, model: nn.Module, *, most: int = 5) -> None:
         if most < 2:
-            raise HeedfulError(f"the number of evaluations to average is {most}; give a whole number above 1")
+            raise HeedfulError(
+                f"the number of evaluations to average is {most} (--averaging.last); give a whole number above 1"
+            )
         super().__init__(model)
         self.most = most
         self._copied_after = 0  # number of updates at the last copy

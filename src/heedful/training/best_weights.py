@@ -17,8 +17,8 @@ class BestWeights:
     Args:
         metric: its best value decides, the highest or the lowest (:func:`heedful.metrics.registry.sign`); among equal
             values the lower loss decides.
-        margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within it of
-            the best value become the best where their loss is lower.
+        margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within this
+            standard error of the best value become the best if their loss is lower.
     """
 
     def __init__(self, metric: str, margin: Callable[[], float]) -> None:

@@ -1,7 +1,7 @@
 """Share of the machine's peak: the run's FLOP/s relative to those of bare matrix products.
 
-Model FLOPs utilisation (Chowdhery et al. 2022, section 4.1 and appendix B), with the machine's ceiling measured in
-place of its maker's figure. A multiply-add is 2 FLOPs.
+Model FLOPs utilisation (Chowdhery et al. 2022, section 4.1 and appendix B), but the machine's peak is measured, not
+taken from its manufacturer. A multiply-add is 2 FLOPs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ceiling:
     Args:
         flops: returns the FLOPs of a batch, forward and backward.
         measure: returns the peak in FLOPs a second; None where it cannot be measured.
-        after: seconds from the first call.
+        after: seconds from the first call of :meth:`share`.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ def peak_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) 
 
 
 def _timed(product: Product, a: Tensor, b: Tensor) -> float:
-    """Returns the seconds of a product; on a GPU the mean of ten, since one is too short to time."""
+    """Returns the seconds of a product; on a GPU the mean of ten products, since a single product is too short to
+    time.
+    """
     wait = partial(torch.accelerator.synchronize, a.device) if a.device.type != "cpu" else _nothing
     count = 1 if a.device.type == "cpu" else 10
     wait()
@@ -125,13 +127,14 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
 
     .. math:: \sum_{stacks} \Big(6 N \sum_i n_i + 12 L d \sum_i n_i m_i\Big) + 6 N_{head} n
 
-    N are the weights of a stack's linear maps, L its blocks, d heads times their size, n_i the tokens of text i and m_i
-    its keys: its own tokens, in cross-attention the source's, with a sliding window at most that. Key and value maps of
-    cross-attention count source tokens. A causal mask halves nothing (as in the paper), and work that is computed twice
-    (gradient checkpointing, cached gradients) counts once. A weight that is not trained counts 4 in place of 6, and so
-    does the projection of patches, whose input needs no gradient. The head counts the tokens that it is computed for:
-    all, for masked language models the masked ones, for classifiers one of each text. Norms, activations, softmax,
-    embeddings, biases and the optimiser are left out.
+    N is the number of weights in a stack's linear maps, L its number of blocks, d the number of heads times their size,
+    n_i the number of tokens of text i and m_i its number of keys: its own tokens, in cross-attention the source's
+    tokens, with a sliding window at most the window's size. Key and value maps of cross-attention count source tokens.
+    A causal mask does not halve the count (as in the paper), and work that is computed twice (gradient checkpointing,
+    cached gradients) counts once. A weight that is not trained counts 4 in place of 6, and so does the projection of
+    patches, whose input needs no gradient. The head counts the tokens that it is computed for: all, for masked language
+    models the masked ones, for classifiers one of each text. Norms, activations, softmax, embeddings, biases and the
+    optimiser are left out.
     """
     config = model.config
     if isinstance(config, VisionConfig):
@@ -184,7 +187,9 @@ class _Stack:
         self.window = config.window
 
     def __call__(self, queries: Tensor, keys: Tensor, source: Tensor | None = None) -> float:
-        """Returns the FLOPs for texts of these lengths (N,), ``keys`` in self-, ``source`` in cross-attention."""
+        """Returns the FLOPs for texts of these lengths (N,): ``keys`` are attended to in self-attention, ``source`` in
+        cross-attention.
+        """
         self_keys = keys if self.window is None else keys.clamp(max=self.window)
         flops = self.token * float(queries.sum()) + self.pair * float((queries * self_keys).sum())
         if source is not None:

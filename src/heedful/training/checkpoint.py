@@ -1,4 +1,6 @@
-"""Checkpoint, the file from which a run resumes: atomic, with a digest, written in the background; interrupts."""
+"""Checkpoint, the file from which a run resumes: atomic, with a digest, written in the background; and deferred
+interrupts.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,13 @@ class DamagedCheckpoint(HeedfulError):
 class Checkpoints:
     """The checkpoint of a run, ``checkpoint.pt`` in ``folder``: tensors, numbers, strings, lists, dictionaries.
 
-    A checkpoint is written beside the last one and renamed, so that a complete one exists at any moment. It ends with a
-    digest of all its bytes (a zip file's comment), which is checked first when it is read. Nothing in it can run code
-    (``weights_only``). Older checkpoints are ``checkpoint.1.pt``, the one before last, and so on. A run resumes from
-    the newest undamaged one.
+    A checkpoint is written to a temporary file, which is then renamed, so that a complete checkpoint exists at any
+    moment. It ends with a digest of all its bytes (a zip file's comment), which is checked first when it is read.
+    Reading a checkpoint runs no code from it (``weights_only``). Older checkpoints are ``checkpoint.1.pt``, the one
+    before last, and so on. A run resumes from the newest undamaged one.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         keep: maximum number of checkpoints.
         warns: True if this process logs warnings; of several ranks only one does.
     """
@@ -58,18 +60,18 @@ class Checkpoints:
         """Writes ``state`` as the newest checkpoint.
 
         With ``wait=False`` the state is copied in memory and written by a thread; later changes of its tensors have no
-        effect. At most one checkpoint is being written: the next ``save`` waits for it, and :meth:`wait` does. A
+        effect. At most one checkpoint is being written: the next ``save`` and :meth:`wait` wait until it is complete. A
         process that ends meanwhile waits for the thread, unless it is killed by SIGKILL. After a failed write the next
         ``save`` waits until its own write has ended.
 
         Raises:
-            HeedfulError: the checkpoint cannot be written; the last one stays.
+            HeedfulError: the checkpoint cannot be written; the last checkpoint stays.
         """
         last_error = self._join_writer()
         if wait or last_error is not None:
             self._write(state)
             if last_error is not None and self.warns:
-                log.warning(f"an earlier checkpoint could not be written, this one was: {last_error}")
+                log.warning(f"the newest checkpoint was written, but an earlier checkpoint was not: {last_error}")
             return
         self._writer = threading.Thread(target=self._write_in_thread, args=(self._copy(state),), name="checkpoint")
         self._writer.start()
@@ -81,7 +83,9 @@ class Checkpoints:
 
     @property
     def step(self) -> int | None:
-        """Step of the newest checkpoint on disk, once nothing is being written; None if none is known."""
+        """Step of the newest checkpoint on disk, after waiting for a write in progress; None if no checkpoint is
+        known.
+        """
         if self._writer is not None:
             self._writer.join()
         return self._step
@@ -244,7 +248,7 @@ def _has_digest(file: BinaryIO) -> bool:
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:
-    """Returns the SHA-256 of the first ``length`` bytes; the file's position is after them."""
+    """Returns the SHA-256 of the first ``length`` bytes, and leaves the file's position after these bytes."""
     file.seek(0)
     digest, bytes_left = hashlib.sha256(), length
     while bytes_left and (block := file.read(min(bytes_left, MEBIBYTE))):
@@ -279,7 +283,7 @@ LoadWeights = Callable[[str], Tensors]  # returns the weights in the folder "las
 
 
 def without_stored(state: Mapping[str, Any], stored: LoadWeights) -> dict[str, Any]:
-    """Returns ``state`` with the names and a digest of the weights that the run folder also stores, in their place.
+    """Returns ``state`` without the weights that the run folder also stores: their names and a digest take their place.
 
     The inverse is :func:`with_stored`.
     """
@@ -296,7 +300,7 @@ def with_stored(state: Mapping[str, Any], stored: LoadWeights, path: Path) -> Ma
     """Returns ``state`` completed by the weights in the run folder; a complete state is returned unchanged.
 
     Raises:
-        HeedfulError: the folder's weights have changed; ``path`` is the checkpoint's.
+        HeedfulError: the folder's weights have changed; ``path``, the checkpoint's, is named in the error.
     """
     if state.get("format") != REDUCED:
         return state
@@ -319,7 +323,9 @@ def with_stored(state: Mapping[str, Any], stored: LoadWeights, path: Path) -> Ma
 
 
 def _without(tensors: Tensors, stored: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Splits ``tensors`` into those that ``stored`` lacks, and a note of the others: their names and a digest."""
+    """Splits ``tensors`` into the tensors that ``stored`` lacks, and a note of the other tensors: names and a
+    digest.
+    """
     shared = [name for name, tensor in tensors.items() if name in stored and _same(tensor, stored[name])]
     note = {"names": shared, "sha256": _digest_of(stored, shared)}
     return {name: tensor for name, tensor in tensors.items() if name not in shared}, note

@@ -1,4 +1,4 @@
-"""Clock of a run: seconds, limits, and the share of an evaluation that there is time for."""
+"""Clock of a run: seconds, limits, and the share of the validation examples that there is time to evaluate."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OVERRUN = 1.25  # an evaluation is shortened if it is expected to take longer th
 
 @dataclass(frozen=True, kw_only=True)
 class ReservedTime:
-    """Seconds of ``max_minutes`` that are not for steps.
+    """Seconds of ``max_minutes`` that are reserved for work other than steps.
 
     Attributes:
         beginning: before the first step of a new run: reading data, planning.
-        evaluation: expected duration of an evaluation, until one is measured; 0: not known.
+        evaluation: expected duration of an evaluation, until an evaluation is measured; 0: not known.
         ending: what follows the last evaluation: writing weights, the verdict.
     """
 
@@ -30,11 +30,11 @@ class ReservedTime:
 class Clock:
     """Counts the seconds of training and evaluating, over all sessions of a run, and checks its limits.
 
-    Rank 0's clock is that of all ranks (:meth:`update`).
+    All ranks use the clock of rank 0 (:meth:`update`).
 
     Args:
-        limits: where the run ends.
-        reserved: seconds of ``max_minutes`` that are not for steps.
+        limits: limits at which the run ends.
+        reserved: seconds of ``max_minutes`` for work other than steps.
     """
 
     def __init__(self, limits: Limits, reserved: ReservedTime) -> None:
@@ -76,7 +76,7 @@ class Clock:
     def evaluation_share(self) -> float:
         """Returns the share (0 to 1) of the validation examples that max_minutes leaves time to evaluate.
 
-        The pace is that of the last evaluation. A small overrun is allowed.
+        Assumes the speed of the last evaluation. A small overrun is allowed.
         """
         minutes = self.limits.max_minutes
         if minutes is None or not self.evaluation_seconds:
@@ -103,7 +103,7 @@ class Clock:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the numbers of a checkpoint; early ones of version 0.1 have ``seconds`` alone."""
+        """Restores the numbers of a checkpoint; early checkpoints of version 0.1 hold only ``seconds``."""
         self.seconds = self.updated = state["seconds"]
         self.beginning = state.get("spent_seconds", 0.0)
         self.evaluation_seconds = state.get("evaluation_seconds", 0.0)

@@ -1,4 +1,6 @@
-"""Deterministic algorithms: the same bits each time, or an error that names the operation that has none."""
+"""Deterministic algorithms: the same bits each time, or an error that names the operation without a deterministic
+algorithm.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ FIXED = ":4096:8"
 
 
 def fixed_workspace() -> None:
-    """Sets the workspace of cuBLAS; call it before the first matrix product on the GPU, which reads it once."""
+    """Sets the workspace of cuBLAS; call it before the first matrix product on the GPU, because cuBLAS reads the
+    setting once.
+    """
     os.environ.setdefault(WORKSPACE, FIXED)
 
 
@@ -31,7 +35,9 @@ def threads_restored() -> Iterator[None]:
 
 
 def use_threads(count: int, say: Callable[[str], None]) -> None:
-    """Sets the number of CPU threads, which decides the order of sums; ``say`` takes a line where it changes."""
+    """Sets the number of CPU threads, which decides the order of sums; ``say`` is called with a line if the number
+    changes.
+    """
     before = torch.get_num_threads()
     if count == before:
         return
@@ -39,7 +45,7 @@ def use_threads(count: int, say: Callable[[str], None]) -> None:
     if (used := torch.get_num_threads()) == count:
         say(f"threads    {count} (--training.threads) in place of {before}, the default here")
     else:
-        say(f"! --training.threads {count}: this PyTorch uses {used} instead; a resumed run will not be bit-identical")
+        say(f"! --training.threads {count}: PyTorch uses {used} threads here; a resumed run will not be bit-identical")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Engines for one or several processes: PyTorch's DDP and ``fully_shard``, wrapped around the model.
 
-Each rank takes a share of a step's micro-batches. All end the step with the gradient that one process computes:
+Each rank takes a share of a step's micro-batches. All ranks end the step with the gradient that a single process would
+compute:
 
 * :class:`Alone`: one process;
 * :class:`Replicated`: each rank has the whole model, and gradients are averaged (``DistributedDataParallel``; Li et
@@ -41,7 +42,7 @@ class Alone:
         return self.needs_all or self.ranks.is_first
 
     def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
-        """Returns the loss function to call in training; call this before the optimiser is created."""
+        """Returns the loss function to call in training; call ``wrap`` before the optimiser is created."""
         return loss
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
@@ -69,7 +70,7 @@ class Alone:
     def restore(self, model: nn.Module, optimiser: Any, state: Mapping[str, Any]) -> None:
         """Restores a :meth:`state`; raises ``ValueError`` or ``RuntimeError`` if it does not fit the model."""
         if different := state["model"].keys() ^ self.state(model, optimiser)["model"].keys():
-            raise RuntimeError(f"only the model or only the checkpoint has {', '.join(sorted(different))}")
+            raise RuntimeError(f"in the model or the checkpoint, but not in both: {', '.join(sorted(different))}")
         model.load_state_dict(state["model"], strict=False)
         optimiser.load_state_dict(state["optimiser"])
 
@@ -123,7 +124,9 @@ class Sharded(Alone):
         self._whole_model: nn.Module | None = None
 
     def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
-        """Shards the weights, a unit for each block and one for the rest; returns the loss function over them."""
+        """Shards the weights, one unit for each block and one for all other weights; returns the loss of the sharded
+        model.
+        """
         if self.ranks.size == 1:
             return loss
         from torch.distributed.device_mesh import init_device_mesh

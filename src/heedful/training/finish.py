@@ -69,7 +69,7 @@ def finish(
 
 
 def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:
-    """Writes the last weights and the averaged ones."""
+    """Writes the last weights and the averaged weights."""
     card = {**run.card, "steps": outcome.steps}
     loop.model.eval()
     with loop.engine.whole(loop.model) as model:
@@ -82,8 +82,8 @@ def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:
 def _settle_checkpoint(loop: Loop, settings: ResolvedSettings, outcome: Outcome) -> list[str]:
     """Removes the checkpoint, or makes it smaller; returns a line for the user if it was removed.
 
-    It stays after a run that a limit ended, without the weights that the folder stores, and is removed after one that
-    patience ended, unless --training.keep-checkpoints says otherwise.
+    If a limit ended the run, the checkpoint stays, without the weights that the run folder stores. If patience ended
+    the run, the checkpoint is removed, unless --training.keep-checkpoints says otherwise.
     """
     out, keep = Path(settings.out), settings.training.keep_checkpoints
     assert loop.saving is not None

@@ -39,9 +39,9 @@ class MicroBatches:
 class Gradient:
     """Gradient ∇ (Σ loss over the micro-batches of a step) / (Σ count over them), the same on all ranks.
 
-    Random numbers in a micro-batch (dropout) are a function of (seed, step, its number in the step), whichever rank
-    computes it. From a micro-batch on that does not fit the memory of one process, micro-batches are split into halves,
-    quarters and so on, with the same gradient; each part has a number of its own.
+    Random numbers in a micro-batch (dropout) are a function of (seed, step, the micro-batch's number in the step),
+    whichever rank computes it. If a micro-batch does not fit the memory of one process, this and all later
+    micro-batches are split into halves, quarters and so on, with the same gradient; each part has a number of its own.
     """
 
     model: nn.Module
@@ -59,7 +59,7 @@ class Gradient:
         """Returns this rank's share of ``batches``, every n-th of them, and counts the predictions of all.
 
         All ranks compute the same number of micro-batches, since they gather weights and gradients together. A rank
-        that has one less computes the first one of the step as a filler.
+        that has one micro-batch less computes the step's first micro-batch as a filler.
         """
         ranks = self.engine.ranks
         numbers = range(ranks.rank, -(-len(batches) // ranks.size) * ranks.size, ranks.size)
@@ -126,7 +126,9 @@ class Gradient:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seeds the generators of the CPU and of ``device`` with ``seed`` alone; ``torch.manual_seed`` is slow."""
+    """Seeds only the generators of the CPU and of ``device``; ``torch.manual_seed`` seeds all devices, which is
+    slow.
+    """
     torch.default_generator.manual_seed(seed)
     if device.type in ("cuda", "xpu"):
         backend = getattr(torch, device.type)

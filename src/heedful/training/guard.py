@@ -41,7 +41,7 @@ def locate_nonfinite(
     Args:
         model: the model.
         forwards: compute the step's losses again, one a micro-batch, with the same weights and random numbers.
-        agree: given the origin found on this rank ("" for none), returns the one that all ranks report.
+        agree: given the origin found on this rank ("" for none), returns the origin that all ranks report.
     """
     order: list[tuple[str, nn.Module]] = []
     origin = ""
@@ -70,7 +70,9 @@ def _describe(path: str, module: nn.Module) -> str:
 
 @contextmanager
 def _check_modules(model: nn.Module, order: list[tuple[str, nn.Module]]) -> Iterator[list[tuple[str, nn.Module]]]:
-    """Appends modules to ``order`` as they end, while the block runs; yields a list of the first faulty module."""
+    """While the block runs, appends each module to ``order`` when its forward pass ends; yields a list that will hold
+    the first faulty module.
+    """
     running: list[tuple[str, nn.Module]] = [("the loss function", model)]
     faulty: list[tuple[str, nn.Module]] = []
 
@@ -121,20 +123,20 @@ def is_finite(tensor: Tensor, *, mask: bool = False) -> bool:
 def largest_gradient(model: nn.Module, norm: Callable[[list[Tensor]], Tensor]) -> str:
     """Names the parameter with the largest gradient, and its share of the squared norm; called on all ranks.
 
-    For example ``83 % of its square in decoder.block.2.attention.out.weight``. ``norm`` returns the norm of a list of
-    gradients.
+    For example ``decoder.block.2.attention.out.weight has 83 % of the squared norm``. ``norm`` returns the norm of a
+    list of gradients.
     """
     squares = {name: norm([p.grad]).item() ** 2 for name, p in model.named_parameters() if p.grad is not None}
     if not_finite := next((name for name, square in squares.items() if not math.isfinite(square)), None):
-        return f"not finite in {not_finite}"
+        return f"the gradient of {not_finite} is not finite"
     name = max(squares, key=squares.__getitem__)
-    return f"{100 * squares[name] / sum(squares.values()):.0f} % of its square in {name}"
+    return f"{name} has {100 * squares[name] / sum(squares.values()):.0f} % of the squared norm"
 
 
 def spike_ratio(norms: list[float], norm: float) -> float:
     """Returns a step's gradient norm divided by the median of the last ``norms``; 0 until there are 100 of them.
 
-    Adds ``norm`` to the list and drops the oldest: where gradients stay large, they become the usual ones.
+    Adds ``norm`` to the list and drops the oldest: gradients that stay large become the usual ones.
     """
     usual = statistics.median(norms) if len(norms) == WINDOW else 0.0
     norms.append(norm)

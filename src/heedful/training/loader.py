@@ -26,7 +26,7 @@ class Loader:
             (seed, epoch, batch).
         tokens: maximum tokens of a micro-batch on each side.
         accumulate: micro-batches in a step.
-        seed: of the order.
+        seed: seed of the order.
         max_rows: maximum examples of a micro-batch; None: no limit but ``tokens``.
         digests: digests of the data by name; a state with other digests is refused.
     """
@@ -58,7 +58,9 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimisation steps in the current epoch. Epochs may differ by a few, since each is divided anew."""
+        """Optimisation steps in the current epoch. Epochs may differ by a few steps, since each epoch is divided into
+        batches anew.
+        """
         return -(-len(self._plan) // self.accumulate)
 
     @property

@@ -36,7 +36,7 @@ class LogWindow:
 class Log:
     """Writes one line for each logged step to a file, and shows the run on standard error.
 
-    A terminal shows one progress bar, anything else a plain line a logged step.
+    A terminal shows one progress bar; any other output gets a plain line for each logged step.
 
     Args:
         path: the JSON lines file (``metrics.jsonl``); None: no file.
@@ -64,7 +64,9 @@ class Log:
         self._shown: Mapping[str, Any] = {}  # the last line that was shown
 
     def begin(self, step: int) -> None:
-        """Opens the file to continue after ``step``: drops later lines and an incomplete last one; 0 empties it."""
+        """Opens the file to continue after ``step``: drops later lines and an incomplete last line; a ``step`` of 0
+        empties the file.
+        """
         for reporter in self.reporters:
             reporter.begin(step)
         if self.path is None:
@@ -161,7 +163,8 @@ class Log:
 
 
 def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
-    """Returns the numbers of a line for people, without the least important ones if there is ``room`` for fewer.
+    """Returns the numbers of a line for people, without the least important numbers if they need more than ``room``
+    characters.
 
     >>> line = {"epoch": 1.5, "loss": 2.5, "lr": 3e-4, "tokens_per_second": 12345.6, "valid_bleu": 31.25}
     >>> describe(line)

@@ -55,11 +55,12 @@ class Loop:
     ``SystemExit(143)``. An evaluation is interrupted at once and repeated on resuming. A second Ctrl-C ends the run at
     once, without saving.
 
-    With several ranks, each computes every n-th micro-batch of a step, and all end it with the gradient that one
-    process computes. Random numbers in a micro-batch (dropout) are a function of (seed, step, its number in the step),
-    so they are the same on any rank. Where a rank is lost, the others end with an error, and one that has the whole
-    model and knows that the last step ended writes a checkpoint. From a micro-batch on that does not fit the memory of
-    one process, micro-batches are split into halves, quarters and so on, with the same gradient.
+    With several ranks, each computes every n-th micro-batch of a step, and all end the step with the gradient that a
+    single process would compute. Random numbers in a micro-batch (dropout) are a function of (seed, step, the
+    micro-batch's number in the step), so they are the same on any rank. If a rank is lost, the other ranks end with an
+    error; a rank that has the whole model and knows that the last step ended writes a checkpoint. If a micro-batch does
+    not fit the memory of one process, this and all later micro-batches are split into halves, quarters and so on, with
+    the same gradient.
     """
 
     model: nn.Module  # batches are moved to its device
@@ -212,8 +213,8 @@ class Loop:
     def _note_split(self, parts: int) -> None:
         self._counters.parts = parts
         self.logging.log.note(
-            f"! from step {self._counters.step + 1:,} on a batch is split into {parts} parts, since a larger one "
-            "does not fit the memory; the loss of a step is the same"
+            f"! from step {self._counters.step + 1:,} on each batch is split into {parts} parts, since larger parts do "
+            "not fit the memory; the loss of a step is the same"
         )
 
     def _is_spike(self, norm: Tensor) -> bool:
@@ -226,7 +227,7 @@ class Loop:
         self._counters.skipped += 1
         share = largest_gradient(self.model, self.engine.norm)
         self.logging.log.note(
-            f"step {self._counters.step + 1:,} is skipped: its gradient norm is {ratio:.3g} times the usual, {share}"
+            f"step {self._counters.step + 1:,} is skipped: its gradient norm is {ratio:.3g} times the usual; {share}"
         )
         return True
 
@@ -311,7 +312,7 @@ class Loop:
         return 0.0 if self.evaluation is None else float(self.engine.ranks.broadcast(self.evaluation.margin()))
 
     def forget_best(self, saved: Mapping[str, float]) -> bool:
-        """Forgets the best weights if the ``saved`` ones have other metrics; returns True if it did."""
+        """Forgets the best weights if the ``saved`` weights have other metrics; returns True if it did."""
         if self._best.same(saved):
             return False
         self._best.forget()
@@ -320,7 +321,9 @@ class Loop:
     # -------------------------------------------------------------------------------------------------------------- log
 
     def _write_line(self, metrics: Mapping[str, float] | None) -> None:
-        """Writes a line of the log: the mean loss and speed since the last one, and the evaluation if there was one."""
+        """Writes a line of the log: the mean loss and speed since the last line, and the evaluation if there was
+        one.
+        """
         self._read_losses()
         counters, window = self._counters, self._window
         line: dict[str, Any] = {"step": counters.step, "epoch": round(self.loader.epochs, 4)}
@@ -346,7 +349,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ checkpoints
 
     def _save_due(self, evaluated: bool) -> bool:
-        """Returns True if a checkpoint is due; short epochs do not each end with one."""
+        """Returns True if a checkpoint is due; a short epoch may end without a checkpoint."""
         if self.saving is None:
             return False
         if self.saving.every is not None:
@@ -390,9 +393,10 @@ class Loop:
         }
 
     def reduce_checkpoint(self) -> None:
-        """Rewrites the checkpoint of a run that has ended, without weights that its folder stores with the same bits.
+        """Rewrites the checkpoint of a run that has ended, without the weights that the run folder also stores, bit for
+        bit.
 
-        The complete checkpoint stays until the smaller one is written. The next checkpoint is a complete one.
+        The complete checkpoint stays until the smaller one is written. The next checkpoint is complete again.
         """
         if self.saving is not None and self.saving.stored is not None and not self._reduced:
             self.saving.checkpoints.replace(without_stored(self.state(), self.saving.stored))
@@ -400,8 +404,8 @@ class Loop:
     def _restore(self, state: Mapping[str, Any], saving: Saving) -> None:
         """Restores a checkpoint.
 
-        The optimiser's settings stay as given now; its moments are restored, and the learning rate of the last step,
-        whose line may not be in the log yet.
+        The optimiser keeps the settings given now. Its moments are restored, and also the learning rate of the last
+        step, since the log line of that step may not be written yet.
         """
         path = saving.checkpoints.path
         if saving.stored is not None:
@@ -442,7 +446,7 @@ class Loop:
     def _lost_rank(self, error: BaseException) -> HeedfulError:
         """Saves the state after another rank was lost, if this rank has all of it; returns the error.
 
-        In a step any rank may write in place of rank 0: if that was lost, it had ended the step before.
+        During a step any rank may write in place of rank 0: if rank 0 was lost, it had completed the step before.
         """
         before, first, sharded = self._loader_before, self.engine.ranks.is_first, self.engine.needs_all
         if before is not None:

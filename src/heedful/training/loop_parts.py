@@ -1,4 +1,4 @@
-"""Objects that the training loop takes, and its result."""
+"""Arguments of the training loop, and its result."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Saving:
         every: steps between checkpoints; None: after each evaluation, and after an epoch if the last checkpoint is a
             minute old. The last step is always saved.
         stored: returns the weights in the folder "last" or "average" of the run.
-        on_resume: called with the loop before the first step after a checkpoint.
+        on_resume: called with the loop before the first step of a resumed run.
     """
 
     checkpoints: Checkpoints

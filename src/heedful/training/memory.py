@@ -37,7 +37,8 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def split_batch(batch: Mapping[str, Tensor], parts: int) -> list[dict[str, Tensor]]:
-    """Splits the rows of a batch into equal parts, the last one smaller; into fewer parts where it has fewer rows.
+    """Splits the rows of a batch into equal parts, of which the last may be smaller; a batch of fewer rows gives fewer
+    parts.
 
     >>> [part["ids"].tolist() for part in split_batch({"ids": torch.arange(5)}, 2)]
     [[0, 1, 2], [3, 4]]
@@ -50,7 +51,7 @@ def smaller_batch(training: TrainingSettings) -> str:
     """Returns a line that suggests half the batch, and twice as many micro-batches a step.
 
     >>> smaller_batch(TrainingSettings(batch_tokens=4096, accumulate=2))
-    'take --training.batch-tokens=2048 --training.accumulate=4 --overwrite: steps of as many tokens in half the memory'
+    'take --training.batch-tokens=2048 --training.accumulate=4 --overwrite: as many tokens a step in half the memory'
     """
     sizes = {"tokens": training.batch_tokens, "size": training.batch_size}
     halved = [f"--training.batch-{name}={size // 2}" for name, size in sizes.items() if size and size > 1]
@@ -58,4 +59,4 @@ def smaller_batch(training: TrainingSettings) -> str:
         return "a batch has one example already: shorten it (--data.max-length), or take a smaller model (--preset)"
     unit = "tokens" if training.batch_tokens else "examples"
     doubled = f"--training.accumulate={2 * (training.accumulate or 1)}"
-    return f"take {' '.join(halved)} {doubled} --overwrite: steps of as many {unit} in half the memory"
+    return f"take {' '.join(halved)} {doubled} --overwrite: as many {unit} a step in half the memory"

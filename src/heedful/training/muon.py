@@ -1,4 +1,4 @@
-"""Muon, an optimiser for matrices with orthogonalised momentum, beside AdamW for all other parameters."""
+"""Muon, an optimiser for matrices with orthogonalised momentum, combined with AdamW for all other parameters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class Muon(torch.optim.Optimizer):
 
     M ← μM + (1 − μ)G,  O = orthogonal((1 − μ)G + μM),  θ ← θ − lr (0.2 √max(rows, columns) O + weight_decay · θ),
 
-    where ``orthogonal`` sets all singular values to about 1. The factor makes the entries of an update about as large
-    as AdamW's, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of one shape and one
-    learning rate are updated together. Where matrices are sharded (``fully_shard``), each rank has its shard of M,
-    gathers the matrices to orthogonalise, and updates its shard.
+    where ``orthogonal`` sets all singular values to about 1. The factor 0.2 √max(rows, columns) makes the entries of an
+    update about as large as AdamW's, so that one learning rate serves both (Liu et al., 2025, section 2.2). Matrices of
+    one shape and one learning rate are updated together. Where matrices are sharded (``fully_shard``), each rank has
+    its shard of M, gathers the matrices to orthogonalise, and updates its shard.
 
     Args:
         matrices: parameters, or groups of them.
         lr: learning rate.
         momentum: μ.
-        weight_decay: decoupled.
-        dtype: in which matrices are orthogonalised; None: their own. The published form is bfloat16, which takes a
-            sixth to a third of the time on a processor with instructions for it; M and θ keep their dtype.
+        weight_decay: decoupled weight decay.
+        dtype: dtype in which matrices are orthogonalised; None: that of the matrices. Published Muon uses bfloat16,
+            which takes a sixth to a third of the time on a processor with instructions for it; M and θ keep their
+            dtype.
     """
 
     def __init__(

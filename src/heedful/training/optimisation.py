@@ -1,4 +1,4 @@
-"""AdamW over a model's parameters, grouped by weight decay and learning rate; lower rates for deeper layers."""
+"""AdamW over a model's parameters, grouped by weight decay and learning rate; optionally lower rates near the input."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def adamw(
     """Returns AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied ones once.
 
     Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings (an image's class token included) and parameters with one
-    dimension (biases, norms) do not: the row of a token that a batch lacks has no gradient to balance the decay, and
-    such a row or a norm's weight is no linear map.
+    dimension (biases, norms) do not: the embedding of a token that a batch lacks has no gradient to balance the decay,
+    and neither an embedding nor a norm's weight is a linear map.
 
     Args:
         model: its parameters with ``requires_grad`` are trained.
         lr: the peak learning rate; a schedule multiplies it.
         betas: decay of the two moments; those of Vaswani et al. (2017), section 5.3, as is ``eps``.
         eps: added to the root of the second moment.
-        weight_decay: of the decaying group.
+        weight_decay: weight decay of the matrices.
         without: ``id`` of parameters that another optimiser trains.
         rates: factor of ``lr`` by ``id`` of a parameter; 1 for the others.
     """
@@ -62,7 +62,9 @@ def adamw(
 def groups_by_rate(
     parameters: Iterable[nn.Parameter], lr: float, rates: Mapping[int, float], **options: float
 ) -> list[dict[str, Any]]:
-    """Returns parameter groups for an optimiser, one a learning rate, the highest first; ``rates`` as for ``adamw``."""
+    """Returns parameter groups for an optimiser, one for each learning rate, the highest rate first; ``rates`` as for
+    ``adamw``.
+    """
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(rates.get(id(parameter), 1.0), []).append(parameter)

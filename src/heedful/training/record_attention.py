@@ -30,9 +30,9 @@ CROSS = "cross_attention"
 class AttentionRecorder:
     """Records a model's attention maps for fixed inputs, in ``watch.jsonl`` of a run's folder.
 
-    A text is the task's first column, texts with tabs between them its first columns; an image is a file. Without a
-    target, a task that generates text decodes one greedily in each snapshot. For an image, the queries are the tokens
-    before the patches, or the mean over all patches where there are none.
+    An input is a text for the task's first column, several texts with tabs between them for its first columns, or the
+    path of an image. If a task that generates text gets no target, each snapshot decodes a target greedily. For an
+    image, the queries are the tokens before the patches, or the mean over all patches if there are no such tokens.
 
     Args:
         task: turns inputs into batches.
@@ -160,7 +160,7 @@ class AttentionRecorder:
         texts = [name for name, kind in columns.items() if kind in ("text", "text?")]
         parts = text.split("\t") if texts else []
         if not all(part.strip() for part in parts):
-            raise HeedfulError("a text has no words; give at least one")
+            raise HeedfulError("a text has no words; give at least one word")
         if len(parts) > max(1, len(texts)):
             raise HeedfulError(
                 f"{len(parts)} texts, separated by tabs, but {self.task.name} takes {max(1, len(texts))}; leave out "

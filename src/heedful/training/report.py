@@ -83,7 +83,7 @@ def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
 
 
 def within_chance(outcome: Outcome, task: Task) -> str:
-    """Explains why the saved weights are not those of the highest metric; "" where they are."""
+    """Explains why the saved weights are not those of the highest metric; "" if they are."""
     if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
         return ""
     name = task.main_metric.replace("_", " ")
@@ -100,7 +100,7 @@ def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
         return None
     if steps >= max(SHORT * planned, warmup + 1):
         return None
-    where = f"inside the warm-up of {warmup:,} steps" if steps <= warmup else f"after {steps / planned:.0%} of its plan"
+    where = f"inside the warm-up of {warmup:,} steps" if steps <= warmup else f"after {steps / planned:.0%} of the plan"
     why = "the machine was slower than measured at the start; " if planned > steps else ""
     return f"! the time ended {where}: {why}continue with --resume and a larger --max-minutes"
 
@@ -110,12 +110,12 @@ def save_verdict(
 ) -> dict[str, Any]:
     """Compares the saved weights with a baseline on the validation rows, and writes the verdict to ``heedful.json``.
 
-    The baseline is fitted to at most 20,000 training rows of two million characters. Where it fails, the verdict has no
-    baseline.
+    The baseline is fitted to at most 20,000 training rows, of two million characters in total. If the baseline fails,
+    the verdict has none.
 
     Returns:
-        ``{"verdict": ...}`` as :class:`heedful.metrics.verdict.Verdict` has it, with ``"remedy"``: what to do where
-        the model is not better than the baseline, else None. Empty where nothing was measured.
+        ``{"verdict": ...}`` as :class:`heedful.metrics.verdict.Verdict` has it, with ``"remedy"``: what to do if the
+        model is not better than the baseline, else None. Empty if nothing was measured.
     """
     scored = None if measured is None else measured.window_scores or measured.example_scores
     if measured is None or scored is None:
@@ -147,7 +147,9 @@ def save_verdict(
 
 
 def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
-    """Writes the hashes of the training rows to the run's folder, with those of the model that the run starts from."""
+    """Writes the hashes of the training rows to the run's folder, and also the hashes in the folder of the model that
+    the run starts from.
+    """
     trained_on = TrainedOn.of(task, rows)
     before = TrainedOn.read(find(settings.start_from)) if settings.start_from else None
     if before is not None:
@@ -169,7 +171,9 @@ def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
 
 
 def _sample(rows: Rows) -> Rows:
-    """Returns at most 20,000 rows of two million characters, at equal distances and in memory; cuts longer texts."""
+    """Returns at most 20,000 rows, of two million characters in total, at equal distances and in memory; cuts longer
+    texts.
+    """
 
     def length(row: Row) -> int:
         if any_on_disk([row]):
@@ -201,7 +205,7 @@ def _losses(log: Path) -> list[tuple[int, float]]:
 
 
 def remedy(judgement: Verdict, settings: RunSettings, met: str) -> str | None:
-    """Returns the remedy for a model that is not better than the baseline; None where it is, or where that is unknown.
+    """Returns the remedy for a model that is not better than the baseline; None if it is better, or if that is unknown.
 
     ``met`` is the limit that ended the run.
     """

@@ -19,7 +19,7 @@ class Reporter(ABC):
 
     Args:
         out: the run's folder; its name is the run's.
-        settings: of the run.
+        settings: settings of the run.
     """
 
     package: ClassVar[str]  # required package
@@ -117,7 +117,7 @@ class _Service(Reporter):
 
 
 class Wandb(_Service):
-    """Reports to Weights & Biases; its files are in the run's folder, with WANDB_MODE=offline only there."""
+    """Reports to Weights & Biases; its files are in the run's folder; with WANDB_MODE=offline nothing is sent."""
 
     package = "wandb"
     remedy = "log in with: wandb login, or set WANDB_MODE=offline, or leave wandb out of --training.report"

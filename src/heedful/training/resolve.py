@@ -95,7 +95,9 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
         return settings
     recipe = recipes.get(settings.recipe)
     if recipe.task != kind.name:
-        raise HeedfulError(f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another")
+        raise HeedfulError(
+            f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another recipe"
+        )
     of_the_model = ("preset", "model", "tokenizer") if settings.start_from else ()
     values = {name: value for name, value in recipe.settings.items() if name not in of_the_model}
     values |= {"task": settings.task, "train": settings.train, "out": settings.out}
@@ -106,7 +108,7 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
     """Returns the settings for several processes: by default each has one micro-batch a step.
 
     ``training.accumulate`` counts the micro-batches of a step over all ranks, so their number does not change a run.
-    ``say`` takes a warning where ranks are idle.
+    ``say`` is called with a warning if ranks are idle.
 
     Raises:
         HeedfulError: ``training.shard`` with one process, or with an option that needs whole weights.
@@ -142,7 +144,8 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
 def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
     """Returns the settings that the task suggests for these rows; for an adapter with a higher learning rate.
 
-    Given ``max_steps`` replaces the suggested epochs, a given average the suggested one.
+    A given ``max_steps`` replaces the suggested number of epochs; a given average of weights replaces the suggested
+    average.
     """
     by_task = kind.suggested_settings(rows, settings)
     if settings.max_steps is not None:
@@ -164,7 +167,7 @@ def resolved(
     device: torch.device,
     say: Callable[[str], None] = lambda line: None,
 ) -> ResolvedSettings:
-    """Returns the settings of a run: each option as given, else as the task suggests, else as the machine does.
+    """Returns the settings of a run: each option as given, else as the task suggests, else as suits the machine.
 
     Training, planning and ``heedful audit`` all resolve their settings here. ``say`` takes warnings.
     """
@@ -176,8 +179,8 @@ def with_machine(
 ) -> ResolvedSettings:
     """Returns the settings with the machine's precision and number of threads; checks options against each other.
 
-    The precision is bf16 on a GPU that has instructions for it. On a CPU it pays only for wide models. ``say`` takes a
-    warning where bf16 is given and the machine has no instructions for it.
+    The default precision is bf16 on a GPU that has instructions for bfloat16, else fp32: on a CPU bf16 is faster only
+    for wide models. ``say`` is called with a warning if bf16 is given and the machine has no instructions for it.
 
     Raises:
         HeedfulError: an option that the schedule does not have, several averages, or an option without a value.
@@ -193,7 +196,7 @@ def with_machine(
         training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio
     )  # raises for options it does not have
     if training.precision == "bf16" and emulates_bfloat16(device):
-        say("! --training.precision bf16 is many times slower here: no instructions for bfloat16; take fp32")
+        say("! --training.precision bf16 is many times slower: this machine has no bfloat16 instructions; take fp32")
     return settings
 
 
@@ -205,11 +208,13 @@ def _check_one_average(settings: RunSettings) -> None:
     }
     given = [flag for flag, value in averages.items() if value]
     if len(given) > 1:
-        raise HeedfulError(f"{' and '.join(given)} average the same weights; give one, or 0 for the others")
+        raise HeedfulError(f"{' and '.join(given)} cannot be combined; give one of them, and 0 for the others")
 
 
 def _given(settings: RunSettings) -> dict[str, Any]:
-    """Returns the settings given in the sections by key ("model.dim"), without those that are a section's default."""
+    """Returns the settings given in the sections by key ("model.dim"), without values that equal the section's
+    default.
+    """
     return {
         key(type(section), name): value
         for section in vars(settings).values()

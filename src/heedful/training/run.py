@@ -3,8 +3,8 @@
 ``train`` is the sequence: settings (``resolve``) → data → task and model → time (``time_limit``) → folder
 (``run_folder``), which is ``prepare``; then optimiser and loop (``build_loop``), ``loop.fit()``, and ``finish``.
 
-The first weights are those of the checkpoint of a resumed run, else of the model named by ``--from``, else fresh ones
-of the preset. Settings are taken from the command line, else ``--config``, else the recipe, else what the data
+The first weights are those of the checkpoint of a resumed run, else of the model named by ``--from``, else fresh
+weights of the preset. Settings are taken from the command line, else ``--config``, else the recipe, else what the data
 suggests, else the machine; they are printed and saved in ``run.toml``, which ``--config`` reads.
 """
 
@@ -92,7 +92,7 @@ def train(
     """Trains a model for ``settings.task`` and writes its folder.
 
     With several processes (``torchrun``) each rank takes a share of every step's micro-batches. Only rank 0 writes and
-    prints; the others wait while it writes the run's first files. It locks the folder until the run has ended.
+    prints; the other ranks wait while it writes the run's first files. Rank 0 locks the folder until the run has ended.
 
     Args:
         settings: the settings as given; None fields are resolved here.
@@ -153,7 +153,7 @@ class Run:
         started: ``time.monotonic`` from which ``--max-minutes`` counts.
         ending_seconds: seconds of ``--max-minutes`` reserved for what follows the last evaluation.
         card: content of ``heedful.json``; without a digest of the data until the settings are fitted to the time.
-        plan: of a new run with ``--max-minutes``.
+        plan: time plan of a new run with ``--max-minutes``.
         recorder: records attention maps; on rank 0 with ``--training.record-attention``.
     """
 
@@ -183,7 +183,7 @@ def prepare(
     draw_attention: Callable[[Path], object] | None = None,
     audit: Audit | None = None,
 ) -> Run:
-    """Returns a run before its first step, the same on each rank; only the first writes its folder."""
+    """Returns a run before its first step, the same on each rank; only rank 0 writes the run's folder."""
     out, cpu_seconds = Path(given.out), time.process_time()
     kind, given = _given_settings(given, ranks, say)
     same: Same = content_digest
@@ -296,7 +296,7 @@ def _fit_to_time(run: Run, given: RunSettings, resolve: Callable[[RunSettings], 
 
 
 def _notes(rows: Rows, valid: Rows) -> list[str]:
-    """Returns notes on how the files were read, and those of validation that differ."""
+    """Returns notes on how the training files were read, and the notes on validation files that differ."""
     return [*rows.notes, *(f"validation: {note}" for note in valid.notes if note not in rows.notes)]
 
 
@@ -326,7 +326,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
     """Returns the loop of a run before its first step; applies the run's kernels to the model.
 
     Args:
-        run: the parts.
+        run: the prepared run.
         validation: evaluates; None: the run is not evaluated.
         ranks: the processes.
         quiet: show no progress.

@@ -1,8 +1,8 @@
 """Limits of a run and learning-rate schedules.
 
 A schedule is a pure function ``(step, progress) -> factor`` of the peak learning rate. ``step`` counts from 1: the next
-step. ``progress``, from 0 to 1, is the share of the run done before it; None where the run has no limit. It stands for
-the total number of steps. A run limited by minutes knows that number if it was planned
+step. ``progress``, from 0 to 1, is the share of the run done before it; None where the run has no limit. Schedules use
+``progress`` in place of the total number of steps. A run limited by minutes knows that number if it was planned
 (:mod:`heedful.training.time_limit`). Without a plan, a run with such a schedule is not repeatable bit for bit.
 """
 
@@ -35,7 +35,7 @@ class Limits:
                 raise HeedfulError(f"{name.replace('_', '-')} is {value}; give a number above 0, or leave it out")
 
     def shares(self, *, steps: int, epochs: float, seconds: float) -> dict[str, float]:
-        """Returns the share done of each limit that is set; planned steps count for ``max_minutes``."""
+        """Returns the share done of each limit that is set; planned steps take the place of ``max_minutes``."""
         return self._shares(steps, epochs, seconds, clock=True)
 
     def progress(self, *, steps: int, epochs: float, seconds: float) -> float | None:
@@ -68,7 +68,8 @@ def constant(warmup: int = 0) -> Schedule:
 def inverse_sqrt(warmup: int = 4000) -> Schedule:
     """Returns the inverse square root schedule: min(step / warmup, √(warmup / step)), 1 at step ``warmup``.
 
-    The schedule of Vaswani et al. (2017), section 5.3, whose own peak is (dim · warmup)^−½. It needs no end of the run.
+    The schedule of Vaswani et al. (2017), section 5.3. Their peak is (dim · warmup)^−½; here it is the given learning
+    rate. The schedule does not depend on the length of the run.
     """
     warmup = max(1, warmup)
     return lambda step, progress: min(step / warmup, math.sqrt(warmup / step))
@@ -98,9 +99,9 @@ def wsd(warmup: int = 0, min_lr_ratio: float = 0.0, decay_ratio: float = 0.2) ->
     """Returns the warm-up, stable, decay schedule: step / warmup, then 1, and in the last part 1 − (1 − m) √q.
 
     The last part is ``decay_ratio`` of the run, m is ``min_lr_ratio``, q the share done of that part. The phases are
-    those of Hu et al. (2024), section 4; the root and the fifth of the run those of Hägele et al. (2024), section 3
-    ("1-sqrt"). Until the decay begins, the rate does not depend on the length of the run: a run resumed before it under
-    a later limit goes on as if that had always been its limit.
+    those of Hu et al. (2024), section 4; the square root and the default ``decay_ratio`` of a fifth are those of Hägele
+    et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the rate does not depend on the length of the run: a
+    run that is resumed before the decay, with a later limit, goes on as if it had had this limit from the start.
     """
 
     def factor(step: int, progress: float | None) -> float:
@@ -145,7 +146,7 @@ OPTIONS = {"min_lr_ratio": ("cosine", "linear", "wsd"), "decay_ratio": ("wsd",)}
 
 
 def schedule(name: str, warmup: int, min_lr_ratio: float | None = None, decay_ratio: float | None = None) -> Schedule:
-    """Returns the schedule of a name; raises ``HeedfulError`` for an option that it does not have."""
+    """Returns the schedule of a name; raises ``HeedfulError`` for an option that this schedule does not have."""
     options = {"min_lr_ratio": min_lr_ratio, "decay_ratio": decay_ratio}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:

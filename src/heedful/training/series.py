@@ -1,4 +1,4 @@
-"""Series of attention maps over the steps of a run: the file ``watch.jsonl``, bounded and resumable."""
+"""Series of attention maps over the steps of a run: the file ``watch.jsonl``, of bounded size and resumable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RecordedMaps:
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the maps as a line of the file holds them: ``round(255 w)``, a byte each, in base64."""
+        """Returns the maps as a line of the file holds them: each weight w is the byte ``round(255 w)``, in base64."""
         codes = np.rint(self.weights * 255).astype(np.uint8)
         return vars(self) | {
             "queries": list(self.queries),
@@ -83,7 +83,7 @@ class Series:
     """Snapshots of a run's attention maps, in a file of ``folder``.
 
     All snapshots are stored until there is no room, then every second one, every fourth one, and so on, and always the
-    last. Which ones depends on the run's evaluations alone, so a resumed run ends with the same file.
+    last. Which snapshots stay depends only on the steps of the evaluations, so a resumed run ends with the same file.
     """
 
     def __init__(self, folder: Path, inputs: Sequence[Mapping[str, Any]], max_weights: int = MAX_WEIGHTS) -> None:
@@ -116,7 +116,7 @@ class Series:
         if recorded_texts != [entry["text"] for entry in self.inputs]:
             raise HeedfulError(
                 f"--training.record-attention names other inputs than {self.path} holds; leave it out to continue "
-                "with those, or remove the file"
+                "with the recorded inputs, or remove that file"
             )
 
     def add(self, step: int, metric: str, value: float | None, maps: Sequence[Sequence[RecordedMaps]]) -> None:

@@ -36,7 +36,7 @@ class ShardedCheckpoints(Checkpoints):
     together.
 
     Args:
-        folder: of the run; all ranks see it.
+        folder: the run's folder, which all ranks can read and write.
         ranks: the ranks that write and read together.
         state: returns the loop's state, into whose tensors ``load`` reads.
         keep: maximum number of checkpoints.
@@ -119,7 +119,9 @@ class ShardedCheckpoints(Checkpoints):
         return small_values
 
     def _read_on_all_ranks(self, path: Path) -> State:
-        """Returns the content of ``checkpoint.pt`` if all ranks can read it; else raises a rank's error on all."""
+        """Returns the content of ``checkpoint.pt`` if all ranks can read it; else raises the error of one rank on all
+        ranks.
+        """
         state: State = {}
         own_error: HeedfulError | None = None
         try:

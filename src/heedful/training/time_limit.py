@@ -131,8 +131,8 @@ class TimePlan:
             )
         elif 1 < self.steps <= self.warmup:
             lines.append(
-                f"! {minutes:g} minutes end inside the warm-up: {self.steps:,} of {self.warmup:,} steps "
-                f"(--training.warmup); lower it, give {self._minutes(10 * self.warmup)} minutes, or take {smaller}"
+                f"! {minutes:g} minutes end inside the warm-up, after {self.steps:,} of its {self.warmup:,} steps; "
+                f"lower --training.warmup, give {self._minutes(10 * self.warmup)} minutes, or take {smaller}"
             )
         elif self.epochs < 1:
             lines.append(
@@ -159,8 +159,8 @@ def choose_plan(
     """Chooses a model size and a batch by measuring them, and plans the run.
 
     Args:
-        given: settings as given, which stay.
-        candidates: settings with ever smaller models and what was changed in them, the suggested ones first.
+        given: settings as given; they do not change.
+        candidates: pairs of settings and their changes, with ever smaller models; the suggested settings come first.
         smaller_batch: returns settings with half the batch; None where the batch stays.
         trial: returns the measurement for some settings.
         seconds: returns the seconds left for steps and evaluations; called again after each measurement.
@@ -277,9 +277,9 @@ def smaller_sizes(given: RunSettings, suggested: RunSettings, config: ModelConfi
 def batch_halver(
     given: RunSettings, suggested: ResolvedSettings
 ) -> Callable[[ResolvedSettings], ResolvedSettings | None]:
-    """Returns a function that halves the batch in settings, down to a quarter of the suggested one.
+    """Returns a function that halves the batch in settings, down to a quarter of the suggested batch.
 
-    The function returns None below that, and for a given batch.
+    The function returns None below a quarter, or if the batch size was given.
     """
     is_given = given.training.batch_tokens or given.training.batch_size
 
@@ -347,7 +347,7 @@ def plan_run(
 
 
 class LoopTrial:
-    """Measures the speed of a run on a copy of its model; changes nothing of the run."""
+    """Measures the speed of a run on a copy of its model; the run itself does not change."""
 
     def __init__(
         self,
@@ -371,7 +371,7 @@ class LoopTrial:
         )
 
     def steps(self, seconds: float) -> Speed:
-        """Measures optimisation steps; the first, which is slower, counts only where it takes far too long."""
+        """Measures optimisation steps; the first step, which is slower, counts only if it takes far too long."""
         with self._own_random_numbers():
             outcome = self._fit(Limits(max_steps=1))
             seconds_left = max(seconds / 4, seconds - outcome.seconds, 1e-3)

@@ -88,9 +88,9 @@ class Validation:
 
 
 def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:
-    """Returns a share of the validation examples, the same ones each time.
+    """Returns a share of the validation examples, the same examples each time.
 
-    These are rows at equal distances; of documents the first part of the text.
+    The examples are rows at equal distances or, if the rows are documents, the first part of the text.
     """
     if share >= 1:
         return examples
