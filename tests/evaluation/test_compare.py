@@ -236,7 +236,7 @@ def test_with_one_that_writes_no_capitals_both_are_scored_in_lower_case(folders:
     lower = folder_of("translation", data, tmp_path / "lower", 0, preset="transformer-tiny", lowercase=True)
     heard: list[str] = []
     compare([str(folders / "pairs0"), str(lower)], [str(data)], decoding={"max_new_tokens": 2}, say=heard.append)
-    assert "both are scored in lower case: one of them writes no capitals" in heard
+    assert "both models are scored in lower case: one model writes no capital letters" in heard
     heard.clear()
     compare([str(lower), str(lower)], [str(data)], decoding={"max_new_tokens": 2}, say=heard.append)
     assert not [line for line in heard if "lower case" in line]

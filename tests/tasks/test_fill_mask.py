@@ -156,7 +156,7 @@ def test_a_shorter_text_and_one_of_nothing() -> None:
         task.encode(rows("日"), LENGTH)
     with pytest.raises(HeedfulError, match=r"--data\.max-length 17 is more than the 16 tokens"):
         task.encode(rows(BOOK), 17)
-    with pytest.raises(HeedfulError, match=r"max-length 2 has no room for text beside 2 special tokens"):
+    with pytest.raises(HeedfulError, match=r"max-length 2 has no room for text and 2 special tokens"):
         task.encode(rows(BOOK), 2)
     assert task.encode(rows("The 日 cow 日"), LENGTH).note.endswith(
         "; 2 of them not in the vocabulary and never masked"

@@ -147,7 +147,7 @@ def test_few_tokens_and_too_many() -> None:
         encoded = task.encode(rows(text), LENGTH)
         assert len(task.collate(encoded.examples, np.random.default_rng(0))["labels"]) == 1
         assert math.isnan(task.measure(model, encoded.examples, encoded.rows).metrics["loss"]) == (text == "o")
-    with pytest.raises(HeedfulError, match="max-length 1 has no room for text beside 1 special token; raise"):
+    with pytest.raises(HeedfulError, match="max-length 1 has no room for text and 1 special token; raise"):
         task.encode(rows(BOOK), 1)
     task.before_training(model, settings(masking=MaskingSettings(probability=0.5, span_length=1)))
     with pytest.raises(

@@ -124,8 +124,8 @@ def linear_images(
 
 def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> list[Any]:
     """Returns the labels that a linear support vector machine fitted to ``known`` predicts for ``new`` (scikit-learn's
-    ``LinearSVC``): as accurate on texts as logistic regression, and about ten times as fast. For more than 50
-    different labels it is complement naive Bayes (Rennie et al. 2003), whose time hardly depends on their number.
+    ``LinearSVC``): as accurate on texts as logistic regression, and about ten times as fast. For more than 50 different
+    labels it is complement naive Bayes (Rennie et al. 2003), whose time hardly depends on the number of labels.
     ``strength`` is the machine's C, the inverse of its regularisation.
     """
     if len(set(labels)) == 1:

@@ -138,7 +138,7 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the number of examples; for a pretrained model, those of published fine-tuning."""
+        """Returns settings by the number of examples; for a pretrained model, the settings of published fine-tuning."""
         batch = given.training.batch_size or defaults.PAIR_BATCH
         pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
         if given.start_from:
@@ -376,7 +376,7 @@ class FeatureExtraction(EncoderTask):
         tick: Callable[[int], object] | None = None,
     ) -> NDArray[np.float32]:
         """Returns the vectors (N, D) of texts, in batches of ``tokens``; equal texts are computed once. ``tick`` is
-        called after each batch with the number of texts done so far, equal ones included.
+        called after each batch with the number of texts done so far, equal texts included.
 
         Logs a warning if texts are truncated to what the model takes.
         """

@@ -53,7 +53,7 @@ def window_stream(
     """
     if room < 1:
         raise HeedfulError(
-            f"--data.max-length {room + added} has no room for text beside {plural(added, 'special token')}; raise it"
+            f"--data.max-length {room + added} has no room for text and {plural(added, 'special token')}; raise it"
         )
     tokens, starts = token_stream(tokenizer, rows, [], [special_id(tokenizer.end)])
     if not any(ordinary[chunk].any() for _, chunk in chunks(tokens)):

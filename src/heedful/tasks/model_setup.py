@@ -99,7 +99,7 @@ def checked_folder(task: str, folder: Path, images: bool = False) -> Path:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """Loads the tokenizer of a model's folder; for an adapter without one, that of its base model."""
+    """Loads the tokenizer of a model's folder; for an adapter without a tokenizer, the tokenizer of its base model."""
     return Tokenizer.load(folder if Tokenizer.has_files(folder) else home(folder))
 
 

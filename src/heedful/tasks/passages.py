@@ -102,7 +102,7 @@ def question_windows(
         tokenizer: tokenizer of the model.
         questions: (question, context) pairs.
         answers: the answers of each question, of which the first is learned; () for no answer.
-        most: maximum number of tokens of a window. A question is truncated to half of them.
+        most: maximum number of tokens of a window. A question is truncated to half of that number.
         stride: number of tokens that neighbouring windows share, at most half of ``most``; None for 128, or a third of
             ``most`` if that is less. A long question may reduce it to half of the remaining tokens.
     """

@@ -229,8 +229,8 @@ class QuestionAnswering(EncoderTask):
         self, examples: Sequence[QuestionWindow], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
         """Returns ``ids``, ``mask`` and ``segments`` (B, T); ``context`` and ``visible`` (B, T), True for tokens of the
-        context, and for those that are not white space alone; ``labels`` (B, 2), the positions of the answer's first
-        and last token, 0 (the class token) for no answer.
+        context, and for context tokens that are not white space alone; ``labels`` (B, 2), the positions of the answer's
+        first and last token, 0 (the class token) for no answer.
         """
         joined = [self._around.join(w.question, w.passage.ids[w.first : w.last].tolist()) for w in examples]
         ids, mask = padded_with_mask([row for row, _ in joined])

@@ -256,7 +256,7 @@ class SpanCorruption(EncoderDecoderTask):
         """Returns ``loss``, ``perplexity`` = exp(loss) and ``accuracy`` (percent) of the masked tokens, over all
         windows.
 
-        Each token is predicted from those before it in the target, given that its span goes on: the loss is
+        Each token is predicted from the earlier tokens of the target, given that its span goes on: the loss is
         −log(p(token) / Σ p(any token of text)). Sentinels and end tokens are not counted. ``most`` has no effect; any
         option in ``options`` raises an error.
         """

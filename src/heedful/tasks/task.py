@@ -222,8 +222,8 @@ class Task(ABC):
     def measure(
         self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Evaluates the model on ``examples``, encoded from ``rows``; the loss is over all of them even if ``most``
-        limits prediction.
+        """Evaluates the model on ``examples``, encoded from ``rows``; the loss is over all ``examples`` even if
+        ``most`` limits prediction.
 
         Args:
             model: the model, in evaluation mode.
@@ -346,7 +346,7 @@ class Decodes(Protocol):
     """A task that generates tokens; its ``predict`` also takes resolved options as ``decoding``."""
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options, resolved over those of the model's folder."""
+        """Returns a call's decoding options, completed by the decoding options of the model's folder."""
 
 
 @runtime_checkable

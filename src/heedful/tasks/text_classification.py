@@ -49,8 +49,8 @@ THRESHOLD = 0.5  # probability from which a label is predicted, with several lab
 
 
 class TextClassification(TextPairTask):
-    """A model of text with a classifier over one token: an encoder's first, a decoder's last, or the last that the
-    decoder of an encoder-decoder reads.
+    """A model of text with a classifier over one token: the first token in an encoder, the last token in a decoder, or
+    the last token that the decoder of an encoder-decoder reads.
 
     >>> import heedful
     >>> pairs = [("tweet", "yes"), ("moo", "no")]

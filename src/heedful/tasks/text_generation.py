@@ -1,4 +1,4 @@
-"""Text generation by a decoder that predicts each token from those before it (Radford et al. 2019)."""
+"""Text generation by a decoder that predicts each token from the earlier tokens (Radford et al. 2019)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TextGeneration(Task):
         tokenizer: tokenizer of the text. The tokens that it adds before a text (Llama's ``<s>``) begin each prompt and
             document. If it adds none, its end token begins each document (as in GPT-2) and stands for an empty prompt.
         context: maximum number of tokens that the model reads; None for any number.
-        ends: the model's end tokens; () takes the tokenizer's. A document ends with one of them, unless the next
+        ends: the model's end tokens; () takes the tokenizer's. A document ends with an end token, unless the next
             document begins with one.
         separate: documents in one window do not attend to each other, and their positions begin at 0.
     """
@@ -164,7 +164,7 @@ class TextGeneration(Task):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model; for messages, a model without a chat template gets the default one."""
+        """Loads the folder's model; for messages, a model without a chat template gets the default template."""
         task, model = super().for_fine_tuning(folder, rows, settings)
         task.separate = _separated(rows, settings)
         if add_default_template(task.tokenizer, rows):
@@ -176,7 +176,9 @@ class TextGeneration(Task):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer; the context is its ``model_max_length``, or the model's positions if those are fewer."""
+        """Loads the tokenizer; the context is its ``model_max_length``, or the number of the model's positions if that
+        is smaller.
+        """
         folder = find(folder)
         tokenizer, config = tokenizer_of(checked_folder(cls.name, folder)), config_of(folder)
         if template := chat_template.read_template(folder) or chat_template.read_template(home(folder)):
@@ -209,7 +211,7 @@ class TextGeneration(Task):
         )
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Sets the generation defaults of a new model; a fine-tuned model keeps those of its folder."""
+        """Sets the generation defaults of a new model; a fine-tuned model keeps the defaults of its folder."""
         if settings.start_from is None:
             model.generation = {**GENERATION, **model.generation}
 
@@ -537,8 +539,8 @@ class TextGeneration(Task):
         return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options, resolved over those of the model's folder. For a method that needs the
-        whole text the learned positions limit the length, not the folder's ``max_new_tokens``.
+        """Returns a call's decoding options, completed by the decoding options of the model's folder. For a method that
+        needs the whole text the learned positions limit the length, not the folder's ``max_new_tokens``.
         """
         resolved = resolve(options, model.generation)
         config = model.config

@@ -110,7 +110,7 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new output layer if its own does not return a single number."""
+        """Loads the folder's model, with a new output layer if the old layer does not return a single number."""
         folder = cls.model_folder(folder)
         head = config_of(folder).head
         own = isinstance(head, SequenceHead) and head.labels == 1 and is_regression(read_configs(folder)[0])

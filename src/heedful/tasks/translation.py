@@ -143,11 +143,11 @@ class Translation(SequenceToSequence):
         return Baseline("a copy of the source", overall(scores), scores)
 
     def align_scoring(self, other: Task) -> str:
-        """Scores both models in lower case if one of them writes no capitals."""
+        """Scores both models in lower case if one model writes no capital letters."""
         if not isinstance(other, Translation) or self.scored_in_lower_case == other.scored_in_lower_case:
             return ""
         self.lowercase = other.lowercase = True
-        return "both are scored in lower case: one of them writes no capitals"
+        return "both models are scored in lower case: one model writes no capital letters"
 
     @property
     def scored_in_lower_case(self) -> bool:

@@ -123,8 +123,8 @@ class WordRange(NamedTuple):
 
 
 def word_windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterator[WordRange]:
-    """Yields windows of at most ``most`` of ``length`` tokens that share ``stride``, with every word in exactly one of
-    them: the one in which its first token has the most context on its shorter side.
+    """Yields windows of at most ``most`` of ``length`` tokens that share ``stride``, with every word in exactly one
+    window: the window in which the word's first token has the most context on its shorter side.
 
     >>> [(list(tokens), list(words)) for tokens, words in word_windows([0, 1, 3, 5], 6, 4, 2)]
     [([0, 1, 2, 3], [0, 1]), ([2, 3, 4, 5], [2, 3])]

@@ -31,7 +31,7 @@ log = logging.getLogger("heedful")
 
 
 class DamagedCheckpoint(HeedfulError):
-    """Error of a checkpoint whose content is not what was written."""
+    """Error for a checkpoint whose content differs from what was written."""
 
 
 class Checkpoints:
@@ -110,7 +110,9 @@ class Checkpoints:
             self._error = error
 
     def rescue(self, state: Mapping[str, Any]) -> None:
-        """Writes the newest checkpoint in place of a lost rank; if several ranks call this at one step, one writes."""
+        """Writes the newest checkpoint in place of a lost rank; if several ranks call this at one step, only one of
+        these ranks writes.
+        """
         temporary = self.path.with_name(f".{self.path.name}.{state['numbers']['step']}-0.part")
         with write_errors(self.path):
             try:

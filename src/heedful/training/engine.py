@@ -29,7 +29,7 @@ LossFunction = Callable[[Any, Batch], Tensor]  # model and batch → the loss su
 
 
 class Alone:
-    """Engine for one process, and base of the others."""
+    """Engine for one process, and base class of the other engines."""
 
     needs_all = False  # True: every rank writes a part of a checkpoint
 
@@ -83,7 +83,7 @@ class ModelWithLoss(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, batch: Batch) -> Tensor:
-        """Returns the loss summed over the batch; 0 for an empty one."""
+        """Returns the loss summed over the batch; 0 for an empty batch."""
         return self.loss(self.model, batch) if batch else torch.zeros(())
 
 

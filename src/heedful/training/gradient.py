@@ -56,7 +56,7 @@ class Gradient:
     parts: int = 1  # into which micro-batches are split
 
     def micro_batches(self, step: int, batches: Sequence[Batch]) -> MicroBatches:
-        """Returns this rank's share of ``batches``, every n-th of them, and counts the predictions of all.
+        """Returns this rank's share of ``batches``, every n-th micro-batch, and counts the predictions of all.
 
         All ranks compute the same number of micro-batches, since they gather weights and gradients together. A rank
         that has one micro-batch less computes the step's first micro-batch as a filler.

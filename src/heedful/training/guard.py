@@ -36,7 +36,7 @@ def locate_nonfinite(
 
     This is the path of the first module in forward order that turns finite inputs into NaN or infinity, as
     ``heedful.record`` names it. Where all losses are finite, it is the first parameter in backward order whose gradient
-    is not.
+    is not finite.
 
     Args:
         model: the model.

@@ -65,7 +65,7 @@ class Loader:
 
     @property
     def epochs(self) -> float:
-        """Epochs yielded so far; a whole number exactly when the last step yielded ended one."""
+        """Epochs yielded so far; a whole number exactly when the last yielded step ended an epoch."""
         return self.epoch + self.step / self.steps_per_epoch
 
     def __iter__(self) -> Loader:

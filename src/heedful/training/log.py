@@ -108,8 +108,8 @@ class Log:
         """Writes and shows a line, which has ``"step"``; a second line of the same step is merged into the first.
 
         Args:
-            line: numbers by name; one that is not finite is written as ``null``. ``"samples"`` are texts, of which the
-                first is shown.
+            line: numbers by name; a number that is not finite is written as ``null``. ``"samples"`` are texts, of which
+                the first is shown.
             left: seconds to the end of the run; shown, not written.
         """
         self._record(line)

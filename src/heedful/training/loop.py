@@ -242,7 +242,7 @@ class Loop:
         return self.engine.ranks.shared_error(error)
 
     def _read_losses(self) -> None:
-        """Reads and checks the losses of the last steps; the one place that waits for the device."""
+        """Reads and checks the losses of the last steps; only here the loop waits for the device."""
         if not self._pending:
             return
         losses, norms = (torch.stack(column).tolist() for column in zip(*self._pending, strict=True))

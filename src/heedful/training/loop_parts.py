@@ -76,7 +76,7 @@ class Objective:
     Attributes:
         loss: given model and batch, returns the loss *summed* over the batch's predictions (``Task.objective``).
         count: returns the number of predictions in a batch; called before the batch is moved to the device.
-        unit: name of what ``count`` counts, for the log.
+        unit: the unit of ``count``, for the log: "tokens", "examples".
         divisible: False if the loss is no sum over examples: then a batch that does not fit the memory is not split.
     """
 

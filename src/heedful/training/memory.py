@@ -56,7 +56,9 @@ def smaller_batch(training: TrainingSettings) -> str:
     sizes = {"tokens": training.batch_tokens, "size": training.batch_size}
     halved = [f"--training.batch-{name}={size // 2}" for name, size in sizes.items() if size and size > 1]
     if training.batch_size == 1 or not halved:
-        return "a batch has one example already: shorten it (--data.max-length), or take a smaller model (--preset)"
+        return (
+            "a batch has one example already: shorten examples (--data.max-length), or take a smaller model (--preset)"
+        )
     unit = "tokens" if training.batch_tokens else "examples"
     doubled = f"--training.accumulate={2 * (training.accumulate or 1)}"
     return f"take {' '.join(halved)} {doubled} --overwrite: as many {unit} a step in half the memory"

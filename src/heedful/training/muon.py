@@ -27,7 +27,7 @@ class Muon(torch.optim.Optimizer):
     its shard of M, gathers the matrices to orthogonalise, and updates its shard.
 
     Args:
-        matrices: parameters, or groups of them.
+        matrices: parameters, or parameter groups.
         lr: learning rate.
         momentum: μ.
         weight_decay: decoupled weight decay.

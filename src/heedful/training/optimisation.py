@@ -26,7 +26,7 @@ def adamw(
     without: Collection[int] = (),
     rates: Mapping[int, float] = MappingProxyType({}),
 ) -> torch.optim.AdamW:
-    """Returns AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied ones once.
+    """Returns AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, tied parameters once.
 
     Matrices decay: θ ← θ − lr · weight_decay · θ. Embeddings (an image's class token included) and parameters with one
     dimension (biases, norms) do not: the embedding of a token that a batch lacks has no gradient to balance the decay,

@@ -33,7 +33,7 @@ class RangeTest:
 
     Attributes:
         rates: learning rates, one a step.
-        losses: loss of each step, averaged with the four before and after it.
+        losses: loss of each step, averaged with the losses of the four steps before and after it.
         lowest: the rate at which the loss was lowest.
         steepest: the rate at which the loss fell fastest, per factor of the rate.
         suggested: ``steepest``, or a tenth of ``lowest`` if that is less: far from rates that diverge.

@@ -155,7 +155,9 @@ class AttentionRecorder:
         return batch
 
     def _row(self, text: str) -> Row:
-        """Returns a row of the task's columns: the texts in their order, and the first label where one is needed."""
+        """Returns a row of the task's columns: the texts in their order, and the first label where a label is
+        needed.
+        """
         columns = self.task.columns
         texts = [name for name, kind in columns.items() if kind in ("text", "text?")]
         parts = text.split("\t") if texts else []

@@ -158,7 +158,9 @@ def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
 
 
 def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
-    """Returns a baseline's scores; None if it has none or fails, so that its error does not end a finished run."""
+    """Returns a baseline's scores; None if the baseline has no scores or fails, so that its error does not end a
+    finished run.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,7 +1,7 @@
 """Resolves the settings of a run: given, from a recipe, suggested by the task, limited by the machine.
 
-Also compares the settings of a resumed run with those it started with: refuses changes that its model cannot take
-(``check_resumed``), and lists all others (``changed_settings``).
+Also compares the settings of a resumed run with the settings it started with: refuses changes that its model cannot
+take (``check_resumed``), and lists all others (``changed_settings``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fix
 
 
 def check_resumed(settings: RunSettings, first: RunSettings) -> None:
-    """Raises ``HeedfulError`` for a setting that a resumed run cannot change; it started with ``first``."""
+    """Raises ``HeedfulError`` for a setting that a resumed run cannot change; ``first`` are the settings it started
+    with.
+    """
     if settings.task != first.task:
         raise HeedfulError(
             f"the run in {settings.out} trains for {first.task}, not for {settings.task}; give another --out, or "

@@ -469,8 +469,8 @@ def _evaluation(run: Run, validation: Validation, engine: Alone, loader: Loader)
 def _save_new_settings(loop: Loop, *, settings: ResolvedSettings, ranks: Ranks, say: Say) -> None:
     """Saves the settings of a resumed run.
 
-    If they have changed and the best weights are newer than the checkpoint, the run may not reach those weights again:
-    then the next weights that are evaluated become the best.
+    If the settings have changed and the best weights are newer than the checkpoint, the run may never reach those
+    weights again: then the weights of the next evaluation become the best.
     """
     out, metrics = Path(settings.out), None
     if ranks.is_first:

@@ -36,7 +36,8 @@ OVERWRITE_LINE = "overwrite = true\n"  # at the head of run.toml.part: all other
 
 
 def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
-    """Returns the settings for ``--resume``: those given, else those that the run in ``--out`` started with.
+    """Returns the settings for ``--resume``: the given settings, completed by the settings that the run in ``--out``
+    started with.
 
     Where the folder is empty, or the run was killed before its first step, the returned settings have ``resume`` off:
     the run starts from the beginning, with the settings and seed of its folder. ``say`` takes a line about it.
@@ -114,7 +115,7 @@ def mark_complete(out: Path, settings: RunSettings) -> None:
 
 
 def save_resumed_settings(out: Path, settings: RunSettings) -> bool:
-    """Writes the settings of a resumed run to ``run.toml``; returns True if the file already held them."""
+    """Writes the settings of a resumed run to ``run.toml``; returns True if the file already held these settings."""
     before, now = to_toml(replace(read_toml(out / SETTINGS), out=settings.out)), to_toml(settings)
     write(out / SETTINGS, now)
     return before == now
@@ -145,9 +146,9 @@ def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Ten
 
 
 def link_equal_weights(out: Path) -> None:
-    """Replaces equal weight files in a run's model folders by hard links, where the file system has them.
+    """Replaces equal weight files in a run's model folders by hard links, if the file system supports hard links.
 
-    Heedful never changes such a file in place: it writes another one and renames it.
+    Heedful never changes such a file in place: it writes a new file and renames it.
     """
     distinct: list[Path] = []
     for path in (path for folder in MODEL_FOLDERS for path in sorted((out / folder).glob("*.safetensors"))):

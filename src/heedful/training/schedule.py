@@ -19,7 +19,7 @@ Schedule = Callable[[int, float | None], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a run, which ends at the first one that it meets; None: no such limit.
+    """Limits of a run, which ends at the first limit that it meets; None: no such limit.
 
     All count from the beginning of the run, across resumes.
     """

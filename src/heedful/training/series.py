@@ -82,8 +82,9 @@ def _first_queries(maps: RecordedMaps, max_weights: int) -> RecordedMaps:
 class Series:
     """Snapshots of a run's attention maps, in a file of ``folder``.
 
-    All snapshots are stored until there is no room, then every second one, every fourth one, and so on, and always the
-    last. Which snapshots stay depends only on the steps of the evaluations, so a resumed run ends with the same file.
+    All snapshots are stored until there is no room, then every second, every fourth snapshot, and so on, and always the
+    last snapshot. Which snapshots stay depends only on the steps of the evaluations, so a resumed run ends with the
+    same file.
     """
 
     def __init__(self, folder: Path, inputs: Sequence[Mapping[str, Any]], max_weights: int = MAX_WEIGHTS) -> None:
@@ -120,7 +121,7 @@ class Series:
             )
 
     def add(self, step: int, metric: str, value: float | None, maps: Sequence[Sequence[RecordedMaps]]) -> None:
-        """Stores the maps of each input at ``step``; drops snapshots of the same step and of later ones."""
+        """Stores the maps of each input at ``step``; drops snapshots of the same step and of later steps."""
         self.steps = [earlier for earlier in self.steps if earlier < step]
         last = len(self.steps)
         self.steps.append(step)

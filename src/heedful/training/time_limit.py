@@ -441,7 +441,7 @@ def _affordable_examples(speed: Speed, seconds: float, available: int) -> int:
 
 
 def _steps_to_limit(settings: ResolvedSettings, speed: Speed) -> int:
-    """Returns the number of steps until max_steps or max_epochs, the earlier one; 10⁹ without either."""
+    """Returns the number of steps until max_steps or max_epochs, whichever comes first; 10⁹ if neither is set."""
     limits = [settings.max_steps] if settings.max_steps else []
     if settings.max_epochs:
         limits.append(settings.max_epochs * speed.steps_per_epoch)
