@@ -314,7 +314,7 @@ def test_a_model_of_documents_is_told_conversations(tmp_path: Path, caplog: pyte
     (tmp_path / "talks.jsonl").write_text(json.dumps({"messages": asked}) + "\n")
     begun = {"start_from": str(tmp_path / "one"), "preset": None, "model": ModelSettings()}
     run(tmp_path / "talks.jsonl", tmp_path / "two", training=TrainingSettings(lr=1e-2), max_steps=60, **begun)
-    assert "the model has no chat template; messages are written with the default one" in caplog.text
+    assert "the model has no chat template; messages are written with the default template" in caplog.text
     task = TextGeneration.load(tmp_path / "two")
     (talk,) = task.encode(talks(asked)).examples
     assert isinstance(talk, InstructionExample)

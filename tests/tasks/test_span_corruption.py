@@ -297,7 +297,7 @@ def test_a_model_that_writes_no_holes_is_told_of(caplog: pytest.LogCaptureFixtur
     _, fresh = made()
     answers = task.predict(fresh, ["The <extra_id_0> says moo", "", "The <extra_id_0>"], max_new_tokens=2)
     assert [answer.fills for answer in answers] == [[""], [], [""]]
-    assert caplog.messages[0].startswith("2 of 3 inputs without output: the model wrote no <extra_id_0>, so it")
+    assert caplog.messages[0].startswith("2 of 3 inputs without output: the model wrote no <extra_id_0>, because it")
     caplog.clear()
     texts = ("The cow says moo, and the farmer says nothing", "The ox says moo", "Moo")
     first, other = task.logged_samples(fresh, Rows([Row({"text": text}, "a.txt", 1) for text in texts]), Measured({}))
