@@ -58,7 +58,9 @@ class EncoderTask(Task):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the number of rows; for a pretrained model, the settings of published fine-tuning."""
+        """Returns default settings for the number of rows; for a pretrained model, the settings of published
+        fine-tuning.
+        """
         if given.start_from:
             return defaults.encoder_finetuning(len(rows), given, given.start_from)
         return defaults.encoder(len(rows), given)

@@ -138,7 +138,9 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the number of examples; for a pretrained model, the settings of published fine-tuning."""
+        """Returns default settings for the number of examples; for a pretrained model, the settings of published
+        fine-tuning.
+        """
         batch = given.training.batch_size or defaults.PAIR_BATCH
         pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
         if given.start_from:
@@ -297,7 +299,7 @@ class FeatureExtraction(EncoderTask):
         self, model: Model, examples: Sequence[TextsExample], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Returns Spearman's and Pearson's correlation of cosines with scores; without scores recall@k and the mean
-        reciprocal rank of each text's pair among all pairs and negatives of these rows. Always of all examples.
+        reciprocal rank of each text's pair among all pairs and negatives of these rows. All examples count.
 
         ``loss`` is that of all rows as one batch. Details: the most confident ``mistakes`` of retrieval.
         """

@@ -134,7 +134,9 @@ class FillMask(EncoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the length of the text; for a pretrained model, the settings of published fine-tuning."""
+        """Returns default settings for the length of the text; for a pretrained model, the settings of published
+        fine-tuning.
+        """
         if given.masking.span_length is not None and given.masking.unit != "span":
             raise HeedfulError("--masking.span-length has no effect without --masking.unit span; leave it out")
         if given.masking.span_length is not None and given.masking.span_length >= SPANS.mean():

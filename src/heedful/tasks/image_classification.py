@@ -114,7 +114,7 @@ class ImageClassification(Task):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the size and the number of the images.
+        """Returns default settings for the size and the number of the images.
 
         Images that all have one size of up to 64 pixels keep that size. Other images are resized to 64 × 64 pixels, or
         to 224 × 224 if there are 200,000 images or more: from fewer images a new model of so many patches learns
@@ -305,8 +305,8 @@ class ImageClassification(Task):
     def measure(
         self, model: Model, examples: Sequence[LabelledImage], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns accuracy, macro F1 and Matthews correlation, and with more than five labels top-5 accuracy; always of
-        all examples.
+        """Returns accuracy, macro F1 and Matthews correlation, and with more than five labels top-5 accuracy, over all
+        examples.
 
         Details: ``by_class``, ``confusion`` and the most confident ``mistakes``. ``mirror`` is as in ``predict``.
         """

@@ -112,8 +112,8 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the number of questions: windows of 384 tokens that share 128, or less if a model takes
-        less; no label smoothing.
+        """Returns default settings for the number of questions: windows of 384 tokens that share 128, or less if a
+        model takes less; no label smoothing.
         """
         longest = given.data.max_length or LONGEST
         if given.start_from:
@@ -327,7 +327,7 @@ class QuestionAnswering(EncoderTask):
     def measure(
         self, model: Model, examples: Sequence[QuestionWindow], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns ``exact_match`` and ``f1`` as SQuAD's script computes them, always of all rows, and ``loss`` over
+        """Returns ``exact_match`` and ``f1`` as SQuAD's script computes them over all rows, and ``loss`` over
         windows.
 
         If some rows have no answer, also the best thresholds and their scores: ``best_exact``, ``best_exact_thresh``,

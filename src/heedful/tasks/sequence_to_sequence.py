@@ -66,7 +66,9 @@ class SequenceToSequence(EncoderDecoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the number of pairs: more data, a larger model and vocabulary, less dropout."""
+        """Returns default settings for the number of pairs: the more data, the larger are model and vocabulary, and the
+        lower is the dropout.
+        """
         size = defaults.size_for(len(rows), cls.sizes)
         preset = given.preset or size.preset
         longest, prefix = cls.default_length, None

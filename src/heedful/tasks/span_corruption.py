@@ -131,7 +131,9 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the length of the text; wider models and fine-tuning get a lower learning rate."""
+        """Returns default settings for the length of the text; wider models and fine-tuning get a lower learning
+        rate.
+        """
         if given.masking.unit not in (None, "span"):
             raise HeedfulError(
                 f"--masking.unit {given.masking.unit} has no effect for an encoder-decoder, which always masks spans; "

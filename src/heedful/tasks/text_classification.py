@@ -253,7 +253,7 @@ class TextClassification(TextPairTask):
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Returns accuracy, macro F1 and Matthews correlation; if examples may have several labels, exact match, micro
-        and macro F1. Always of all examples.
+        and macro F1. All examples count.
 
         Details: ``by_class``, ``confusion`` (unless there are several labels) and the most confident ``mistakes``.
         """

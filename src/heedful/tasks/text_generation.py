@@ -135,7 +135,7 @@ class TextGeneration(Task):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns settings by the length of the text: kind and size of the tokenizer, number of epochs."""
+        """Returns default settings for the length of the text: kind and size of the tokenizer, number of epochs."""
         instructions = are_instructions(rows)
         characters = sum(len(text) for row in rows for text in _texts(row))
         size = defaults.size_for(characters, defaults.DECODER)

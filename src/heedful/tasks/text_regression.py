@@ -171,7 +171,7 @@ class TextRegression(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns R², Pearson's and Spearman's correlation and the mean absolute error; always of all examples."""
+        """Returns R², Pearson's and Spearman's correlation and the mean absolute error, over all examples."""
         predicted = np.zeros(len(examples))
 
         def compute(batch: Batch) -> Tensor:
