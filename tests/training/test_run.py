@@ -577,7 +577,7 @@ def test_bf16_where_the_machine_has_no_instructions_for_it_is_told(
     small = ["--preset=bert-tiny", "--model.dim=8", "--model.heads=2", "--model.depth=1", "--tokenizer.size=60"]
     run = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out"), *small]
     assert cli.main([*run, "--max-steps=1", "--training.precision=bf16"]) == 0
-    said = [line for line in "".join(capsys.readouterr()).splitlines() if "no instructions" in line]
+    said = [line for line in "".join(capsys.readouterr()).splitlines() if "bfloat16 instructions" in line]
     told = "! --training.precision bf16 is many times slower: this machine has no bfloat16 instructions; take fp32"
     assert said == ([] if has else [told])
 
