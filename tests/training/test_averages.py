@@ -219,7 +219,7 @@ def test_two_averages_are_refused():
     assert asked(polynomial=0.0, ema=0.9).averaging.ema == 0.9
     with pytest.raises(HeedfulError, match=r"--averaging.polynomial and --averaging.ema .*; give one"):
         asked(polynomial=0.1, ema=0.9)
-    with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last average"):
+    with pytest.raises(HeedfulError, match=r"--averaging.ema and --averaging.last cannot be combined"):
         asked(polynomial=0.0, ema=0.9, last=5)
     with pytest.raises(HeedfulError, match=r"--averaging.last must be at least 2"):
         asked(last=1)
