@@ -21,7 +21,7 @@ class WordIds(list[int]):
 
     Args:
         ids: the ids of the whole input.
-        starts: starts of the words, and the end of the last one; ids outside stay unchanged.
+        starts: the start index of each word, and the end of the last word; ids outside the words stay unchanged.
         max_ids: maximum number of ids after segmentation.
     """
 
@@ -35,11 +35,13 @@ class WordIds(list[int]):
 class BpeDropout:
     """Segments words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-    A word starts as its letters. In each round every possible merge is dropped with probability ``rate``. Of the
+    A word starts as single letters. In each round every possible merge is dropped with probability ``rate``. Of the
     remaining merges the first in learned order is applied, at every position where it was not dropped. The word is done
-    when no merge remains. At rate 0 the ids are the tokenizer's own.
+    when no merge remains. At rate 0 the ids are
+    those of ``Tokenizer.encode``.
 
-    The library's own dropout is not used: its random generator cannot be seeded, so a resumed run would not repeat.
+    The library's own dropout is not used: its random generator cannot be seeded, so a resumed run would draw other
+    segmentations.
 
     >>> tokenizer = Tokenizer.train(["a small text", "a smaller text"], size=300)
     >>> segment = BpeDropout(tokenizer, 0.5)
@@ -89,7 +91,7 @@ class BpeDropout:
         return rows_of_words
 
     def __call__(self, ids: list[int], random: np.random.Generator) -> list[int]:
-        """Returns ``ids`` (from :meth:`with_word_starts`) segmented anew; unchanged if that exceeds ``max_ids``."""
+        """Segments ``ids`` (from :meth:`with_word_starts`) anew; returns ``ids`` if the result exceeds ``max_ids``."""
         assert isinstance(ids, WordIds)
         draws = self._draws(random)
         segmented = ids[: ids.starts[0]]
@@ -123,8 +125,8 @@ class BpeDropout:
     def _rounds(self, word: tuple[int, ...]) -> tuple[list[int], list[tuple[list[int], int]]]:
         """Returns the letters of a word, and for each round without dropout its tokens and the position of its merge.
 
-        There are no rounds if a round merges at several positions or the word is long. There are no letters if merging
-        them does not give the word: its end was cut off.
+        The list of rounds is empty if a round merges at several positions or the word is long. The list of letters is
+        empty if merging the letters does not give the word, because truncation cut off its end.
         """
         letters: list[int] = []
         rest = list(reversed(word))

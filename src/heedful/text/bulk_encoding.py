@@ -1,4 +1,4 @@
-"""Encoding of long documents: in parts that fit memory, and each word once where that is exact."""
+"""Encoding of long documents: in parts that fit memory; each distinct word is encoded once if that keeps the ids."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ PROBE_TEXTS = (
 
 
 class WordCache:
-    """Encodes texts word by word, each distinct word once. In 10 MB of English nine words of ten recur.
+    """Encodes texts word by word, each distinct word once. In 10 MB of English text nine of ten words are
+    repetitions.
 
     The ids equal those of ``tokenizer.encode`` if the tokenizer also splits texts at word boundaries. The constructor
     tests that on ``PROBE_TEXTS``; ``is_exact`` is the result.
@@ -46,7 +47,7 @@ class WordCache:
 
     @property
     def is_exact(self) -> bool:
-        """True if texts can be encoded by words; else ``encode`` must not be called."""
+        """True if encoding word by word gives the ids of whole texts; else ``encode`` must not be called."""
         return self._pattern is not None
 
     def encode(self, text: str) -> np.ndarray:

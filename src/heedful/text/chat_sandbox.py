@@ -31,13 +31,13 @@ class WorkLimit:
         self.work = 0
 
     def add(self, characters: int) -> None:
-        """Adds an operation. Raises ``LimitExceeded`` beyond ``MAX_WORK``."""
+        """Counts an operation on this number of characters. Raises ``LimitExceeded`` beyond ``MAX_WORK``."""
         self.work += 1000 + characters
         if self.work > MAX_WORK:
-            raise LimitExceeded("it works longer, or writes more, than a conversation needs")
+            raise LimitExceeded("its loops or its output exceed the limit for one conversation")
 
     def add_value(self, value: Any) -> Any:
-        """Adds the size of a value and returns the value."""
+        """Counts the length of a value and returns the value."""
         self.add(_size(value))
         return value
 
@@ -47,11 +47,11 @@ class WorkLimit:
         numbers = [abs(value) for value in values if isinstance(value, int)]
         factor = max(numbers, default=1) if operator != "+" and any(sizes) else 1
         if operator == "**" and max(numbers, default=0) > 1000:
-            raise LimitExceeded("it raises to a power above 1,000")
+            raise LimitExceeded("it raises a number to a power above 1,000")
         if operator == "%" and re.search(r"\d{6}|\*", str(values[0]) if isinstance(values[0], str) else ""):
-            raise LimitExceeded("it asks for a width of more than 99,999")
+            raise LimitExceeded("it formats text to a width above 99,999")
         if max(numbers, default=0) > MAX_SIZE or math.prod(max(1, size) for size in (*sizes, factor)) > MAX_SIZE:
-            raise LimitExceeded("it writes more than a conversation needs")
+            raise LimitExceeded(f"one operation has a number or a text length above {MAX_SIZE:,}")
         self.add(sum(sizes))
 
     def limited(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +70,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     Args:
         limit: counts the work.
-        length: characters of the template; an iteration counts as that many.
+        length: number of characters of the template; each loop iteration counts as this many characters.
         marks: written before and after the text of a ``{% generation %}`` block.
     """
 
@@ -127,7 +127,7 @@ class Generation(Extension):
 
 
 class _ConcatAsCall(NodeTransformer):
-    """Replaces ``a ~ b`` by a call, so that its length is counted."""
+    """Replaces ``a ~ b`` by a call, so that the length of the result is counted."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         return _call("concatenate", *(self.visit(part) for part in node.nodes))

@@ -47,7 +47,7 @@ def is_conversation(value: Any) -> bool:
 def read_template(folder: Path) -> str | None:
     """Returns the template in a folder's ``chat_template.jinja``, or None.
 
-    Like in ``transformers``, it takes precedence over ``chat_template`` in ``tokenizer_config.json``.
+    As in ``transformers``, this file takes precedence over ``chat_template`` in ``tokenizer_config.json``.
     """
     path = folder / FILE
     if not os.path.lexists(path):
@@ -80,15 +80,15 @@ def render_prompt(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -
 
 
 def render_conversation(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
-    """Renders a whole conversation for training, as parts (text, is the assistant's).
+    """Renders a whole conversation for training, as parts (text, True if it is the assistant's).
 
     A template marks the assistant's parts with ``{% generation %}``; they equal those of transformers'
-    ``apply_chat_template(..., return_assistant_tokens_mask=True)``. Without marks, an assistant's part is the text
-    after the rendered preceding messages with the generation prompt.
+    ``apply_chat_template(..., return_assistant_tokens_mask=True)``. Without marks, the preceding messages are
+    rendered with the generation prompt, and the text after them is the assistant's part.
 
     Raises:
-        HeedfulError: if a template without marks renders a message differently when others follow it, if it renders no
-            text of the assistant's, and as ``render_prompt``.
+        HeedfulError: if a template without marks renders a message differently when later messages follow, if it
+            renders no text of the assistant's, and as ``render_prompt``.
 
     >>> tokenizer = Tokenizer.train(["some text"], size=300)
     >>> tokenizer.config["chat_template"] = DEFAULT_TEMPLATE
@@ -122,8 +122,8 @@ def _turn_parts(tokenizer: Tokenizer, messages: list[dict[str, Any]], whole: str
         so_far = whole if number == len(messages) else _render(tokenizer, messages[:number], generation_prompt=False)
         if not so_far.startswith(prompt) or not whole.startswith(so_far) or len(prompt) < end:
             raise HeedfulError(
-                f"the model's chat template renders message {number} differently when others follow it, so the "
-                "assistant's text cannot be located; put {% generation %} marks into the template"
+                f"the model's chat template renders message {number} differently when later messages follow, "
+                "so the position of the assistant's text is unknown; put {% generation %} marks into the template"
             )
         parts += [(whole[end : len(prompt)], False), (whole[len(prompt) : len(so_far)], True)]
         end = len(so_far)
@@ -157,7 +157,7 @@ def _render(tokenizer: Tokenizer, messages: list[dict[str, Any]], generation_pro
 
 
 def _template_text(tokenizer: Tokenizer) -> str:
-    """Returns the template of a tokenizer; of several the one named "default"."""
+    """Returns the template of a tokenizer; of several templates the one named "default"."""
     template = tokenizer.config.get("chat_template")
     if isinstance(template, list):  # [{"name": "default", "template": ...}, {"name": "tool_use", ...}]
         entries = [entry for entry in template if isinstance(entry, dict) and "name" in entry]
@@ -166,7 +166,7 @@ def _template_text(tokenizer: Tokenizer) -> str:
         template = template.get("default")
     if not isinstance(template, str):
         raise HeedfulError(
-            f"the model has no chat template (no {FILE}, no chat_template in tokenizer_config.json); give it a text "
+            f"the model has no chat template (no {FILE}, no chat_template in tokenizer_config.json); give a text "
             "instead of messages"
         )
     return template
@@ -182,7 +182,8 @@ def _plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         plain: list[dict[str, Any]] = json.loads(json.dumps([dict(message) for message in messages]))
     except (TypeError, ValueError) as error:
         raise HeedfulError(
-            f"a message holds more than text, numbers and lists of them ({_one_line(error)}); give plain data"
+            f"a message contains a value that JSON cannot represent ({_one_line(error)}); give text, numbers, lists "
+            "and dictionaries"
         ) from None
     if any(mark in json.dumps(plain, ensure_ascii=False) for mark in (ASSISTANT_START, ASSISTANT_END)):
         raise HeedfulError("a message holds U+FDD0 or U+FDD1, which are not characters; remove them")
@@ -198,7 +199,7 @@ def _compile(text: str) -> Program:
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
     if version < MIN_JINJA:
         raise HeedfulError(
-            f"chat templates need Jinja 3.1.6, this is {jinja2.__version__}: pip install 'jinja2>=3.1.6'"
+            f"chat templates need Jinja 3.1.6 or later, not {jinja2.__version__}: pip install 'jinja2>=3.1.6'"
         )
     from heedful.text.chat_sandbox import Program
 

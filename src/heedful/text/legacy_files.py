@@ -30,13 +30,13 @@ def load(
 ) -> tuple[Tokenizer, dict[str, Any]]:
     """Returns the tokenizer built from ``files``, and the entries of its ``tokenizer_config.json``.
 
-    Raises `HeedfulError` for files of an unknown type, for broken ones and for those that do not fit each other.
+    Raises `HeedfulError` for files of an unknown type, for broken files, and for files of different models.
     """
     tokenizer_type = config.required_type(folder, files[0])
     if files not in tokenizer_type.files:
         raise HeedfulError(
             f"{folder} is of the type {config.type_name!r} but holds {' and '.join(files)}; "
-            f"expected: {' or '.join(' and '.join(names) for names in tokenizer_type.files)}"
+            f"download the files of this type: {' or '.join(' and '.join(names) for names in tokenizer_type.files)}"
         )
     try:
         return _load(folder, config, tokenizer_type, files, target)
@@ -95,7 +95,7 @@ def _wordpiece(files: list[Path], config: TokenizerConfig, settings: dict[str, A
 
 
 def _pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
-    """SentencePiece with the ids of the file; T5's sentinels (Raffel et al. 2020) follow its pieces, the last first."""
+    """SentencePiece with the file's ids, followed by T5's sentinels (Raffel et al. 2020), the highest number first."""
     model = sentencepiece.read_model(files[0])
     extra_ids = settings.get("extra_ids", 0)
     if not 0 <= extra_ids <= MAX_EXTRA_IDS:
@@ -111,7 +111,7 @@ def _pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any]
 
 
 def _fairseq(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
-    """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's names, the pieces after the file's first three, the mask."""
+    """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's tokens, the file's pieces from the fourth on, the mask."""
     model = sentencepiece.read_model(files[0])
     first = [Piece("<s>"), Piece("<pad>"), Piece("</s>"), Piece("<unk>", kind="unknown")]
     vocabulary = [*first, *model.pieces[len(first) - 1 :], Piece("<mask>")]
@@ -119,9 +119,10 @@ def _fairseq(files: list[Path], config: TokenizerConfig, settings: dict[str, Any
 
 
 def _two_sided(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
-    """Marian's: pieces and scores of one side's file, ids of a vocabulary that both sides share.
+    """Marian's tokenizer: pieces and scores from one language's file, ids from the vocabulary of both languages.
 
-    The other side's pieces are decoded but never result from a text. Pieces that the vocabulary lacks are ignored.
+    Pieces of the other language can be decoded, but texts are never encoded to them. Pieces that the vocabulary lacks
+    are ignored.
     """
     spm, table = files
     if target:
@@ -129,7 +130,7 @@ def _two_sided(files: list[Path], config: TokenizerConfig, settings: dict[str, A
         table = table.with_name("target_vocab.json") if settings["separate_vocabs"] else table
     ids = _json_vocabulary(table)
     if max(ids.values()) >= len(ids):
-        raise HeedfulError(f"{table} has {len(ids)} tokens and the id {max(ids.values())}; download it again")
+        raise HeedfulError(f"{table} has {len(ids)} tokens, but the id {max(ids.values())}; download it again")
     model = sentencepiece.read_model(spm)
     named = config.with_special_tokens(TOKENIZER_TYPES["marian"], ids.__contains__)
     control = {token_name(named[role]) for role in ROLES if role in named}
@@ -159,7 +160,7 @@ READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool],
 def _add_tokens(
     tokenizer: Tokenizer, folder: Path, config: TokenizerConfig, named: dict[str, Any], matched_first: list[AddedToken]
 ) -> None:
-    """Makes special names tokens wherever they occur in a text, and adds those that the vocabulary lacks.
+    """Makes each special token match anywhere in a text, and adds the special tokens that the vocabulary lacks.
 
     New tokens get the ids that the folder gives. Properties from the folder take precedence over those from the
     vocabulary (``matched_first``).
@@ -172,7 +173,7 @@ def _add_tokens(
         tokenizer.add_tokens([_added_token(special.get(name, name), name in special, properties)])
         if tokenizer.token_to_id(name) != number:
             raise HeedfulError(
-                f"{folder} adds {name!r} as id {number}, but after the vocabulary it would be "
+                f"{folder} gives the added token {name!r} the id {number}, but in the vocabulary its id is "
                 f"{tokenizer.token_to_id(name)}; take all files from the same model"
             )
     added = {properties["content"] for _, properties in config.added_tokens}
@@ -249,7 +250,7 @@ def _merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
         for token in (*pair, "".join(pair)):
             if token not in vocabulary:
                 raise HeedfulError(
-                    f"{path}, line {number}: {token!r} is not in the vocabulary beside it; "
+                    f"{path}, line {number}: {token!r} is not in the vocabulary of the same folder; "
                     "take both files from the same model"
                 )
         merges.append((pair[0], pair[1]))

@@ -24,7 +24,10 @@ def mask_token(tokenizer: Tokenizer) -> tuple[str, int]:
 
 
 def check_has_mask(text: str, mask: str, position: int = 0, of: int = 1) -> None:
-    """Raises ``InputError`` if ``text`` has no ``mask``. ``text`` is input ``position`` of ``of``."""
+    """Raises ``InputError`` if ``text`` has no ``mask``.
+
+    ``position`` is the index of the input, ``of`` the number of inputs.
+    """
     if mask not in text:
         other = next((name for name in COMMON_MASKS if name in text), None)
         problem = f"has no {mask}" + (f" (it has {other}, which this model does not use)" if other else "")
@@ -74,8 +77,8 @@ def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
     sentinels = [number for number in takewhile(lambda number: number is not None, ids) if number is not None]
     if not sentinels:
         raise HeedfulError(
-            f"the tokenizer has no {SENTINEL.format(0)}, which stands for a missing span of text; use a T5, or train a "
-            "new model: heedful train fill-mask --preset t5-small"
+            f"the tokenizer has no {SENTINEL.format(0)}, which stands for a missing span of text; use a T5 model, or "
+            "train a new model: heedful train fill-mask --preset t5-small"
         )
     return sentinels
 
@@ -109,7 +112,7 @@ def check_sentinels(text: str, position: int = 0, of: int = 1) -> int:
 def sentinel_spans(ids: Sequence[int], sentinels: Sequence[int], number: int) -> list[list[int]]:
     """Returns the tokens after each of the first ``number`` sentinels, up to the next sentinel of any number.
 
-    A missing sentinel gives an empty list. Of a repeated sentinel the first counts.
+    A missing sentinel gives an empty list. Of a repeated sentinel the first occurrence counts.
 
     >>> sentinel_spans([99, 5, 6, 98, 7, 97], sentinels=[99, 98, 97], number=2)
     [[5, 6], [7]]
@@ -142,8 +145,8 @@ def span_text(tokenizer: Tokenizer, span: Sequence[int]) -> str:
 def fill_sentinels(tokenizer: Tokenizer, text: str, spans: Sequence[str]) -> str:
     """Returns the text with each sentinel replaced by a span (from ``span_text``).
 
-    The spaces before a sentinel are dropped if the tokenizer counts them to the sentinel, or if the span begins with a
-    space. An empty span leaves one of the two spaces around it. Nothing else changes.
+    The spaces before a sentinel are dropped if the tokenizer makes them part of the sentinel, or if the span begins
+    with a space. An empty span leaves one of the two spaces around it. Nothing else changes.
 
     >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, sentinels=1)
     >>> fill_sentinels(tokenizer, "The <extra_id_0> says <extra_id_1>.", [" cow", ""])

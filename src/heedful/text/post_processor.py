@@ -64,7 +64,8 @@ def read_input_template(post_processor: Any, pair: bool) -> InputTemplate:
     templates = [part for part in state.get("processors", [state]) if part["type"] != "ByteLevel"]
     if len(templates) > 1:
         raise HeedfulError(
-            f"the tokenizer's post-processor has {len(templates)} templates in sequence; write one in tokenizer.json"
+            f"the tokenizer's post-processor has {len(templates)} templates in sequence; write a single template in "
+            "tokenizer.json"
         )
     return InputTemplate.of(_items(templates[0], pair) if templates else BARE[pair])
 

@@ -33,7 +33,8 @@ def readable(token: str, decoders: set[str]) -> str:
 def _byte_names() -> dict[str, int]:
     """Returns the byte of each character of byte-level vocabularies (Radford et al. 2019).
 
-    Printable Latin-1 stands for itself; U+0100 and following stand for the other bytes in order.
+    A printable Latin-1 character stands for its own byte; the characters from U+0100 on stand for the other bytes, in
+    order.
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]

@@ -75,7 +75,7 @@ def read_model(path: Path) -> SentencePieceModel:
     if algorithm not in ("unigram", "bpe"):
         raise HeedfulError(f"{path} has the algorithm {algorithm!r}; use a model with unigram or bpe")
     if trainer.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
-        raise HeedfulError(f"{path} does not write a space as {SPACE} before a word; use a model that does")
+        raise HeedfulError(f"{path} does not mark the space before a word by {SPACE}; use a model that does")
     return SentencePieceModel(
         pieces=[Piece(piece.piece, piece.score, KINDS[piece.type - 1]) for piece in proto.pieces],
         algorithm=algorithm,
@@ -89,11 +89,12 @@ def read_model(path: Path) -> SentencePieceModel:
 def build_tokenizer(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
     """Builds a tokenizer that segments texts as the file does. A piece's id is its index in ``vocabulary``.
 
-    One difference remains: the library normalises by visible characters, so a half-width kana and its mark stay apart.
+    One difference remains: the library normalises by visible characters, so a half-width kana and its voicing mark
+    stay two characters.
 
     Pieces of the kind ``unused`` have an id and are decoded, but do not segment texts. There is one exception, as in
-    Marian: a run of characters that no other piece covers becomes an unused piece if it equals it. With ``legacy`` the
-    prefix is also put after a special token within a text; without it only before the text.
+    Marian: a run of characters that no other piece covers becomes an unused piece if the two are equal. With ``legacy``
+    the prefix is also put after a special token within a text; without it only before the text.
     """
     texts = [
         PIECE_BOUNDARY + piece.text + PIECE_BOUNDARY if piece.kind == "unused" else piece.text for piece in vocabulary
@@ -150,7 +151,7 @@ def _normalizers(
 
 
 def _unknown_run_marks(vocabulary: Sequence[Piece]) -> list[normalizers.Normalizer]:
-    """Returns normalisers that put marks around each run of characters that are no piece of the model's own.
+    """Returns normalisers that put marks around each run of characters that no piece of the model covers.
 
     Only an unused piece, which has the two marks, can match such a run, and only as a whole.
     """
@@ -163,7 +164,7 @@ def _unknown_run_marks(vocabulary: Sequence[Piece]) -> list[normalizers.Normaliz
 
 
 def added_tokens(model: SentencePieceModel, vocabulary: Sequence[Piece]) -> list[AddedToken]:
-    """Returns the pieces that are matched before segmentation: control pieces and, for BPE, the user's symbols."""
+    """Returns the pieces that are matched before segmentation: control pieces and, for BPE, user-defined ones."""
     kinds = ("control", "unknown") if model.algorithm == "unigram" else ("control", "unknown", "user")
     return [
         AddedToken(piece.text, special=piece.kind != "user", normalized=False)
@@ -173,7 +174,7 @@ def added_tokens(model: SentencePieceModel, vocabulary: Sequence[Piece]) -> list
 
 
 def _scores(vocabulary: Sequence[Piece]) -> list[float]:
-    """Returns the scores of unigram pieces: a user's symbol wins over every segmentation of it."""
+    """Returns the scores of unigram pieces: a user-defined piece scores above every segmentation of its text."""
     return [
         {"normal": piece.score, "user": 1000.0 * len(piece.text.encode())}.get(piece.kind, 0.0) for piece in vocabulary
     ]

@@ -54,9 +54,9 @@ class Tokenizer:
     ['a text']
 
     Args:
-        backend: the library's own object.
+        backend: the `tokenizers.Tokenizer` that does the work.
         config: the entries of ``tokenizer_config.json``.
-        unset_entries: entries of that file that set nothing; ``save`` writes them too.
+        unset_entries: entries of that file without an effect, such as null values; ``save`` writes them too.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Tokenizer:
         >>> tokenizer.pieces(tokenizer.encode(["a <extra_id_0> text"])[0])[:2]
         ['a', '<extra_id_0>']
 
-        Raises `HeedfulError` for an unknown `kind` or `template`, for blank `texts`, and for a `size` below the
-        alphabet's.
+        Raises `HeedfulError` for an unknown `kind` or `template`, for blank `texts`, and for a `size` smaller
+        than the alphabet.
         """
         from heedful.text import tokenizer_training
 
@@ -123,7 +123,7 @@ class Tokenizer:
                 raise HeedfulError(f"unknown tokenizer {name} {word!r}; {nearest(str(word), known)}")
         min_size = MIN_SIZES.get(kind, len(SPECIAL) + 1) + mask + sentinels
         if size < min_size:
-            raise HeedfulError(f"a {kind} vocabulary of {size} is too small; choose {min_size} or more")
+            raise HeedfulError(f"a {kind} vocabulary of {size} tokens is too small; choose {min_size} or more")
         texts = [text for text in texts if text.strip()]
         if not texts:
             raise HeedfulError("there is no text to train a tokenizer on; give at least one line that is not blank")
@@ -191,8 +191,8 @@ class Tokenizer:
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
         """Writes ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.
 
-        ``transformers.AutoTokenizer.from_pretrained(folder)`` loads it; there a call also adds the template's special
-        tokens.
+        ``transformers.AutoTokenizer.from_pretrained(folder)`` loads the folder. Calling that tokenizer also adds the
+        special tokens of the template.
         """
         folder = Path(folder)
         write(folder / f"{name}.json", self.backend.to_str(pretty=True))
@@ -202,7 +202,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, with added and special ones."""
+        """Number of tokens, including added and special tokens."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @property
@@ -285,8 +285,8 @@ class Tokenizer:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Returns the ids of each text, and the characters (start, end) of each id.
 
-        The space before a word is included if the tokenizer counts it to the word's token. A token of a part of a
-        character has the whole character.
+        The space before a word is included if it is part of the word's token. A token that is part of a character has
+        the offsets of the whole character.
         """
         assert not isinstance(texts, str), "encode_with_offsets takes a list of texts"
         with _readable_encoding_errors(texts):

@@ -37,13 +37,13 @@ class TokenizerConfig:
 
     @property
     def tokenizer_type(self) -> TokenizerType | None:
-        """Type of this name, or None if it is unknown."""
+        """Tokenizer type called ``type_name``, or None if the name is unknown."""
         return TOKENIZER_TYPES.get(CLASSES.get(self.type_name or "", self.type_name or ""))
 
     def required_type(self, folder: Path, file: str) -> TokenizerType:
-        """Returns the type of this name, else the only type with such a ``file``.
+        """Returns the type called ``type_name``, else the only type with a file called ``file``.
 
-        Raises `HeedfulError` if there is none.
+        Raises `HeedfulError` if there is no such type.
         """
         if self.type_name is None and file not in TYPES_OF_FILES:
             raise HeedfulError(
@@ -53,7 +53,7 @@ class TokenizerConfig:
         if self.type_name is not None and self.tokenizer_type is None:
             raise HeedfulError(
                 f"{folder} holds no tokenizer.json, and older tokenizer files of {self.type_name!r} are not read; "
-                f"known: {', '.join(TOKENIZER_TYPES)}; save it with a tokenizer.json"
+                f"known types: {', '.join(TOKENIZER_TYPES)}; save it with a tokenizer.json"
             )
         return self.tokenizer_type or TOKENIZER_TYPES[TYPES_OF_FILES[file]]
 
@@ -149,7 +149,7 @@ def first_line(error: BaseException) -> str:
 
 
 def library_message(error: BaseException) -> str:
-    """Returns the first line of a library's error about a file. Raises an interruption again.
+    """Returns the first line of a library's error about a file. Re-raises interruptions (Ctrl-C).
 
     Some broken files make the library panic, which is not an `Exception` either.
     """

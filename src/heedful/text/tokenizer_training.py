@@ -142,7 +142,10 @@ def _trainer(
 
 
 def _with_special_tokens(trained: Tokenizer, unknown: str, special_tokens: list[str | AddedToken]) -> Tokenizer:
-    """Returns a trained WordPiece tokenizer with these special tokens only: the trainer's include the alphabet."""
+    """Returns a trained WordPiece tokenizer with only these special tokens.
+
+    The trainer marks the alphabet as special, too.
+    """
     tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token=unknown))
     tokenizer.normalizer, tokenizer.pre_tokenizer = trained.normalizer, trained.pre_tokenizer
     tokenizer.decoder = trained.decoder
@@ -151,10 +154,10 @@ def _with_special_tokens(trained: Tokenizer, unknown: str, special_tokens: list[
 
 
 def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the most frequent letters, and those of them that continue a word, written ``##x`` as in WordPiece.
+    """Returns the most frequent letters, and the letters that continue a word, written ``##x`` as in WordPiece.
 
     Both are given to the trainer as fixed tokens. By itself the library numbers continuations in an order that differs
-    from run to run, and the same texts gave different vocabularies.
+    from run to run, so the same texts would give different vocabularies.
     """
     words = Counter(word for text in texts for word in tokenizer.normalizer.normalize_str(text).split())
     counts, continuing = Counter[str](), set[str]()
@@ -168,7 +171,9 @@ def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], li
 
 
 def part_bounds(text: str, length: int | None, part_end: re.Pattern[str] = PART_END) -> Iterator[tuple[int, int]]:
-    """Yields (start, end) of the parts of a text: at least ``length`` characters, but for the last; None: one part.
+    """Yields (start, end) of each part of a text.
+
+    All parts but the last have at least ``length`` characters; None: one part.
 
     >>> list(part_bounds("one\\ntwo", 2))
     [(0, 3), (3, 7)]
