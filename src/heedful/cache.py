@@ -28,7 +28,7 @@ def _selected(tensors: Stored, rows: Tensor) -> Stored:
 
 
 class Growing(AttentionCache):
-    """Growing cache of all keys and values. Buffers have a quarter of spare room, so that most steps copy nothing."""
+    """Growing cache of all keys and values. Buffers have a quarter of unused room, so that most steps copy nothing."""
 
     window = UNLIMITED  # number of tokens that stay stored from call to call
 
@@ -104,7 +104,9 @@ class Sliding(Growing):
 
     def crop(self, length: int) -> None:
         """Raises ``HeedfulError``: the tokens before the window are not stored."""
-        raise HeedfulError("a sliding cache stores no earlier tokens and cannot be cropped; use one without window")
+        raise HeedfulError(
+            "a sliding cache lacks the tokens before its window and cannot be cropped; use a cache without a window"
+        )
 
 
 class Preallocated(Growing):
@@ -117,7 +119,9 @@ class Preallocated(Growing):
     def buffer_size(self, tokens: int) -> int:
         """Returns the capacity; raises ``HeedfulError`` for more tokens."""
         if tokens > self.capacity:
-            raise HeedfulError(f"{tokens} tokens for a cache with room for {self.capacity}; make it larger")
+            raise HeedfulError(
+                f"the cache has room for {self.capacity} tokens, not {tokens}; give it a larger capacity"
+            )
         return self.capacity
 
 
@@ -140,7 +144,7 @@ class Cross(AttentionCache):
 
 
 class TokenPositions(NamedTuple):
-    """Positions of the tokens of a call and of all that they may attend to; B is 1 if all rows are equal."""
+    """Positions of the tokens of a call and of all tokens that they may attend to; B is 1 if all rows are equal."""
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
     keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
@@ -148,12 +152,12 @@ class TokenPositions(NamedTuple):
     end: int  # all positions are below it
 
     def mask(self, real: Tensor) -> Tensor:
-        """Returns the padding mask over keys of which ``real`` (B, S) are real, the same for every query."""
+        """Returns the padding mask over keys, equal for all queries; ``real`` (B, S) is True for non-padding keys."""
         return padding_mask(real)
 
 
 class PackedPositions(TokenPositions):
-    """Positions in a packed batch: ``real`` numbers the texts of each row, and positions count within each text.
+    """Positions in a packed batch: ``real`` has the number of each token's text, and positions count within a text.
 
     >>> numbers, positions = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, 1, 0, 0]])
     >>> PackedPositions(positions, positions, numbers, 4).mask(numbers)[0, 0]
@@ -166,7 +170,7 @@ class PackedPositions(TokenPositions):
     def mask(self, real: Tensor) -> Tensor:
         """Returns the mask (B, 1, T, S) of the keys of the query's own text; padding attends to all.
 
-        With a boolean ``real`` every query attends to all real keys.
+        With a boolean ``real`` every query attends to all non-padding keys.
         """
         assert self.real is not None
         if real.dtype == torch.bool:
@@ -182,7 +186,7 @@ def _check_single_texts(new: Tensor | None, real: Tensor) -> None:
 
 
 def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
-    """Raises ``HeedfulError`` for padding after real tokens, which would push them out of a sliding cache."""
+    """Raises ``HeedfulError`` for padding after a text, which would push its tokens out of a sliding cache."""
     if new is not None and bool((real[:, 1:] < real[:, :-1]).any() | (new > 1).any()):
         raise HeedfulError(
             "a sliding cache takes one text a row, with padding on the left only; pad on the left, or use a cache "
@@ -191,12 +195,12 @@ def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
 
 
 def token_positions(real: Tensor) -> Tensor:
-    """Returns positions 0, 1, 2, ... over the real tokens of each row, (B, S); padding before them is at 0."""
+    """Returns positions 0, 1, 2, ... over the non-padding tokens of each row, (B, S); left padding has position 0."""
     return (real.bool().cumsum(-1) - 1).clamp(min=0)
 
 
 def text_positions(texts: Tensor) -> Tensor:
-    """Returns positions over the real tokens of each text of a packed row, from the numbers of the texts (B, S).
+    """Returns positions over the tokens of each text of a packed row, from the numbers of the texts (B, S).
 
     >>> text_positions(torch.tensor([[0, 1, 1, 2, 2, 2]]))
     tensor([[0, 0, 1, 0, 1, 2]])
@@ -206,10 +210,10 @@ def text_positions(texts: Tensor) -> Tensor:
 
 
 class NoCache:
-    """Null cache of a stack: the tokens of a call are all that it attends to."""
+    """Null cache of a stack: a call attends only to its own tokens."""
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
-        """Returns the positions of tokens ``x`` (B, T, D); ``real`` (B, T) marks real tokens or numbers their texts."""
+        """Returns the positions of tokens ``x`` (B, T, D); ``real`` (B, T) marks non-padding or numbers the texts."""
         if real is not None and real.dtype != torch.bool:
             positions = text_positions(real)
             return PackedPositions(positions, positions, real, x.size(1))
@@ -267,7 +271,7 @@ class Cache(NoCache):
         return TokenPositions(positions[:, past:], positions[:, first:], self.real[:, first:], self.length)
 
     def crop(self, length: int) -> None:
-        """Keeps the first ``length`` columns of tokens, in every row; cross-attention stays."""
+        """Keeps the first ``length`` columns of tokens, in every row; the cross-attention caches are unchanged."""
         if not 0 <= length <= self.length:
             raise HeedfulError(
                 f"a cache of {self.length} tokens cannot be cropped to {length}; give 0 to {self.length}"
@@ -277,7 +281,7 @@ class Cache(NoCache):
         self.real, self.length = None if self.real is None else self.real[:, :length], length
 
     def reorder(self, rows: Tensor) -> None:
-        """Reorders the rows of self-attention, for beams of a source, whose cross-attention stays.
+        """Reorders the rows of the self-attention caches, for beams of the same sources; cross-attention is unchanged.
 
         If the number of rows stays, only rows that change are copied.
         """

@@ -95,7 +95,7 @@ class Config:
         try:
             return config(**{k: _typed(hints[k], v) for k, v in data.items() if k != "kind"})
         except TypeError as error:  # Python's message names the missing keys
-            raise HeedfulError(f"a {kind!r} configuration is incomplete: {error}") from None
+            raise HeedfulError(f"a {kind!r} configuration is incomplete: {error}; add the missing keys") from None
 
 
 def _plain(value: Any) -> Any:
@@ -145,7 +145,7 @@ class LearnedPosition(Config):
 class RotaryPosition(Config):
     """Queries and keys rotated by their position; ``scaling`` extends a model beyond ``original_length``.
 
-    ``length`` is the number of positions that the model was trained for; later ones are computed too.
+    ``length`` is the number of positions that the model was trained for; later positions are computed too.
     """
 
     kind: ClassVar[str] = "rotary"
@@ -211,7 +211,7 @@ class DropoutRates(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
-    """A stack of ``depth`` equal blocks: self-attention, with ``cross`` cross-attention, feed-forward."""
+    """A stack of ``depth`` equal blocks: self-attention, cross-attention if ``cross``, feed-forward."""
 
     kind: ClassVar[str] = "stack"
     dim: int
@@ -310,7 +310,7 @@ class SpecialTokens(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class NoHead(Config):
-    """No head: the final stream. ``pooler`` stores BERT's pooler with the model, for a head that is added later."""
+    """No head: returns the hidden states. ``pooler`` stores BERT's pooler with the model, for a head added later."""
 
     kind: ClassVar[str] = "no-head"
     pooler: bool = False
@@ -318,7 +318,7 @@ class NoHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageHead(Config):
-    """Logits over the vocabulary: with ``tied`` by the embedding's weights, times 1/√dim with ``scale="sqrt"``."""
+    """Logits over the vocabulary, by the embedding's weights if ``tied``, times 1/√dim with ``scale="sqrt"``."""
 
     kind: ClassVar[str] = "language-model"
     tied: bool = True
@@ -338,7 +338,7 @@ class MaskedHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHead(Config):
-    """Label logits of a sequence: pooling, with ``pooler`` BERT's dense layer, a linear map."""
+    """Label logits of a sequence: pooling, BERT's dense layer if ``pooler``, then a linear map."""
 
     kind: ClassVar[str] = "sequence"
     labels: int = 2
@@ -367,7 +367,7 @@ class SpanHead(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PooledHead(Config):
-    """One vector for each sequence: pooling, with ``pooler`` BERT's dense layer, with ``normalise`` of unit length."""
+    """One vector for each sequence: pooling, BERT's dense layer if ``pooler``, unit length if ``normalise``."""
 
     kind: ClassVar[str] = "pooled"
     pooling: Pooling = "mean"
@@ -414,7 +414,7 @@ class EncoderConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
-    """Decoder (GPT-2, Llama): every token attends to itself and those before it."""
+    """Decoder (GPT-2, Llama): every token attends to itself and the tokens before it."""
 
     kind: ClassVar[str] = "decoder"
     embedding: EmbeddingConfig
@@ -430,7 +430,7 @@ class DecoderConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(Config):
-    """Encoder-decoder (the paper, T5, BART, Marian). ``target`` None: source and target share one embedding."""
+    """Encoder-decoder (Vaswani et al. 2017, T5, BART). ``target`` None: source and target share one embedding."""
 
     kind: ClassVar[str] = "encoder-decoder"
     source: EmbeddingConfig
@@ -516,7 +516,7 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Adapter of a model: its configuration, and the parameters that are trained whole (those of a classifier)."""
+    """Adapter of a model: its configuration, and the parameters trained in full (those of a classifier)."""
 
     config: LoraConfig
     whole: tuple[str, ...] = ()

@@ -275,7 +275,9 @@ def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 def _notes(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yields notes on what makes commands slow."""
     if shutil.which("nvidia-smi") and facts["torch"].get("build") == "the CPU":
-        yield "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org has the command to change it"
+        yield (
+            "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org shows how to install it for GPUs"
+        )
     load, cores = facts["threads"].get("load"), facts["threads"].get("cores")
     if load is not None and cores and load > BUSY * cores:
         yield f"other programs keep this machine busy (load {load} on {cores} cores); training takes longer"

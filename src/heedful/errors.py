@@ -15,7 +15,7 @@ MAX_NAMES = 50  # listed in a hint
 class HeedfulError(ValueError):
     """Error that the user can fix. The message is one line: what happened, where (file, line), what to do.
 
-    The command line prints it and leaves with exit status 2; in Python it is an ordinary ``ValueError``.
+    The command line prints the message and exits with status 2; in Python it is an ordinary ``ValueError``.
 
     >>> str(HeedfulError("no such file: a\\nb.tsv; check the path"))
     'no such file: a b.tsv; check the path'

@@ -1,4 +1,4 @@
-"""Presets: published model sizes, one line each, and small ones of each family. Imports no torch.
+"""Presets: published model sizes, one line each, and small models of each family. Imports no torch.
 
 A new size is one line in ``PRESETS``; a new architecture is one function above it.
 """

@@ -186,7 +186,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Recipe:
-    """Returns the recipe called ``name``; raises ``HeedfulError``, which names the nearest one, if there is none.
+    """Returns the recipe called ``name``; raises ``HeedfulError``, which names the nearest recipe, if there is none.
 
     >>> get("transformer-base").settings["training"]["warmup"]
     4000

@@ -21,7 +21,7 @@ class Batches(Sequence[np.ndarray]):
     Two million arrays, for 25 million windows, would take longer to create than the first thousand steps.
 
     Args:
-        indices: (N,) indices of examples, those of a batch together.
+        indices: (N,) indices of examples; the indices of a batch are adjacent.
         bounds: (batches + 1,) start of each batch in ``indices``, and N.
         order: (batches,) order of the batches; None: as in ``indices``.
     """
@@ -59,7 +59,7 @@ def training_batches(lengths: Lengths, tokens: int, *, seed: int, epoch: int, ma
 
     Args:
         lengths: (N,) whole numbers, or (N, 2) for pairs (source, target).
-        tokens: token budget of a batch. Its cost is rows × the longest length in the batch, for pairs the longest of
+        tokens: token budget of a batch. A batch costs rows × the longest length in the batch, for pairs the longest of
             either side, padding included. A single example over the budget is a batch of its own.
         seed: determines the order, together with ``epoch``.
         epoch: counted from 0.
@@ -86,8 +86,8 @@ def evaluation_batches(
     """Returns the batches for evaluation and prediction, longest first; errors as in :func:`training_batches`.
 
     The longest come first, so that a batch too large for the memory fails at once. ``pairs`` also limits rows ×
-    longest², the pairs of tokens that attention compares, so that an example far longer than the rest is alone. The
-    arrays are indices of examples:
+    longest², the pairs of tokens that attention compares, so that an example far longer than the rest is a batch of its
+    own. The arrays are indices of examples:
 
     >>> answers = [""] * 3
     >>> for batch in evaluation_batches([2, 9, 4], tokens=10):
@@ -113,7 +113,7 @@ def as_lengths(lengths: Lengths) -> np.ndarray:
 
 
 def _batch_bounds(order: np.ndarray, longest: np.ndarray, tokens: int, max_rows: int | None) -> np.ndarray:
-    """Returns the bounds that divide ``order`` greedily into the longest runs of a cost within ``tokens``."""
+    """Returns the bounds that divide ``order`` greedily into batches that cost at most ``tokens``."""
     check("the token budget of a batch", tokens, int, least=1)
     check("the number of rows of a batch", max_rows, int | None, least=1)
     count, row_limit = len(order), len(order) if max_rows is None else max_rows

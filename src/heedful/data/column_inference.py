@@ -50,7 +50,7 @@ NAME = re.compile(r"[^\W\d]\w*")  # may be the name of a column
 
 
 class UndecidedColumns(Exception):
-    """No column, or several, may be the requested one; the message names them."""
+    """Error: no column, or more than one, fits a requested column; the message names the candidates."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ColumnProfile:
 
     Attributes:
         values: the values that are not blank.
-        numbers: the same as numbers; () unless all are numbers.
+        numbers: ``values`` as numbers; () unless all values are numbers.
     """
 
     values: tuple[Any, ...]
@@ -161,14 +161,14 @@ def infer_columns(
 ) -> dict[str, str]:
     """Returns the file's column for each required one of the task's ``columns``; ``fixed`` ones are unchanged.
 
-    Labels are chosen first. A label column has few distinct short values, or numbers if no other column has; of several
-    the one with a label's usual name is chosen. The text column has the longest texts, 1.5 times as long as any other.
-    Two texts are the only two text columns, in order; of a text and its summary the longer is the text. Of question,
-    context and answers the longest is the context, and the answers occur in it. Columns of ids (distinct whole numbers,
-    codes) and of a single value are never chosen.
+    Labels are chosen first. A label column has few distinct short values, or numbers if no column has such values; of
+    several such columns the one with a usual name for labels is chosen. The text column has the longest texts, 1.5
+    times as long as those of any other column. Two texts need exactly two text columns, taken in order; of a text and
+    its summary the longer is the text. Of question, context and answers the longest is the context, and the answers
+    occur in it. Columns of ids (distinct whole numbers, codes) and of a single value are never chosen.
 
     Raises:
-        UndecidedColumns: no column, or several, may be the requested one.
+        UndecidedColumns: no column, or more than one, fits a requested column.
     """
     chosen = dict(fixed)
     for column, name in _similar_names(columns, profiles, chosen).items():
@@ -192,7 +192,7 @@ def infer_columns(
 def candidate_columns(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> list[str]:
-    """Returns a possible column of the file for each column, ``fixed`` ones unchanged; [] if one has none."""
+    """Returns a possible column of the file for each task column; [] if a task column has none. ``fixed`` is kept."""
     free = {name: profile for name, profile in profiles.items() if name not in fixed.values()}
     texts = [*_profiles_that(free, "is_text"), *_profiles_that(free, "is_words")]
     if {"label", "number"} & {*columns.values()}:
@@ -216,7 +216,7 @@ def candidate_columns(
 def _similar_names(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the columns whose names are requested ones up to case or a misspelling: "Text", "labl"."""
+    """Returns the columns whose names differ from a requested name only by case or a misspelling: "Text", "labl"."""
     free = {name.strip().lower(): name for name in profiles if name not in fixed.values()}
     similar: dict[str, str] = {}
     for column in required_columns(columns):
@@ -234,9 +234,9 @@ def _profiles_that(profiles: Mapping[str, ColumnProfile], predicate: str) -> lis
 
 def _only(column: str, names: Sequence[str]) -> str:
     if not names:
-        raise UndecidedColumns(f"no column holds what {column!r} may be")
+        raise UndecidedColumns(f"no column has content that fits {column!r}")
     if len(names) > 1:
-        raise UndecidedColumns(f"{column!r} may be {' or '.join(map(repr, names[:6]))}")
+        raise UndecidedColumns(f"{column!r} may be the column {' or '.join(map(repr, names[:6]))}")
     return names[0]
 
 
@@ -262,7 +262,9 @@ def _texts(columns: Mapping[str, Kind], missing: Sequence[str], free: Mapping[st
     if len(texts) != len(missing):
         requested, candidates = " and ".join(map(repr, missing)), " or ".join(map(repr, texts[:6]))
         raise UndecidedColumns(
-            f"{requested} may be {candidates}" if len(texts) > len(missing) else "too few columns hold text"
+            f"{requested} may be the columns {candidates}"
+            if len(texts) > len(missing)
+            else f"fewer than {len(missing)} columns contain text"
         )
     if "summary" in missing:
         texts.sort(key=lambda name: -free[name].length)
@@ -352,7 +354,7 @@ MAX_DISTINCT_NAMES = 20  # distinct values of a small column of names
 
 
 def implausible_classes(values: Sequence[str]) -> str | None:
-    """Returns what a column of class names seems to hold instead; None if they are plausible.
+    """Returns the content that a label column seems to have instead of class names; None if its values are plausible.
 
     It is "text" or "numbers" if more than half of the values are distinct and of this kind, "ids" if more than half,
     and more than 20, are distinct.

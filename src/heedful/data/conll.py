@@ -46,8 +46,8 @@ def read_rows(
     """Reads the sentences of files, one a row: its words and their tags.
 
     - ``.jsonl``, ``.ndjson`` and ``.parquet`` have a list of words and a list of tags a row. They are called ``words``
-      or ``tokens``, and ``tags`` or ``ner_tags``, or as in ``names``. Numbers get the file's names (the Hub's
-      ClassLabel), or are written out.
+      or ``tokens``, and ``tags`` or ``ner_tags``, or as in ``names``. Tags that are numbers are replaced by the file's
+      names for them (the Hub's ClassLabel), or written out.
     - Every other file is CoNLL: a word a line, columns separated by a tab or blanks. The word is the first column and
       the tag the last (in ``.conllu`` the second and the fourth), or those in ``names``: numbers, or names if the first
       line has them. A first line such as ``word tag`` is a header. Blank lines and ``-DOCSTART-`` separate sentences.
@@ -57,7 +57,7 @@ def read_rows(
     files have no splits. Rows without words are counted in ``Rows.skipped``.
 
     Raises ``HeedfulError``, naming file and line, for a word without a tag, lists of different lengths, a line with
-    another number of columns, and for no sentences.
+    another number of columns, and for files without sentences.
     """
     words, tags = kinds
     rows = Rows()

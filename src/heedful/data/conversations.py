@@ -21,11 +21,13 @@ FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": ".
 def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit: int | None = None) -> Rows | None:
     """Returns the rows of tables with instructions or conversations; None for other sources (documents).
 
-    Such a table has ``messages``, or ``prompt`` and ``completion``, and no ``text``, or two columns in ``names``: the
-    prompt's and the completion's. A row is ``{"prompt", "completion"}``, two texts, or ``{"messages"}``, a tuple of
-    mappings with their ``role`` and ``content``. Rows with a blank text are left out and counted in ``Rows.skipped``.
+    Such a table has no column ``text``, but has ``messages``, or ``prompt`` and ``completion``; or ``names`` gives two
+    columns, the prompt's and the completion's. A row is ``{"prompt", "completion"}``, two texts, or ``{"messages"}``, a
+    tuple of mappings with their ``role`` and ``content``. Rows with a blank text are left out and counted in
+    ``Rows.skipped``.
 
-    Raises ``HeedfulError``, naming file and line, for messages of another form, or without any of the assistant's.
+    Raises ``HeedfulError``, naming file and line, for messages of another form, or without a message of the
+    assistant's.
     """
     if any(source == STDIN or extension(source) not in EXTENSIONS for source in sources):
         return None

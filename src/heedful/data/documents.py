@@ -25,7 +25,7 @@ def read_rows(
 ) -> Rows:
     r"""Returns a row for each document of `sources`, in order; its text is the value of `column`.
 
-    - A text file (any extension but a table's), or ``-``, standard input: one document, every line end ``\n``.
+    - A text file (any extension but a table's), or ``-``, standard input: one document, every line end becomes ``\n``.
     - A table: a document in each row, in the column of that name, the one in `names` or `remembered`, or else the
       column of the longest texts.
     - A folder: every text file and table in it, then those of its sub-folders, without hidden ones. If it has `splits`,
@@ -90,7 +90,7 @@ def splits(folder: str) -> tuple[str, ...]:
     """Returns the splits of a folder ("train", "valid", "test").
 
     A folder has splits if all its sub-folders are called train, val (valid, validation) or test, and one of them train.
-    Files beside these are then not read.
+    Files beside these sub-folders are then not read.
     """
     return tuple(_split_folders(folder))
 

@@ -40,12 +40,12 @@ class Format(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        """True if it has columns."""
+        """True if files of this format have columns."""
         return self.kind != "text"
 
     @property
     def is_keyed(self) -> bool:
-        """True if its rows are objects with keys."""
+        """True if the rows of this format are objects with keys."""
         return self.kind in ("jsonl", "json", "parquet")
 
 

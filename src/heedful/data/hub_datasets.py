@@ -23,11 +23,11 @@ def files(source: str, split: str | None = None) -> list[str]:
     """Returns the files of a split of a data set, sorted by name. They are downloaded once.
 
     The split is the one in ``source``, else ``split``, else "train". ``REVISION`` is a branch, a tag or a commit ("/"
-    in it written %2F), ``PATH`` a folder or a file of the data set. Of its formats, Parquet is read before JSON lines,
-    tables and text. A file belongs to a split if its name, or that of a folder around it, begins with train, val,
-    valid, validation, dev or test. If any file does, the others are ignored.
+    in it written %2F), ``PATH`` a folder or a file of the data set. Of several formats only one is read: Parquet, else
+    JSON lines, tables or text. A file belongs to a split if its name, or that of a folder around it, begins with train,
+    val, valid, validation, dev or test. If any file does, the others are ignored.
 
-    Raises `HeedfulError` for a missing data set or split, and for several subsets.
+    Raises `HeedfulError` for a missing data set or split, and for several subsets of which none is chosen.
     """
     named, by_split = _parse(source), _files_by_split(source)
     requested = named["split"] or split or "train"

@@ -23,7 +23,7 @@ def stack_images(images: np.ndarray, location: str) -> np.ndarray:
     """Returns images as uint8 (N, H, W, C), C = 1, 3 or 4: grey, colour, colour with alpha.
 
     Accepts (N, H, W); (N, H, W, C) if the last size is 1, 3 or 4; else (N, C, H, W) if the second is. Values as in
-    `as_uint8`. Raises `HeedfulError`, naming `location`, for other shapes and values, and for no pixels.
+    `as_uint8`. Raises `HeedfulError`, naming `location`, for other shapes and values, and for an empty array.
     """
     shape = images.shape
     if not images.size:
@@ -144,7 +144,8 @@ def read_idx(path: str) -> np.ndarray:
     if not shape or len(content) - head != count:
         sizes = f"{' × '.join(map(str, shape))} = {count:,}" if shape else f"{content[3]} dimensions"
         raise HeedfulError(
-            f"{max(0, len(content) - head):,} values, but the header says {sizes}, in {path}; copy or download it again"
+            f"the file has {max(0, len(content) - head):,} values, but its header says {sizes}, in {path}; copy or "
+            "download it again"
         )
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
 

@@ -30,7 +30,7 @@ def split_folders(folder: str) -> dict[str, str]:
 
 
 def split_hint(available: Sequence[str], split: str, source: str) -> str:
-    """Returns the remedy for a ``split`` that the data set ``source`` has not; ``available`` are the splits it has."""
+    """Returns the remedy for a ``split`` that the data set ``source`` lacks; ``available`` are its splits."""
     if split == "train":
         command = f"heedful evaluate MODEL --data {source} --split {available[-1]}"
         return f" only: train on another data set, and score with {command}"

@@ -56,7 +56,8 @@ class Masking:
     so that its mean is exact. The tokens are chosen by ``unit``:
 
     - ``token``: single tokens (Devlin et al. 2019, section 3.1)
-    - ``word``: all tokens of whole words, as long as they fit the number (whole-word masking of the same authors, 2019)
+    - ``word``: whole words with all their tokens, as long as the number allows (whole-word masking of the same authors,
+      2019)
     - ``span``: consecutive whole words from a random one, with a geometric number of words (p = ``stop``, at most 10;
       Joshi et al. 2020, section 3.1)
 
@@ -71,7 +72,7 @@ class Masking:
         share: fraction of ordinary tokens that are chosen.
         unit: token, word or span.
         masked: probability that a chosen token becomes the mask.
-        other: probability that it becomes a random ordinary token.
+        other: probability that a chosen token becomes a random ordinary token.
         stop: probability that a span ends after a word.
 
     >>> every = np.ones(10, dtype=bool)
@@ -93,7 +94,9 @@ class Masking:
     stop: float = STOP
 
     def __call__(self, ids: Ids, random: np.random.Generator) -> tuple[Ids, Flags]:
-        """Returns the masked ``ids`` (B, T), padded with special ones, and a boolean array of chosen tokens."""
+        """Returns ``ids`` (B, T) with the chosen tokens replaced, and a boolean array of these tokens.
+
+        The padding must be a special id."""
         groups = np.stack([self.groups(row, random) for row in ids])
         chosen, draws = groups >= 0, random.random(groups.shape)
         if self.unit == "span":
@@ -173,8 +176,9 @@ class Corruption:
 
     Of n ordinary tokens round(n · ``share``) are hidden, at least one and at most n − 1, in round(hidden / ``length``)
     spans, at least one. The lengths of spans and of the pieces between them are drawn uniformly from all that have
-    these sums. A text begins with a visible piece and ends with a hidden span. Special tokens are never hidden: they
-    split a span in two. The last sentinel is reserved for the end; spans beyond the others stay visible.
+    these sums. A text begins with visible tokens and ends with a hidden span. Special tokens are never hidden: they
+    split a span in two. The last sentinel is reserved for the end; spans for which no other sentinel is left stay
+    visible.
 
     Args:
         sentinels: the ids that replace the first span, the second, ...

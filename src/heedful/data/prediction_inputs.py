@@ -47,13 +47,14 @@ def read_inputs(
     say: Callable[[str], None] | None = None,
     strip_prefix: str | None = None,
 ) -> Iterator[Input]:
-    """Yields each input of ``source``, in order, with blank ones.
+    """Yields each input of ``source``, in order, including blank inputs.
 
     - A table: ``.tsv``, ``.tab``, ``.csv``, ``.jsonl``, ``.ndjson``, ``.parquet``, a JSON array of objects (``.json``)
-      or, with ``names``, any other that ``heedful.data.read`` detects. Its ``columns`` are named as there: by their own
-      names, by ``names`` or numbers, as ``remembered``, or inferred; ``say`` receives notes on the choice. ``id`` is
-      read too, other columns are ignored. Images are paths, relative to the table's folder, or bytes in Parquet. For
-      words, records may have a list ``words`` or ``tokens``, or a ``text``; for documents, ``prompt`` or ``messages``.
+      or, with ``names``, any other that ``heedful.data.read`` detects. Its ``columns`` are found as in
+      ``heedful.data.read``: by their own names, by ``names`` or numbers, as ``remembered``, or inferred; ``say``
+      receives notes on the choice. ``id`` is read too, other columns are ignored. Images are paths, relative to the
+      table's folder, or bytes in Parquet. For words, records may have a list ``words`` or ``tokens``, or a ``text``;
+      for documents, ``prompt`` or ``messages``.
     - A folder, for images: all images below it, in the order of their paths.
     - For words, CoNLL (``.conll``, ``.conllu``, ``.bio``, ``.iob``, ``.iob2``): one sentence an input; other columns
       are ignored. For questions with contexts, SQuAD's ``.json``.
@@ -140,7 +141,7 @@ def _is_detected_table(source: str, columns: Mapping[str, Kind], names: Sequence
 class _InputTable(Table):
     """Table of inputs. ``id`` is read if present; lists of words or messages are unchanged.
 
-    Without a header the input columns come first, and others may follow.
+    Without a header the input columns come first, and other columns may follow.
     """
 
     allows_extra: ClassVar[bool] = True

@@ -43,7 +43,7 @@ def read(
             - A table: ``.tsv`` (tabs; quotes are plain characters), ``.csv`` (RFC 4180, or with semicolons or tabs),
               ``.jsonl`` or ``.ndjson`` (an object a line), ``.parquet``. The format of another extension is inferred
               from the first MiB: these, a JSON array of objects or, for labels, lines of a label, a space and a text.
-            - As many plain text files as `columns`, a row a line; the lines of the same number belong together. With
+            - As many plain text files as `columns`, a row a line; lines with the same number belong together. With
               one column, a plain file has a row a line.
             - ``-``: standard input, TSV or, with one column, a row a line.
             - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`; the rows keep all their values.
@@ -64,7 +64,7 @@ def read(
             the task's.
 
     Rows with a blank value are left out and counted in `Rows.skipped`. Raises `HeedfulError` with file, line and remedy
-    for any other form, and for no rows.
+    for any other form, and for a source without rows.
 
     >>> read("builtin:cldr-dates/en-de:test", ["source", "target"], limit=2)[1].line
     2
@@ -225,7 +225,7 @@ def _check(kinds: Mapping[str, Kind], names: Sequence[str] | None, separator: st
         raise HeedfulError(
             f"{len(names)} names ({','.join(names)}) for {len(kinds)} columns; give --data.columns one name for each "
             f"of {listed}, in that order"
-            + (", or column=name for some" if any(kind.endswith("?") for kind in kinds.values()) else "")
+            + (", or column=name for some of the columns" if any(kind.endswith("?") for kind in kinds.values()) else "")
         )
     if separator == "":
         raise HeedfulError(

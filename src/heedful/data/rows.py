@@ -55,8 +55,9 @@ def resolve_columns(
 ) -> tuple[dict[str, Kind], Sequence[str] | None]:
     """Returns the columns that are read, and their names in the file.
 
-    Without ``column=name`` entries in ``names``, both arguments are returned unchanged. With them, plain names are
-    those of the other required columns, in order; without plain names these columns keep their own.
+    Without ``column=name`` entries in ``names``, both arguments are returned unchanged. With such entries, plain names
+    are those of the other required columns, in order; without plain names the other required columns keep their own
+    names.
 
     >>> columns = {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     >>> resolve_columns(columns, ["score=similarity"])
@@ -96,8 +97,8 @@ def resolve_columns(
 class Row:
     """Row of a data file.
 
-    `values` has the task's column names; `file` and `line` (from 1) are where the row starts; `name` is its name in the
-    file, if it has one.
+    `values` has the task's column names; `file` and `line` (from 1) are where the row starts; `name` is the row's name
+    in the file, if it has a name.
     """
 
     values: Mapping[str, Any]
@@ -111,7 +112,7 @@ class Rows(list[Row]):
 
     Attributes:
         skipped: number of rows with a blank value, and of unreadable files in a folder.
-        blank: locations of the first 1,000 of these.
+        blank: locations of the first 1,000 skipped rows.
         columns: names, keys or numbers of the columns in the file (file names for parallel files).
         mapping: a table's column for each of the task's columns.
         notes: lines for people: the detected format, the inferred columns.

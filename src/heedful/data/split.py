@@ -29,15 +29,15 @@ def split(
 ) -> tuple[list[Row], list[Row]]:
     """Splits rows into (train, valid). Rows with equal values in column `by` stay on one side.
 
-    Groups of equal values are drawn in the order of a hash of (seed, value), as long as they fit. The draw does not
-    depend on the order of the file; both sides keep that order.
+    Groups of equal values are drawn in the order of a hash of (seed, value). A group that would exceed ``valid`` is
+    skipped. The draw does not depend on the order of the file; both sides keep that order.
 
     Args:
         rows: the rows.
         valid: number of validation rows (an int, from 1) or their fraction (a float between 0 and 1); None: 5 %, at
             least 1 and at most 2,000.
         seed: determines the draw.
-        by: the column; its values are texts, `LazyImage`s, or tuples of texts or messages.
+        by: name of the column that is compared; its values are texts, `LazyImage`s, or tuples of texts or messages.
         same: returns the key of a value; values with equal keys are equal. Default: `content_digest`.
 
     Raises `HeedfulError` if `valid` is out of range or the rows have fewer than two different values.
@@ -136,7 +136,7 @@ def collapse_blanks(text: str) -> str:
 
 
 def exact_bytes(value: Any) -> bytes:
-    """Returns the bytes of a value as it is in the file; for an image, a digest. Earlier versions split by it."""
+    """Returns the bytes of a value as in the file; for an image, a digest. Earlier versions of Heedful split by it."""
     if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):

@@ -187,7 +187,7 @@ class _Reader:
 
 
 def _remedy(context: str, text: str) -> str:
-    """Returns a hint with the answer's position, up to case and blanks."""
+    """Returns a hint with the answer's position, found without regard to case and blanks."""
     text = text.strip()
     positions = [match.start() for match in re.finditer(re.escape(text), context)]
     if positions:
@@ -325,8 +325,8 @@ def _parse_json(path: str) -> Any:
         return json.loads(text, object_pairs_hook=located)
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise HeedfulError(f"nothing in {display_name(path)}; give SQuAD's JSON: {SHAPE}") from error
-        hint = "; name a file with an object a line .jsonl" if error.msg == "Extra data" else ""
+            raise HeedfulError(f"{display_name(path)} is empty; give SQuAD's JSON: {SHAPE}") from error
+        hint = "; if the file has one object in each line, name it .jsonl" if error.msg == "Extra data" else ""
         raise HeedfulError(
             f"broken JSON ({error.msg}, at character {error.colno}), in {path}:{error.lineno}; correct it there, or "
             f"download it again{hint}"

@@ -205,7 +205,7 @@ class Table:
             if cells and len(cells) != len(first):
                 raise HeedfulError(
                     f"{plural(len(cells), 'column')}, but line {line} has {len(first)}, in "
-                    f"{display_name(self.path)}:{number}; correct this row: is a tab or comma missing or too much?"
+                    f"{display_name(self.path)}:{number}; correct this row: is a tab or comma missing or extra?"
                 )
             location = f"{display_name(self.path)}:{number}"
             values = [
@@ -283,7 +283,7 @@ class Table:
     def _are_in_order(self, rows: Sequence[list[str]]) -> bool:
         """Returns True if a table without a header is read by position.
 
-        That needs text columns only: as many as are requested, or of more columns a first one with text.
+        That needs text columns only: as many as are requested, or more if the first column contains text.
         """
         if {"label", "number", "image", "answers"} & {self.columns[column] for column in self.chosen_columns}:
             return False
@@ -364,8 +364,8 @@ class Table:
             late = next((name for name in self._absent() if nested_value(record, name) is not MISSING), None)
             if late is not None:
                 raise HeedfulError(
-                    f"the row has {late!r}, but line {first_line} has not, in {self.path}:{line}; write it in every "
-                    "row or in no row"
+                    f"the row has the key {late!r}, which line {first_line} lacks, in {self.path}:{line}; write it in "
+                    "every row or in no row"
                 )
             values = [
                 self._cell_value(record, column, name, line, reader)

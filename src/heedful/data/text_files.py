@@ -215,8 +215,8 @@ class _LimitedReader(io.RawIOBase):
         if self._count > self._limit:
             size = self._file.stat().st_size
             raise HeedfulError(
-                f"{self._file} has {size:,} bytes and expands to more than {self._count - count:,}, over "
-                f"{BOMB_RATIO} times as many, unlike text; if this is intended, decompress it and give that file"
+                f"{self._file} has {size:,} bytes and expands to more than {self._count - count:,} bytes, over "
+                f"{BOMB_RATIO} times as many, as text rarely does; to read it anyway, decompress it and give that file"
             )
         return count
 
@@ -266,7 +266,7 @@ def require_library(library: str, path: str) -> ModuleType:
     try:
         return import_module(library)
     except ImportError as error:
-        raise HeedfulError(f"{path} needs {library.partition('.')[0]}; pip install 'heedful[data]'") from error
+        raise HeedfulError(f"reading {path} needs {library.partition('.')[0]}; pip install 'heedful[data]'") from error
 
 
 def _similar_name(file: Path) -> str:

@@ -18,7 +18,7 @@ NOWHERE = np.zeros(0, dtype=np.int64)
 
 
 class Stream(NamedTuple):
-    """Tokens (N,) read through windows of ``context`` tokens and the next one.
+    """Tokens (N,) read through windows of ``context`` tokens and the token after them.
 
     ``starts`` are the positions of the first tokens of documents, if attention does not cross documents.
     """
@@ -89,8 +89,8 @@ def read_windows(windows: Sequence[StreamWindow], random: np.random.Generator | 
     Without ``random``, window i begins at i · context: together the windows predict each token of the stream but the
     first exactly once. The last may extend beyond the end.
 
-    With it, of K windows over N tokens, window i begins at ⌊(i + u) N / K⌋, u uniform in [0, 1), and the stream is
-    circular. An epoch then has about one window for each stretch of ``context`` tokens, at a different offset each
+    With ``random``, of K windows over N tokens, window i begins at ⌊(i + u) N / K⌋, u uniform in [0, 1), and the stream
+    is circular. An epoch then has about one window for each stretch of ``context`` tokens, at a different offset each
     time. Every token is predicted with the same probability, and with the same distribution of preceding tokens.
 
     >>> read_windows([StreamWindow(Stream(np.arange(6), 4), 1)])[:2]

@@ -32,7 +32,7 @@ DATE_FORMATS = ("datetime-full", "date-full", "datetime-short", "date-long", "yQ
 def dates(to: str = "fr") -> Demo:
     """English dates to the language ``to``, by its CLDR code (fr, de, es, ja, ...): about two minutes on two cores."""
     return Demo(
-        title=f"An encoder-decoder learns to write English dates in another language ({to}); the test has other days.",
+        title=f"An encoder-decoder learns to write English dates in another language ({to}); the test uses other days.",
         settings=RunSettings(
             task="translation",
             train=(f"builtin:cldr-dates/en-{to}",),
@@ -59,7 +59,7 @@ def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path)
     lines = [f"  copying the source: {copied:.1f} %; BLEU {metrics['bleu']:.1f}, chrF {metrics['chrf']:.1f}"]
     for name, group in measured.details["by_format"].items():
         bar = "█" * round(group["exact_match"] / 5)
-        note = "" if group["counted"] else "  the short form hides the century: not counted"
+        note = "" if group["counted"] else "  (not counted: the short form has no century)"
         lines.append(f"  {name:<18}{group['exact_match']:5.1f} %  {bar:<20}{note}")
     lines.append("")
     chosen = _date_examples(rows)
@@ -157,7 +157,7 @@ PROMPT = "def "
 def code() -> Demo:
     """Language model of the standard library's source, whole modules held out: about three minutes on two cores."""
     return Demo(
-        title="A decoder learns to write Python from the source of the standard library; the test has other modules.",
+        title="A decoder learns to write Python from the source of the standard library; the test uses other modules.",
         settings=RunSettings(
             task="text-generation",
             train=("builtin:stdlib",),
@@ -179,7 +179,7 @@ def describe_code(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) 
     return DemoReport(
         headline=f"Unseen modules: {measured.metrics['bits_per_byte']:.2f} bits a byte",
         lines=[
-            f"  xz -9 needs {compressed:.2f}; perplexity {measured.metrics['perplexity']:.1f} a token",
+            f"  xz -9 needs {compressed:.2f} bits a byte; perplexity {measured.metrics['perplexity']:.1f} a token",
             "",
             *(f"  {line}" for line in answer.output.splitlines()),
         ],

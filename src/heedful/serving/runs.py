@@ -1,4 +1,4 @@
-"""Training runs below some folders, read from their logs; only new lines are read each time."""
+"""Training runs in the folders to watch, read from their logs; an update reads only new lines."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class WatchedRun:
         self._damaged_at = -1  # offset of the last damaged line
 
     def update(self) -> bool:
-        """Reads new lines; returns True if something has changed. Raises ``OSError`` if the run is gone.
+        """Reads new lines; returns True if something has changed. Raises ``OSError`` if the folder is gone.
 
         Files that cannot be read, and lines without a step, make the run's state "unreadable"; the rest is shown.
         """
@@ -193,7 +193,7 @@ class WatchedRun:
         return True
 
     def _read(self, log: BinaryIO) -> None:
-        """Reads all whole lines from the last one on; half a line at the end is read the next time."""
+        """Reads the complete new lines of the log; an incomplete line at the end is left for the next call."""
         offset, rest, self._line = self._at, b"", None
         if self._damaged_at >= self._at:  # it is read again
             self._errors.pop(LOG, None)
@@ -217,9 +217,9 @@ class WatchedRun:
     def as_dict(self, now: float) -> dict[str, Any]:
         """Returns the values that the page shows of the run, except its curves.
 
-        Its "state" is "unreadable" if files are damaged, and "reason" says how; "done" if its last weights are younger
-        than its last line, or a limit in its settings is reached; "running" if its last line is recent, compared with
-        the time between its lines; else "stopped".
+        Its "state" is "unreadable" if files are damaged, and "reason" says how; "done" if its last weights are newer
+        than the last line of its log, or a limit in its settings is reached; "running" if the last line is recent,
+        compared with the time between lines; else "stopped".
         """
         summary, settings = self._summary.with_line(self._line), self._settings
         latest, age = summary.latest, max(0.0, now - self._file[2] / 1e9)  # a clock may have been set back
@@ -297,7 +297,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _share(settings: RunSettings | None, latest: Mapping[str, Any]) -> float | None:
-    """Returns a run's progress towards its nearest limit; above 1 if the limit was raised since."""
+    """Returns a run's progress towards its nearest limit; above 1 if the run is past the limit."""
     if settings is None:
         return None
     planned = settings.training.planned_steps
@@ -334,10 +334,10 @@ def _best(summary: _LogSummary) -> dict[str, Any] | None:
 
 
 class Runs:
-    """All runs below some folders; safe to use from several threads.
+    """All runs in the folders to watch; safe to use from several threads.
 
     Args:
-        folders: searched with their sub-folders, except those of a run and hidden ones.
+        folders: searched with their sub-folders, except hidden ones and the sub-folders of a run.
 
     Raises:
         HeedfulError: a folder does not exist.
@@ -361,13 +361,13 @@ class Runs:
         """Returns all runs, newest first, in plain values for JSON.
 
         Args:
-            known_version: the ``"version"`` of an earlier response; curves of runs that have not changed since are left
-                out.
+            known_version: the ``"version"`` of an earlier response; runs that have not changed since then have
+                no curves in the response.
 
         Returns:
             ``{"version", "now", "folders", "runs"}``; of each run ``{"id", "name", "started", "task", "model", "state",
             "reason", "step", "share", "seconds_left", "seconds", "loss", "best", "unit", "speed", "ceiling",
-            "pages"}``, and where they are new ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step,
+            "pages"}``, and, if it has changed, ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step,
             value).
         """
         server_id, _, count = known_version.partition("-")
@@ -399,7 +399,7 @@ class Runs:
         return run.path / name if run is not None and name in run.pages() else None
 
     def _search(self) -> None:
-        """Searches for runs, at most once a second and for a twentieth of the time."""
+        """Searches for runs, at most once a second, and for at most a twentieth of the time."""
         started = time.monotonic()
         if started < self._next_search:
             return

@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
 
     Args:
         runs: the runs to show.
-        port: 0 takes a free one; ``address`` names it.
+        port: 0 takes a free port; ``address`` contains its number.
 
     Raises:
         HeedfulError: the port is in use or not allowed.
@@ -38,13 +38,13 @@ class Server(ThreadingHTTPServer):
     def __init__(self, runs: Runs, port: int = 0) -> None:
         self.runs = runs
         if not 0 <= port < 1 << 16:
-            raise HeedfulError(f"--port is {port}; give a number from 1 to 65535, or leave it out for a free one")
+            raise HeedfulError(f"--port is {port}; give a number from 1 to 65535, or leave it out for a free port")
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             problem = "taken" if error.errno == errno.EADDRINUSE else f"not available ({error.strerror})"
             raise HeedfulError(
-                f"port {port} is {problem}; give another --port, or leave it out for a free one"
+                f"port {port} is {problem}; give another --port, or leave it out for a free port"
             ) from None
 
     @property
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_plain(self) -> bool:
         """Returns True for an unambiguous request: a path, one Host, no body, and well-formed headers.
 
-        All servers on its way read such a request alike (RFC 9112, sections 3.2 and 6).
+        Proxies and this server read such a request in the same way (RFC 9112, sections 3.2 and 6).
         """
         body = self.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in self.headers
         hosts = self.headers.get_all("Host", [])

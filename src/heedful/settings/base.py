@@ -46,7 +46,7 @@ class Settings(metaclass=_OldNames):
             check(flag, value, hints[f.name], **{name: f.metadata[name] for name in BOUNDS if name in f.metadata})
 
     def _split(self, name: str) -> None:
-        """Splits names that are given as one text with commas; call it before they are checked."""
+        """Splits a field's text of names with commas; call it before the names are checked."""
         value = getattr(self, name)
         if isinstance(value, (tuple, list)) and len(value) == 1 and isinstance(value[0], str):
             object.__setattr__(self, name, tuple(part.strip() for part in value[0].split(",")))
@@ -87,7 +87,7 @@ class Settings(metaclass=_OldNames):
                 raise HeedfulError(f"unknown setting {key(cls, name)!r}; {nearest(key(cls, name), known)}")
         for f in fields(cls):
             if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
-                raise HeedfulError(f"the setting {key(cls, f.name)!r} is missing")
+                raise HeedfulError(f"the setting {key(cls, f.name)!r} is missing; give it a value")
         return cls(
             **{
                 name: hints[name].from_dict(value)

@@ -21,7 +21,9 @@ class DataSettings(Settings):
     columns: tuple[str, ...] | None = option("columns, source first: names as en,fr, numbers from 1, or column=name")
     label_kind: Literal["class", "number"] | None = option("labels are classes, or numbers (regression)")
     label_separator: str | None = option("separator of several labels of an example")
-    valid_fraction: float | None = option("share of the rows for validation without --valid", above=0, below=1)
+    valid_fraction: float | None = option(
+        "share of the rows used for validation if there is no --valid", above=0, below=1
+    )
     max_length: int | None = option("maximum tokens of an example (a language model's context)", least=1)
     limit: int | None = option("maximum number of rows to read", least=1)
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
@@ -68,22 +70,22 @@ class MaskingSettings(Settings):
 
     section: ClassVar[str] = "masking"
 
-    probability: float | None = option("share of the tokens to mask, others each epoch", above=0, below=1)
+    probability: float | None = option("share of the tokens to mask; each epoch masks other tokens", above=0, below=1)
     unit: Literal["token", "word", "span"] | None = option("mask single tokens, whole words, or spans of words")
     span_length: float | None = option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingSettings(Settings):
-    """Pooling of token vectors, and their loss."""
+    """Pooling of token vectors to one vector a text, and the contrastive loss."""
 
     section: ClassVar[str] = "pooling"
 
     kind: Literal["mean", "first", "max", "last"] | None = option("tokens that form the vector of a text")
-    normalise: bool | None = option("scale vectors to length 1 (=false: as they are)")
+    normalise: bool | None = option("scale vectors to length 1 (=false: do not scale them)")
     temperature: float | None = option("divisor of similarities in training", above=0)
-    chunk: int | None = option("texts with activations in memory at once; the loss is of the whole batch", least=1)
-    symmetric: bool | None = option("loss in both directions (=false: from text to pair only)")
+    chunk: int | None = option("texts whose activations are in memory at once; the loss is of the whole batch", least=1)
+    symmetric: bool | None = option("loss from text to pair and from pair to text (=false: from text to pair only)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,7 @@ class ModelSettings(Settings):
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = option("feed-forward activation")
     dropout: float | None = option("dropout probability of embeddings and sublayer outputs", least=0, below=1)
     drop_path: float | None = option("stochastic depth: skip probability of the last block", least=0, below=1)
-    r_drop: float | None = option("R-Drop: weight of the divergence of two passes; 5 is usual", least=0)
+    r_drop: float | None = option("R-Drop: factor of the divergence between two forward passes; 5 is usual", least=0)
     tied: bool | None = option("output layer shares the embedding's weights (=false: own weights)")
     patch_size: int | None = option("height and width of a patch in pixels", least=1)
     class_token: bool | None = option("use a class token (=false: the mean of the patches)")
@@ -124,7 +126,7 @@ class TrainingSettings(Settings):
     )
     warmup: int | None = option("steps of linear warm-up", least=0)
     min_lr_ratio: float | None = option(
-        "final rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
+        "final learning rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
     )
     decay_ratio: float | None = option("share of the run in which wsd decays; 0.2 by default", above=0, most=1)
     batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
@@ -152,11 +154,11 @@ class TrainingSettings(Settings):
     planned_steps: int | None = option("steps that fit into --max-minutes; measured by default", least=1)
     save_every: int | None = option("steps between checkpoints", least=1)
     keep_checkpoints: int | None = option(
-        "checkpoints to keep (0: none at the end); 1, or 0 if patience ends the run", least=0
+        "checkpoints to keep (0: none at the end); by default 1, or 0 with patience", least=0
     )
     log_every: int | None = option("steps between lines of the log", least=1)
     threads: int | None = option(
-        "CPU threads; another number gives other last bits; torch's number by default", least=1
+        "CPU threads, torch's number by default; the last bits of results depend on it", least=1
     )
     report: tuple[str, ...] | None = option("also send the log to tensorboard,wandb,trackio")
     record_attention: tuple[str, ...] | None = option("record attention maps of texts (source, tab, target) or images")
@@ -177,15 +179,15 @@ class TrainingSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingSettings(Settings):
-    """Average of the weights, one of three, which is evaluated and saved."""
+    """Averaging of the weights, by one of three methods; the average is evaluated and saved."""
 
     section: ClassVar[str] = "averaging"
 
     polynomial: float | None = option(
-        "mean age of the averaged weights, a share of the run; 0 for none", least=0, below=0.5
+        "mean age of the averaged weights, as a share of the run; 0 for none", least=0, below=0.5
     )
     ema: float | None = option("decay of an exponential average; 0.999 is usual, 0 for none", least=0, below=1)
-    last: int | None = option("mean of the weights at this many last evaluations; 0 for none", least=0)
+    last: int | None = option("number of last evaluations whose weights are averaged; 0 for none", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,7 +201,9 @@ class TuningSettings(Settings):
 
     section: ClassVar[str] = "tuning"
 
-    layer_decay: float | None = option("a block's learning rate as a share of the one above it", above=0, most=1)
+    layer_decay: float | None = option(
+        "a block's learning rate as a share of the next block's, nearer the output", above=0, most=1
+    )
 
 
 LORA_TARGETS = ("query", "key", "value", "out", "up", "down", "gate")  # linear maps of a block that can have an adapter
@@ -222,7 +226,7 @@ class LoraSettings(Settings):
         for name in self.targets or ():
             if name not in (*LORA_TARGETS, "all"):
                 known = nearest(name, (*LORA_TARGETS, "all"))
-                raise HeedfulError(f"--lora.targets names {name!r}, which is no linear map of a block; {known}")
+                raise HeedfulError(f"--lora.targets names {name!r}, which is not a linear map of a block; {known}")
         given = [f"--lora.{name}" for name in self.given() if name != "rank"]
         if given and self.rank is None:
             raise HeedfulError(f"{', '.join(given)} needs --lora.rank, which adds the adapter; 8 is usual")
@@ -230,7 +234,7 @@ class LoraSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSettings(Settings):
-    """Decoding options, with names and meanings as in transformers; None: as the model folder says."""
+    """Decoding options, with names and meanings as in transformers; None: the value in the model folder."""
 
     num_beams: int | None = option("beams; 1 is greedy", least=1)
     length_penalty: float | None = option("a beam's score is divided by its length to this power")
@@ -242,7 +246,7 @@ class DecodingSettings(Settings):
     no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no limit", least=0)
     repetition_penalty: float | None = option("above 1: tokens that occurred are less likely", above=0)
     presence_penalty: float | None = option("subtracted from the scores of generated tokens")
-    frequency_penalty: float | None = option("the same, for each time that the token occurred")
+    frequency_penalty: float | None = option("subtracted from a token's score for each time that it was generated")
     do_sample: bool | None = option("sample tokens (=false: take the most likely)")
     temperature: float | None = option("divisor of the logits: below 1 less random, above 1 more", above=0)
     top_k: int | None = option("sample from this many most likely tokens; for labels, show this many", least=1)
@@ -252,12 +256,16 @@ class DecodingSettings(Settings):
     )
     typical_p: float | None = option("sample from typical tokens with this total probability", above=0, most=1)
     seed: int | None = option("seed of the sampling", least=0)
-    stop_strings: tuple[str, ...] | None = option("end an output after one of these; write inputs before this option")
+    stop_strings: tuple[str, ...] | None = option(
+        "end an output after one of these texts; write inputs before this option"
+    )
     batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
     prefill_chunk_size: int | None = option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
-    prompt_lookup_num_tokens: int | None = option("propose this many tokens that followed earlier in the text", least=0)
+    prompt_lookup_num_tokens: int | None = option(
+        "prompt lookup: propose this many tokens that followed the same text earlier", least=0
+    )
     penalty_alpha: float | None = option(
-        "contrastive search: weight of the similarity penalty, 0 to 1", least=0, most=1
+        "contrastive search: factor of the similarity penalty, 0 to 1", least=0, most=1
     )
     num_beam_groups: int | None = option("groups of beams that differ from each other", least=1)
     diversity_penalty: float | None = option("penalty for tokens that another group chose, above 0", least=0)
@@ -270,10 +278,8 @@ class AnsweringSettings(Settings):
     logprobs: bool | None = option("with --json: the log-probability of each generated token")
     prefix: str | None = option("text before every source; by default as in training")
     max_answer_length: int | None = option("maximum length of an answer to a question, in tokens", least=1)
-    align_to_words: bool | None = option(
-        "extend answers to whole words; by default if those in training ended at words"
-    )
-    null_threshold: float | None = option("no answer if its logit is higher than the best answer's by more than this")
+    align_to_words: bool | None = option("extend answers to whole words; by default if training answers end at words")
+    null_threshold: float | None = option("say no answer if its logit exceeds the best answer's by more than this")
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
     mirror: bool | None = option("average the predictions of an image and its mirror image; twice the time")
 
@@ -284,21 +290,21 @@ class RunSettings(Settings):
 
     task: str = field(kw_only=False, metadata={"help": "task to train for; heedful tasks lists them"})
     train: tuple[str, ...] = field(
-        metadata={"help": "training files: one, a folder, or one a language; - is standard input"}
+        metadata={"help": "training data: a file, a folder, or one file per language; - is standard input"}
     )
     valid: tuple[str, ...] | None = option("validation data; a part of --train by default")
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
     preset: str | None = option("published size of a new model; heedful presets lists them")
     start_from: str | None = option("model to fine-tune: a folder or a name on the Hub")
-    seed: int | None = option("seed of weights, order and dropout; 0 by default", least=0, most=2**63 - 1)
+    seed: int | None = option("seed of initial weights, data order and dropout; 0 by default", least=0, most=2**63 - 1)
     max_steps: int | None = option("stop after this many steps", least=1)
     max_epochs: int | None = option("stop after this many epochs", least=1)
     max_minutes: float | None = option("stop after this many minutes", above=0)
     resume: bool = option("resume the run in --out, or start it there", default=False)
     overwrite: bool = option("replace the run in --out", default=False)
     device: str | None = option("cpu, cuda, cuda:1, mps")
-    deterministic: bool | None = option("repeatable bit for bit on a GPU, too; slower there")
+    deterministic: bool | None = option("make GPU runs repeatable bit for bit, too; slower")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     image: ImageSettings = field(default_factory=ImageSettings)
@@ -317,7 +323,7 @@ class RunSettings(Settings):
         if self.resume and self.overwrite:
             raise HeedfulError("--resume continues a run and --overwrite replaces it; give one of them")
         if self.training.planned_steps is not None and self.max_minutes is None and not self.resume:
-            raise HeedfulError("--training.planned-steps has no effect without --max-minutes; give --max-steps")
+            raise HeedfulError("--training.planned-steps has no effect without --max-minutes; give --max-steps instead")
         if self.preset is not None and self.start_from is not None:
             raise HeedfulError("--preset creates a new model and --from fine-tunes one; give one of them")
         if self.lora.rank is not None and self.start_from is None and not self.resume:

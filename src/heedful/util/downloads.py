@@ -36,9 +36,9 @@ def fetched(
     except GatedRepoError:
         reason = "requires a login (hf auth login) with access to this repository"
     except RevisionNotFoundError:
-        reason = f"does not have its revision {revision!r}"
+        reason = f"does not have the revision {revision!r}"
     except (RepositoryNotFoundError, HFValidationError):
-        reason = "does not know it either" if kind == "model" else "does not know it"
+        reason = "has no such repository either" if kind == "model" else "has no such repository"
     except Exception as error:  # of the network, a proxy or the Hub's client
         reason = f"cannot be reached ({type(error).__name__})"
         if HF_HUB_OFFLINE:

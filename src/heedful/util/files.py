@@ -49,7 +49,7 @@ def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]
 
     Args:
         path: the file to write.
-        temporary: path of the new file until then; ``temporary_path(path)`` by default.
+        temporary: path of the new file until the block ends; ``temporary_path(path)`` by default.
 
     Raises:
         OSError: the file cannot be written; ``FileExistsError`` if ``temporary`` exists.

@@ -36,7 +36,8 @@ def locked(folder: Path) -> Iterator[bool]:
     and the folders that were created here and are still empty.
 
     Raises:
-        HeedfulError: another process, or another thread of this one, holds the lock, or the folder cannot be written.
+        HeedfulError: another process, or another thread of this process, holds the lock, or the folder cannot be
+            written.
     """
     missing = [path for path in (folder.absolute(), *folder.absolute().parents) if not path.exists()]
     try:

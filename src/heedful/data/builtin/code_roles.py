@@ -38,7 +38,8 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     Every name has a role; all other tokens have the tag ``O``:
 
     - ``parameter``: a parameter of the function; ``variable``: any other name that the function binds;
-    - ``attribute``: a name after a dot; ``method``: one that is called, and the name of a function in a class;
+    - ``attribute``: a name after a dot; ``method``: a name after a dot that is called, and the
+      name of a function in a class;
     - ``keyword``: the name of an argument in a call;
     - ``module``, ``class`` and ``function``: a name that the module defines or imports, or a builtin; ``global``: any
       other such name (constants, and names imported from other modules).
@@ -47,7 +48,7 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     that contain a function, a class, an import, a comprehension or an f-string are left out. The splits are those of
     `stdlib`: whole modules. No two rows have the same tokens. Other versions of Python have other functions.
 
-    Raises `HeedfulError` for an argument, and if Python was installed without its source.
+    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:code-roles/{argument}; write builtin:code-roles")

@@ -45,14 +45,17 @@ FORMATS = {
 
 
 def rows(pair: str | None, split: str, seed: int = 0) -> list[dict[str, str]]:
-    """Returns the rows of a split: ``source``, ``target``, ``format`` and ``exact``. Each format has an equal number.
+    """Returns the rows of a split: ``source``, ``target``, ``format`` and ``exact``.
+
+    Each format has the same number of rows.
 
     `pair` is the codes of the two languages in CLDR, joined by a hyphen: "en-fr" (default), "de-fr", "en_GB-zh_Hant".
 
     A date from 1900 to 2099 is in the test (or validation) split if both its quarter (of a year) and its day (month and
-    day) are. A format that shows only a quarter or a day follows the split of that part; times of day are split by the
-    minute. So no form of a test date is in the training rows, not even its "March 5" or "March 1997": the test rows
-    combine known parts in new ways. Years that differ by 100 are in the same split, since "3/5/97" has no century.
+    day) are in that split. A format that shows only a quarter or a day follows the split of that part; times of day are
+    split by the minute. So no form of a test date is in the training rows, not even its "March 5" or "March 1997": the
+    test rows combine known parts in new ways. Years that differ by 100 are in the same split, since "3/5/97" has no
+    century.
 
     ``exact`` is "no" if the source text has more than one right target: another century for a year of two digits, or
     another format with the same text ("May" is both the long and the short name). Evaluation leaves these rows out.
@@ -129,7 +132,7 @@ def _alternative_readings(writers: dict[str, tuple[Writer, Writer]]) -> dict[str
     """Returns, for each format, the other readings of its source texts: (format, difference in years).
 
     They are found by writing each day of a leap year, in this and another century: two readings are alternatives if
-    some text is equal.
+    they give an equal text.
     """
     probes = [datetime(2000, 1, 1, 15, 4, 5) + timedelta(days=count) for count in range(366)]
     here = {name: [read(probe) for probe in probes] for name, (read, _) in writers.items()}
@@ -176,7 +179,7 @@ def _minutes(split: str) -> list[int]:
 
 
 def split_of(day: date) -> str:
-    """Returns the split of a date: "test" or "valid" if its quarter and its day are both in it, else "train"."""
+    """Returns the split of a date: "test" or "valid" if both its quarter and its day are in it, else "train"."""
     quarter = _quarter(day)
     return quarter if quarter == _day(day) else "train"
 

@@ -17,7 +17,7 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The split is a function of a hash of the pixels, so that
     equal images are in one split. The train, valid and test splits have 1,260, 152 and 385 rows.
 
-    Raises `HeedfulError` for an argument, and if scikit-learn is not installed.
+    Raises `HeedfulError` for any `argument`, and if scikit-learn is not installed.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:digits/{argument}; write builtin:digits")

@@ -38,10 +38,10 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
 
     A summary is the first line of a docstring, of 3 to 25 words, before an empty line and a detail of 12 words or more,
     without doctest examples. Docstrings with equal summaries, and those whose details have 8 consecutive words in
-    common, are one family. A family is in one split; large ones (1 % of all rows) are for training. Splits are drawn in
-    the order of a hash. Other versions of Python and the packages have other docstrings.
+    common, are one family. A family is in one split; families of 1 % of all rows or more are for training. Splits are
+    drawn in the order of a hash. Other versions of Python and the packages have other docstrings.
 
-    Raises `HeedfulError` for an argument, and if Python was installed without its source.
+    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")

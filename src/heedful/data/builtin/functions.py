@@ -30,7 +30,7 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     several times are left out, and so are first lines of fewer than four words. Other versions of Python and the
     packages have other functions.
 
-    Raises `HeedfulError` for an argument, and if Python was installed without its source.
+    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:functions/{argument}; write builtin:functions")

@@ -35,7 +35,7 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     language has a text once. Texts that occur in two languages (cognates, untranslated names: some 4,000) and texts of
     fewer than three letters are left out. A hash draws up to 600 texts of each of the 36 languages, which are shuffled.
 
-    Raises `HeedfulError` for an argument.
+    Raises `HeedfulError` for any `argument`.
     """
     if argument:
         raise HeedfulError(

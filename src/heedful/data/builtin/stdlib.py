@@ -26,10 +26,10 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """Returns the modules of a split: ``text``, the source, and ``module``, its dotted name.
 
     Whole modules are drawn in the order of a hash of their texts until a split has its fraction of all bytes. The
-    largest are for training, and modules with equal texts count as one. Another version of Python has other modules,
-    and so other splits. A folder's modules come before those of its sub-folders.
+    largest modules are for training, and modules with equal texts count as one. Another version of Python has other
+    modules, and so other splits. A folder's modules come before those of its sub-folders.
 
-    Raises `HeedfulError` for an argument, and if Python was installed without its source.
+    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:stdlib/{argument}; write builtin:stdlib")
