@@ -276,7 +276,7 @@ def _notes(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yields notes on what makes commands slow."""
     if shutil.which("nvidia-smi") and facts["torch"].get("build") == "the CPU":
         yield (
-            "there is an NVIDIA driver, but this torch is built for the CPU; pytorch.org shows how to install it for GPUs"
+            "there is an NVIDIA driver, but torch is built for the CPU; pytorch.org shows how to install it for the GPU"
         )
     load, cores = facts["threads"].get("load"), facts["threads"].get("cores")
     if load is not None and cores and load > BUSY * cores:

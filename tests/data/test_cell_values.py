@@ -225,7 +225,7 @@ def test_an_optional_key_that_comes_late_or_goes_is_said(write: Write) -> None:
     with_pair, without = {"text": "x", "text_pair": "y", "label": "a"}, {"text": "x", "label": "a"}
     path = write("a.jsonl", jsonl(without, without, with_pair))
     assert said(path, PAIR) == (
-        f"the row has 'text_pair', but line 1 has not, in {path}:3; write it in every row or in no row"
+        f"the row has the key 'text_pair', which line 1 lacks, in {path}:3; write it in every row or in no row"
     )
     path = write("b.jsonl", jsonl(with_pair, without))
     assert f"no column 'text_pair' among 'text', 'label', in {path}:2;" in said(path, PAIR)

@@ -104,14 +104,16 @@ def test_keys_of_records_are_guessed_too(write: Write) -> None:
 
 def test_what_is_unclear_names_the_columns_that_may_be_meant(write: Write) -> None:
     two = write("a.csv", table(IDS, TEXTS, TEXTS[::-1], MOODS, header="id,front,back,mood"))
-    with pytest.raises(HeedfulError, match=r"'text' may be 'front' or 'back'; .*--data\.columns") as caught:
+    with pytest.raises(HeedfulError, match=r"'text' may be the column 'front' or 'back'; .*--data\.columns") as caught:
         read(two, CLASSES)
     assert "--data.columns id" not in str(caught.value)
     moods = write("b.csv", table(TEXTS, MOODS, ["x", "y"] * 3, header="review,mood,side"))
-    with pytest.raises(HeedfulError, match=r"b\.csv:1; 'label' may be 'mood' or 'side'"):
+    with pytest.raises(HeedfulError, match=r"b\.csv:1; 'label' may be the column 'mood' or 'side'"):
         read(moods, CLASSES)
     none = write("c.csv", table(IDS, TEXTS, header="id,review"))
-    with pytest.raises(HeedfulError, match=r"among 'id', 'review', in .*c\.csv:1; no column holds what 'label'"):
+    with pytest.raises(
+        HeedfulError, match=r"among 'id', 'review', in .*c\.csv:1; no column has content that fits 'label'"
+    ):
         read(none, CLASSES)
 
 
@@ -192,7 +194,7 @@ def test_inputs_are_found_as_in_training_or_guessed(write: Write) -> None:
     assert told == ["text=review (guessed; --columns TEXT changes it)"]
     both = write("b.csv", table(TEXTS, TEXTS[::-1], header="a,b"))
     assert [given.input for given in read_inputs(both, {"text": "text"}, remembered={"text": "b"})] == TEXTS[::-1]
-    with pytest.raises(HeedfulError, match=r"'text' may be 'a' or 'b'.*--columns"):
+    with pytest.raises(HeedfulError, match=r"'text' may be the column 'a' or 'b'.*--columns"):
         list(read_inputs(both, {"text": "text"}))
     spaced = write("c.train", table(MOODS, TEXTS, cut=" "))
     assert [given.input for given in read_inputs(spaced, {"text": "text"}, ["2"])] == TEXTS

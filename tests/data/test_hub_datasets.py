@@ -30,7 +30,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         found.append((name, revision, kind))
         there, here = tmp_path / "hub" / name, tmp_path / "brought" / name
         if not there.is_dir():
-            raise downloads.Refused("does not know it")
+            raise downloads.Refused("has no such repository")
         for file in there.rglob("*"):
             path = file.relative_to(there)
             if file.is_file() and any(fnmatch(path.as_posix(), pattern) for pattern in patterns):
@@ -104,7 +104,7 @@ def test_json_lines_are_read_where_there_is_no_parquet(asked: Asked, tmp_path: P
 
 def test_what_cannot_be_read_is_said(asked: Asked, tmp_path: Path) -> None:
     with pytest.raises(
-        HeedfulError, match=r"cannot get the data set org/none: the Hub does not know it; check the name"
+        HeedfulError, match=r"cannot get the data set org/none: the Hub has no such repository; check the name"
     ):
         read("hub:org/none", ["text"])
     for wrong in ("hub:alone", "hub:", "hub:a/b:c:d"):

@@ -257,13 +257,13 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "csv without the names": (
         "a.csv",
         "en,fr,de\none,un,eins\ntwo,deux,zwei\n",
-        "no column 'source' among 'en', 'fr', 'de', in {path}:1; 'source' and 'target' may be 'en' or 'fr' or 'de'; "
-        "name the columns: --data.columns en,fr, or by number without a header: --data.columns 1,2",
+        "no column 'source' among 'en', 'fr', 'de', in {path}:1; 'source' and 'target' may be the columns 'en' "
+        "or 'fr' or 'de'; name the columns: --data.columns en,fr, or by number without a header: --data.columns 1,2",
     ),
     "csv with a slip": (
         "a.csv",
         "sourse,number\na,1\nb,2\n",
-        "in {path}:1; did you mean 'sourse'? no column holds what 'target' may be; name the columns",
+        "in {path}:1; did you mean 'sourse'? no column has content that fits 'target'; name the columns",
     ),
     "open quote": ("a.csv", 'source,target\n"one,un\n', "broken CSV (unexpected end of data), in {path}:2;"),
     "broken json": (
@@ -386,7 +386,7 @@ def test_columns_that_are_named_wrongly(write: Write) -> None:
     told = said(path, SCORED, names=["1", "score=3"])
     assert told == "1 names (1) beside score=3; name each of text, text_pair, in that order, or none of them"
     told = said(path, SCORED, names=["1", "2", "3"])
-    assert told.endswith("negative (optional), score (optional), in that order, or column=name for some")
+    assert told.endswith("negative (optional), score (optional), in that order, or column=name for some of the columns")
     assert "no column 'text' among 'one', 'un', '1', in " in said(path, SCORED, names=["score=likeness"])
 
 
@@ -467,7 +467,7 @@ def test_a_missing_extra_names_its_install_line(
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, f"{library}.parquet", None)
     path = write(name, b"x")
-    assert said(path) == f"{path} needs {library}; pip install 'heedful[data]'"
+    assert said(path) == f"reading {path} needs {library}; pip install 'heedful[data]'"
 
 
 def test_several_compressed_frames_are_one_file(write: Write) -> None:

@@ -270,9 +270,9 @@ def test_wrong_questions(question: dict[str, Any], message: str, tmp_path: Path)
         ("[" * 100_000, r"(lists are nested too deeply|broken JSON), .*in .*a\.json"),
         (
             '{"a": 1}\n{"a": 2}',
-            r"broken JSON \(Extra data, .*a\.json:2; .*; name a file with an object a line \.jsonl$",
+            r"broken JSON \(Extra data, .*a\.json:2; .*; if the file has one object in each line, name it \.jsonl$",
         ),
-        ("\n", r"^nothing in .*a\.json; give SQuAD's JSON: "),
+        ("\n", r"a\.json is empty; give SQuAD's JSON: "),
         ("{}", r"^no list 'data', in .*a\.json:1; SQuAD's JSON is "),
         ('{"version": 2, "rows": []}', r"no list 'data' among 'version', 'rows', in .*a\.json:1; SQuAD's JSON is "),
         ("3", r"no object, in .*a\.json:1; SQuAD's JSON is "),

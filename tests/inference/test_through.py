@@ -389,7 +389,7 @@ def test_killed_and_gone_on(echo: Echo) -> None:
         (
             "x.jsonl",
             b'{"source": "a"}\n{"id": 1, "source": "b"}\n',
-            r"the row has 'id', but line 1 has not, in x.jsonl:2",
+            r"the row has the key 'id', which line 1 lacks, in x.jsonl:2",
         ),
         ("x.jsonl", b'{"source": "\\ud800"}\n', r"half of a UTF-16 surrogate pair, in x.jsonl:1"),
         ("x.jsonl", b'{"id": "\\ud800", "source": "a"}\n', r"'id' has half of a UTF-16 surrogate pair, in x.jsonl:1"),

@@ -240,10 +240,10 @@ def test_what_the_hub_refuses_is_one_line(hub: Hub, tmp_path: Path) -> None:
     hub.gated.add("org/gated")
     home = tmp_path / "home"
     assert said(ask(hub, home, FIND, "org/nothing")).startswith(
-        "no folder org/nothing here, and the Hub does not know it"
+        "no folder org/nothing here, and the Hub has no such repository"
     )
     assert "and the Hub requires a login" in said(ask(hub, home, FIND, "org/gated"))
-    assert "and the Hub does not have its revision 'v9'; check" in said(ask(hub, home, FIND, "org/name@v9"))
+    assert "and the Hub does not have the revision 'v9'; check" in said(ask(hub, home, FIND, "org/name@v9"))
     assert "and the Hub cannot be reached (LocalEntryNotFoundError)" in said(
         ask("http://127.0.0.1:9", tmp_path / "away", FIND, "org/name")
     )
@@ -265,9 +265,9 @@ def test_a_data_set_of_the_hub(hub: Hub, tmp_path: Path) -> None:
     offline = ask("http://127.0.0.1:9", home, READ, "hub:org/set", HF_HUB_OFFLINE="1")
     assert (offline.returncode, offline.stdout) == (0, run.stdout)
     assert said(ask(hub, home, READ, "hub:org/other")).startswith(
-        "cannot get the data set org/other: the Hub does not know it"
+        "cannot get the data set org/other: the Hub has no such repository"
     )
-    assert "does not have its revision 'v9'" in said(ask(hub, home, READ, "hub:org/set@v9"))
+    assert "does not have the revision 'v9'" in said(ask(hub, home, READ, "hub:org/set@v9"))
 
 
 def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:

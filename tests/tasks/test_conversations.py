@@ -195,7 +195,7 @@ def test_without_marks_what_comes_after_the_question_is_learned() -> None:
     assert said == [["Moo.</s>", "Hoo, of course.</s>"], ["Moo.</s>", "Hoo, of course.</s>"]]
     assert "".join(text for text, _ in marked) == "".join(text for text, _ in plain)
     forgets = "{% for message in messages[-2:] %}{{ message.content }}{% endfor %}"
-    with pytest.raises(HeedfulError, match="renders message 3 differently when others follow it"):
+    with pytest.raises(HeedfulError, match="renders message 3 differently when later messages follow"):
         chat_template.render_conversation(tokenizer(forgets), TALK)
     with pytest.raises(HeedfulError, match="renders no text of the assistant"):
         chat_template.render_conversation(tokenizer("{{ messages[0].content }}"), TALK)

@@ -95,9 +95,11 @@ def test_holes_are_counted_and_wrong_ones_told() -> None:
 
 
 def test_a_vocabulary_without_sentinels() -> None:
-    with pytest.raises(HeedfulError, match=r"no <extra_id_0>.*; use a T5, or train a new model: heedful train fill-m"):
+    with pytest.raises(
+        HeedfulError, match=r"no <extra_id_0>.*; use a T5 model, or train a new model: heedful train fill-m"
+    ):
         sentinel_ids(Tokenizer.train(TEXTS, 300))
-    with pytest.raises(HeedfulError, match="a bpe vocabulary of 300 is too small; choose 360 or more"):
+    with pytest.raises(HeedfulError, match="a bpe vocabulary of 300 tokens is too small; choose 360 or more"):
         Tokenizer.train(TEXTS, 300, sentinels=100)
 
 

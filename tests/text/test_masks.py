@@ -70,7 +70,7 @@ def test_around_a_mask_stands_what_stands_around_a_word(kind: Any, text: str) ->
 
 
 def test_a_vocabulary_too_small_for_the_mask() -> None:
-    with pytest.raises(HeedfulError, match="a bpe vocabulary of 260 is too small; choose 261 or more"):
+    with pytest.raises(HeedfulError, match="a bpe vocabulary of 260 tokens is too small; choose 261 or more"):
         Tokenizer.train(TEXTS, 260, mask=True)
 
 

@@ -77,7 +77,7 @@ def test_of_a_trained_one_all_that_is_said() -> None:
         (template("$A", "$A $A $B"), r"'AAB', not A or AB"),
         (
             processors.Sequence([processors.BertProcessing(END, START)] * 2),
-            r"has 2 templates in sequence; write one in tokenizer.json",
+            r"has 2 templates in sequence; write a single template in tokenizer.json",
         ),
     ],
 )

@@ -214,7 +214,7 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
         ),
         (
             BYTES | {"config.json": {"model_type": "qwen2"}},
-            r"older tokenizer files of 'qwen2' are not read; known: ",
+            r"older tokenizer files of 'qwen2' are not read; known types: ",
         ),
         (
             {"vocab.txt": "a\n", "tokenizer_config.json": {"tokenizer_class": "BertJapaneseTokenizer"}},
@@ -229,7 +229,7 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
         (_without(BYTES, "vocab.json"), r"holds merges\.txt but no vocab\.json; download it too"),
         (
             BYTES | GPT2 | {"merges.txt": "a b\nb a\n"},
-            r"merges\.txt, line 2: 'ba' is not in the vocabulary beside it",
+            r"merges\.txt, line 2: 'ba' is not in the vocabulary of the same folder",
         ),
         (BYTES | GPT2 | {"merges.txt": "a c\n"}, r"merges\.txt, line 1: 'c' is not in the vocabulary"),
         (BYTES | GPT2 | {"merges.txt": "a b c\n"}, r"merges\.txt, line 1: 'a b c' is not a pair of tokens"),
@@ -244,7 +244,7 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
         (BYTES | GPT2 | {"vocab.json": {"a": 0, "b": 0}}, r"vocab\.json gives 'a' and 'b' the same id, 0"),
         (
             BYTES | GPT2 | {"added_tokens.json": {"<x>": 9}},
-            r"adds '<x>' as id 9, .* it would be 3",
+            r"gives the added token '<x>' the id 9, .* its id is 3",
         ),
         (BYTES | GPT2 | {"added_tokens.json": {"<x>": "y"}}, r"added tokens of .* unknown form .*; save or download"),
         (BYTES | {"config.json": {"model_type": "roberta"}}, r"has no sep_token in its vocabulary"),

@@ -298,8 +298,8 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
             _set("trainer_spec.model_type", 3),
             r"spiece\.model has the algorithm 'word'; use a model with unigram or bpe",
         ),
-        (_set("trainer_spec.treat_whitespace_as_suffix", True), r"does not write a space as ▁ before a word"),
-        (_set("normalizer_spec.escape_whitespaces", False), r"does not write a space as ▁ before a word"),
+        (_set("trainer_spec.treat_whitespace_as_suffix", True), r"does not mark the space before a word by ▁"),
+        (_set("normalizer_spec.escape_whitespaces", False), r"does not mark the space before a word by ▁"),
         (
             _set("normalizer_spec.precompiled_charsmap", b"\xff" * 9),
             r"cannot build a tokenizer from spiece\.model \(.*charsmap",
@@ -323,7 +323,7 @@ def test_marian_files_that_do_not_fit(folder: Make) -> None:
     for changed, side, message in [
         ({"vocab.json": _lack(ids, "<unk>")}, "tokenizer", r"vocab\.json lacks the unknown token"),
         ({"vocab.json": _lack(ids, "</s>")}, "tokenizer", r"has no eos_token in its vocabulary"),
-        ({"vocab.json": ids | {"x": 9999}}, "tokenizer", r"vocab\.json has \d+ tokens and the id 9999"),
+        ({"vocab.json": ids | {"x": 9999}}, "tokenizer", r"vocab\.json has \d+ tokens, but the id 9999"),
         ({"source.spm": b"{}"}, "tokenizer", r"source\.spm is not a SentencePiece model"),
         ({"target.spm": b""}, "tokenizer.target", r"target\.spm is not a complete SentencePiece model"),
         (

@@ -173,7 +173,7 @@ def test_a_published_tokenizer_neither_pads_nor_cuts() -> None:
     ("texts", "size", "kind", "message"),
     [
         (["a"], 400, "word-piece", r"unknown tokenizer kind 'word-piece'; did you mean 'wordpiece'\?"),
-        (["a"], 100, "bpe", r"a bpe vocabulary of 100 is too small; choose 260 or more"),
+        (["a"], 100, "bpe", r"a bpe vocabulary of 100 tokens is too small; choose 260 or more"),
         ([], 400, "bpe", r"no text to train a tokenizer on"),
         (["", " \n"], 400, "unigram", r"no text to train a tokenizer on"),
         (TEXTS, 8, "unigram", r"cannot train a unigram vocabulary of 8 on this text"),
