@@ -72,7 +72,9 @@ def test_parts_are_told_by_names(asked: Asked, tmp_path: Path, layout: str) -> N
     assert texts("hub:org/set", limit=2) == ["a", "b"]
     assert set(asked) == {("org/set", None, "dataset")}
     assert len(asked) == 1
-    with pytest.raises(HeedfulError, match=r"no split 'test' in hub:org/set:test; it has train and valid; name one: "):
+    with pytest.raises(
+        HeedfulError, match=r"no split 'test' in hub:org/set:test; it has train and valid; name a split: "
+    ):
         read("hub:org/set:test", ["text"])
 
 

@@ -198,7 +198,7 @@ def test_columns_too_many_without_a_header(write: Write) -> None:
     numbered = write("c.tsv", "1\tone\tun\n2\ttwo\tdeux\n")
     assert values(read(numbered, PAIR)) == [("one", "un"), ("two", "deux")]
     path = write("b.tsv", "a\tb\tc\n")
-    assert said(path, SCORED).endswith("1,2, or with a third: --data.columns 1,2,negative=3")
+    assert said(path, SCORED).endswith("1,2, or with a third column: --data.columns 1,2,negative=3")
     assert read(path, SCORED, names=["1", "2", "negative=3"])[0].values["negative"] == "c"
     assert [given.input for given in read_inputs(path, {"text": "text", "text_pair": "text"})] == [
         {"text": "a", "text_pair": "b"}  # what is asked comes first, its answer may follow

@@ -64,7 +64,7 @@ def test_a_question_of_squad_is_an_input(tmp_path: Path) -> None:
             "Paris O\n",
             WORDS,
             ["3"],
-            r"2 columns, but column 3 is needed, in .*:1; choose others: --columns 1$",
+            r"2 columns, but column 3 is needed, in .*:1; choose other columns: --columns 1$",
         ),
         (
             "a.conll",

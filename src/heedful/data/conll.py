@@ -218,7 +218,7 @@ class _ColumnFile:
         outside = next((name for name in self._names if not 1 <= int(name) <= len(first)), None)
         if outside is not None:
             raise HeedfulError(
-                f"{plural(len(first), 'column')}, but column {outside} is needed, in {location}; choose others: "
+                f"{plural(len(first), 'column')}, but column {outside} is needed, in {location}; choose other columns: "
                 "--data.columns 1" + (f",{len(first)}" if self._has_tags else "")
             )
         self._positions = tuple(int(name) - 1 for name in self._names)

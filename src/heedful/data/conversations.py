@@ -81,7 +81,7 @@ def _messages(value: Any, location: str) -> tuple[Mapping[str, Any], ...]:
         except ValueError:
             raise HeedfulError(f"the messages are not a JSON list, in {location}; write {FORM}") from None
     if not isinstance(value, list | tuple) or not value:
-        raise HeedfulError(f"the messages are not a list, or it is empty, in {location}; write {FORM}")
+        raise HeedfulError(f"the messages are not a list, or an empty one, in {location}; write {FORM}")
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")

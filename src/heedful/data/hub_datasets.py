@@ -37,7 +37,7 @@ def files(source: str, split: str | None = None) -> list[str]:
     if chosen not in by_split:
         present = " and ".join(name for name in by_split if name) or "no splits"
         raise HeedfulError(
-            f"no split {requested!r} in {source}; it has {present}; name one: {_without_split(source)}:SPLIT"
+            f"no split {requested!r} in {source}; it has {present}; name a split: {_without_split(source)}:SPLIT"
         )
     return by_split[chosen]
 

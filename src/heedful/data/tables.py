@@ -264,7 +264,7 @@ class Table:
             raise HeedfulError(
                 f"{plural(width, 'column')}, but column {number} is needed for {column!r}, in "
                 f"{display_name(self.path)}:{line}; "
-                f"separate the columns by {separator}, or choose others: --data.columns 1,2"
+                f"separate the columns by {separator}, or choose other columns: --data.columns 1,2"
             )
 
     def _use_remembered_numbers(self, width: int) -> bool:
@@ -332,7 +332,11 @@ class Table:
         count = len(self.chosen_columns)
         numbers = ",".join(str(number) for number in range(1, count + 1))
         optional = next((name for name in self._absent() if self.columns[name].endswith("?")), None)
-        also = f", or with a third: --data.columns {numbers},{optional}={count + 1}" if optional and count == 2 else ""
+        also = (
+            f", or with a third column: --data.columns {numbers},{optional}={count + 1}"
+            if optional and count == 2
+            else ""
+        )
         return HeedfulError(
             f"{plural(len(first), 'column')} without a header, but {count} are needed "
             f"({', '.join(self.chosen_columns)}), in {display_name(self.path)}:{line}; "

@@ -47,7 +47,7 @@ class OnDisk(Mapping[str, str]):
 
     @property
     def continues(self) -> bool:
-        """True if the text continues that of the previous row."""
+        """True if the text continues the text of the previous row."""
         return False
 
     @abstractmethod

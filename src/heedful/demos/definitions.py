@@ -192,7 +192,7 @@ INK = " ·░▒▓█"
 
 
 def digits() -> Demo:
-    """1,797 digits of 8 × 8 pixels: about a minute on two cores."""
+    """Recognition of 1,797 digits of 8 × 8 pixels: about a minute on two cores."""
     return Demo(
         title="A vision Transformer learns to read handwritten digits of 8 × 8 pixels.",
         settings=RunSettings(

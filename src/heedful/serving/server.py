@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.path.startswith("/") and len(hosts) == 1 and not body and not self.headers.defects
 
     def _file(self, number: int, name: str) -> None:
-        """Sends a page of a run; no file is opened that is not in the run's list of pages."""
+        """Sends a page of a run; opens only files in the run's list of pages."""
         path = self.server.runs.file(number, name)
         try:
             if path is None or path.stat().st_size > LARGEST:

@@ -148,7 +148,9 @@ def _render(tokenizer: Tokenizer, messages: list[dict[str, Any]], generation_pro
     except LimitExceeded as error:
         raise HeedfulError(f"the model's chat template was stopped: {error}; use another {FILE}") from None
     except jinja2.TemplateError as error:
-        raise HeedfulError(f"the model's chat template refuses the messages: {_one_line(error)}; change them") from None
+        raise HeedfulError(
+            f"the model's chat template refuses the messages: {_one_line(error)}; change the messages"
+        ) from None
     except Exception as error:  # the program may fail in any way on data that it does not expect
         raise HeedfulError(
             f"the model's chat template cannot be filled with these messages "

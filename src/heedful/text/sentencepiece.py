@@ -151,7 +151,7 @@ def _normalizers(
 
 
 def _unknown_run_marks(vocabulary: Sequence[Piece]) -> list[normalizers.Normalizer]:
-    """Returns normalisers that put marks around each run of characters that no piece of the model covers.
+    """Returns normalisers that put marks around each run of characters that no other piece covers.
 
     Only an unused piece, which has the two marks, can match such a run, and only as a whole.
     """
