@@ -1,6 +1,6 @@
 """Heads: language model, masked language model, sequence, token, span, pooled, image.
 
-All are called ``head(hidden, real)``: the final stream (B, T, D) and the mask of real tokens (B, T), None if all are.
+All are called ``head(hidden, real)``: the final hidden states (B, T, D) and a mask (B, T), False for padding, or None.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def _max(hidden: Tensor, real: Tensor) -> Tensor:
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": _first, "last": _last, "mean": _mean, "max": _max}
 
 
-READ = {"first": slice(0, 1), "last": slice(-1, None)}  # real tokens that a pooling reads; default all
+READ = {"first": slice(0, 1), "last": slice(-1, None)}  # non-padding tokens that a pooling reads; default all
 
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
-    """Pools the real tokens of each sequence: (B, T, D) → (B, D). The first real token is BERT's class token."""
+    """Pools the non-padding tokens of each sequence: (B, T, D) → (B, D). The first token is BERT's class token."""
     real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real.bool()
     return POOLINGS[pooling](hidden, real)
 
@@ -72,14 +72,14 @@ class Dense(nn.Module):
 
 
 class Hidden(nn.Module):
-    """No head: returns the stream unchanged. A pooler is only stored, for a head that is added later."""
+    """No head: returns the hidden states unchanged. A pooler is stored for a head that is added later, but not used."""
 
     def __init__(self, config: NoHead, dim: int) -> None:
         super().__init__()
         self.pooler = Dense(dim, dim) if config.pooler else nn.Identity()
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """Returns the stream (B, T, D)."""
+        """Returns the hidden states (B, T, D) unchanged."""
         return hidden
 
 
@@ -135,7 +135,7 @@ class SequenceClassifier(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """Real tokens of a sequence that the output depends on."""
+        """Tokens of a sequence, without padding, that the output depends on."""
         return READ.get(self.pooling, ALL_TOKENS)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -169,7 +169,7 @@ class SpanFinder(nn.Module):
 
 
 class Pooled(nn.Module):
-    """One vector a sequence."""
+    """Pooled head: one vector per sequence, for sentence embeddings."""
 
     def __init__(self, config: PooledHead, dim: int) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Pooled(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """Real tokens of a sequence that the output depends on."""
+        """Tokens of a sequence, without padding, that the output depends on."""
         return READ.get(self.pooling, ALL_TOKENS)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -188,8 +188,8 @@ class Pooled(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """Class logits of an image: from the class token, averaged with those of the distillation token's own classifier;
-    without prefix tokens from the mean of the patches.
+    """Class logits of an image: from the class token, averaged with the logits of the distillation token's own
+    classifier; without these tokens, from the mean of the patches.
 
     Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4; Beyer et al. 2022, section 2.
     """

@@ -1,4 +1,4 @@
-"""Residual, block and stack, shared by all families, and the first weights of a model.
+"""Residual, block and stack, shared by all families, and weight initialisation.
 
 Shapes: B sequences, T tokens of this call, S tokens so far, D model width.
 """
@@ -36,7 +36,7 @@ Add = Callable[["Residual", Tensor, Tensor | None, Sublayer, Mapping[str, Any]],
 
 
 def every_slot(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
-    """Computes after(x + drop_path(dropout(out(f(before(x)))))) by calling every slot, empty ones too."""
+    """Computes after(x + drop_path(dropout(out(f(before(x)))))) by calling every slot, empty slots too."""
     y = residual.out(f(residual.before(x, real), **context), real)
     return residual.after(x + residual.drop_path(residual.dropout(y)), real)
 
@@ -58,7 +58,10 @@ class Residual(nn.Module):
         self.add: Add = every_slot  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(self, x: Tensor, real: Tensor | None, f: Sublayer, **context: Any) -> Tensor:
-        """Adds the output of ``f``, called with ``context``, to ``x`` (B, T, D); batch norm uses ``real`` (B, T)."""
+        """Adds the output of ``f``, called with ``context``, to ``x`` (B, T, D).
+
+        Only batch norm uses ``real`` (B, T), False for padding.
+        """
         return self.add(self, x, real, f, context)
 
     def extra_repr(self) -> str:
@@ -144,12 +147,12 @@ class Block(nn.Module):
 
 
 def bidirectional(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Returns the mask of an encoder: every token attends to all real tokens."""
+    """Returns the mask of an encoder: every token attends to all non-padding tokens."""
     return None if tokens.real is None else tokens.mask(tokens.real)
 
 
 def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Returns the mask of a decoder: every token attends to the real tokens up to itself."""
+    """Returns the mask of a decoder: every token attends to the non-padding tokens up to itself."""
     queries, keys = tokens.queries.size(1), tokens.keys.size(1)
     if tokens.real is None:
         return "causal" if queries > 1 else None  # a single query is the last token, which attends to all
@@ -157,7 +160,7 @@ def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
 
 
 def sliding_window(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Returns the mask of a decoder with a window: tokens attend to ``config.window`` real tokens up to themselves."""
+    """Returns the mask of a decoder with a window: tokens attend to the last ``config.window`` tokens."""
     assert config.window is not None
     queries, keys = tokens.queries.size(1), tokens.keys.size(1)
     mask = window_mask(tokens.queries, tokens.keys, config.window)
@@ -180,7 +183,7 @@ class Layout(Protocol):
     """Runs a stack over a batch: with its padding, or without (``heedful.kernels.unpadded``)."""
 
     def __call__(self, stack: Stack, batch: StackInput) -> Tensor:
-        """Returns the final stream (B, T, D)."""
+        """Returns the final hidden states (B, T, D)."""
 
 
 def padded(stack: Stack, batch: StackInput) -> Tensor:
@@ -242,16 +245,17 @@ class Stack(nn.Module):
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """Maps embeddings ``x`` (B, T, D) to the final stream (B, T, D).
+        """Maps embeddings ``x`` (B, T, D) to the final hidden states (B, T, D).
 
         Args:
             x: embeddings of the tokens, without positions.
-            mask: (B, T), True for real tokens, padding on either side; None: all are real. Or segment numbers of a
+            mask: (B, T), True for non-padding tokens, padding on either side; None: no padding. Or segment numbers of a
                 packed batch, 1, 2, ..., 0 for padding: a token attends to its own text, whose positions begin at 0.
             memory: (B, S, D), the stream that cross-attention attends to.
             memory_mask: (B, S), as ``mask``.
             cache: keys and values of earlier calls.
-            tokens_read: the real tokens of each sequence that the caller reads; a layout may give zeros elsewhere.
+            tokens_read: tokens of each sequence, without padding, that the caller reads; a layout may give zeros
+                elsewhere.
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read))
 
@@ -304,10 +308,10 @@ DRAWS: dict[str, Callable[[Tensor, float], None]] = {
 
 
 def initialise(model: nn.Module, config: StackConfig) -> None:
-    """Draws the first weights of a model: each stack by its own ``init``, the rest by that of ``config``.
+    """Initialises the weights of a model: each stack by its own ``init``, the rest by the ``init`` of ``config``.
 
-    Linear maps are drawn by ``DRAWS``, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), or N(0, 1/D) if
-    they are multiplied by √D, so that they do not outweigh the positions.
+    Linear maps are initialised by ``DRAWS``, biases are 0, norms are (1, 0). Embeddings are N(0, σ²), or N(0, 1/D) if
+    they are multiplied by √D, so that embeddings do not outweigh the positions.
     """
     stacks = [part for part in model.modules() if isinstance(part, Stack)]
     configs = {id(part): stack.config for stack in stacks for part in stack.modules()}

@@ -1,9 +1,9 @@
-"""Low-rank adapters (LoRA): small trained matrices beside frozen linear maps, or merged into them.
+"""Low-rank adapters (LoRA): small trained matrices added to frozen linear maps, or merged into their weights.
 
     low_rank   the linear map with its adapter
     adapter    adds adapters to a model, merges and removes them
 
-This room reads and writes no files: ``heedful.pretrained.peft`` reads and writes PEFT's.
+This package reads and writes no files: ``heedful.pretrained.peft`` reads and writes PEFT's files.
 """
 
 from heedful.adapters.adapter import (

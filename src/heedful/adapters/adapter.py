@@ -29,19 +29,19 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     """Adds an adapter to a model, in place, and freezes all other weights. The model's outputs do not change at first.
 
     A is drawn as ``nn.Linear`` draws its weight, uniform in ±1/√in, and B is zero. A and B are trained, and all weights
-    of a head of classes or spans (``model.classifier``), as in PEFT, which does not load a file without them.
+    of a classifier or span head (``model.classifier``), as in PEFT, which loads only files that contain these weights.
 
     Args:
-        model: any. A model that was read from a folder or the Hub can be saved as an adapter of it.
-        config: the kind of adapter.
+        model: any model. If it was loaded from a folder or the Hub, its adapter can be saved alone.
+        config: rank, targets and other settings of the adapter.
         seed: makes A repeatable, and leaves torch's own random state untouched; None draws from that state.
 
     Returns:
         The model itself.
 
     Raises:
-        HeedfulError: for a model that has an adapter, batch norms (an adapter does not store their statistics) or new
-            parameters outside its head, and for unknown or absent targets.
+        HeedfulError: for a model that already has an adapter, has batch norms (an adapter does not store their
+            statistics) or newly initialised parameters outside its head, and for unknown or absent targets.
 
     >>> import heedful
     >>> from heedful.adapters import LoraConfig, add_adapter, merge
@@ -56,7 +56,8 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     outside = [name for name in model.fresh if name not in fresh_head(model)]
     if outside:
         raise HeedfulError(
-            f"{', '.join(outside)} has fresh weights, which an adapter does not store; train the whole model instead"
+            f"{', '.join(outside)} has newly initialised weights, which an adapter does not store; train the whole "
+            "model instead"
         )
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
@@ -72,12 +73,12 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
 
 
 def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tensor]], whole: Sequence[str]) -> M:
-    """Adds the given A and B to the linear maps at their paths; freezes all but them and the parameters ``whole``.
+    """Adds the given A and B to the linear maps at their paths; trains only A, B and the parameters ``whole``.
 
     A tensor A at several paths becomes one parameter.
     """
     if model.adapter is not None:
-        raise HeedfulError("the model has an adapter already; merge it first (heedful.adapters.merge), or remove it")
+        raise HeedfulError("the model already has an adapter; merge it first (heedful.adapters.merge), or remove it")
     if any(isinstance(part, BatchNorm) for part in model.modules()):
         raise HeedfulError("an adapter does not store the statistics of batch norm; train the whole model instead")
     parameters = {id(a): nn.Parameter(a) for a, _ in pairs.values()}
@@ -107,12 +108,12 @@ def train_whole(model: M, names: Sequence[str]) -> M:
 
 
 def fresh_head(model: Model) -> tuple[str, ...]:
-    """Returns the names of the parameters of a fresh head; new rows of a larger vocabulary do not count."""
+    """Returns the names of newly initialised head parameters; new rows of a larger vocabulary do not count."""
     return tuple(name for name in model.fresh if name.startswith("head.") and "[" not in name)
 
 
 def merge(model: M) -> M:
-    """Merges the adapter into the weights, in place: W + s B A, in plain linear maps, all trainable.
+    """Merges the adapter into the weights, in place: W becomes W + s B A in a plain linear map; all become trainable.
 
     Outputs stay equal up to rounding. The model is then saved with all its weights.
 
@@ -124,13 +125,13 @@ def merge(model: M) -> M:
     for path, part in _adapted(model).items():
         if sum(part.weight is p for _, p in model.named_parameters(remove_duplicate=False)) > 1:
             raise HeedfulError(
-                f"{path} shares its weight with another layer, which merging would change; untie it first"
+                f"{path} shares its weight with another layer, which merging would change; untie the weight first"
             )
     return _replace_parts(model, {path: part.merged() for path, part in low_rank_parts(model).items()})
 
 
 def remove(model: M) -> M:
-    """Removes the adapter, in place; all weights are trainable again. A head that was trained with it stays."""
+    """Removes the adapter, in place; all weights become trainable. A head that was trained with the adapter stays."""
     return _replace_parts(model, {path: part.base() for path, part in _adapted(model).items()})
 
 
@@ -175,7 +176,7 @@ def _targets(model: Model, targets: Iterable[str]) -> list[str]:
                 f"the model has no linear map {name!r} for an adapter; known: {', '.join(sorted(set(names.values())))}"
             )
     if not requested:
-        raise HeedfulError(f"the adapter has no targets; give some of {', '.join(LORA_TARGETS)}, or all")
+        raise HeedfulError(f"the adapter has no targets; give one or more of {', '.join(LORA_TARGETS)}, or all")
     chosen = [path for path, name in names.items() if requested & {name, "all"}]
     target_paths = {path for group in _groups(model, chosen) for path in group}
     return [path for path in names if path in target_paths]

@@ -13,14 +13,14 @@ class LowRank(nn.Linear):
     """y = W x + b + s B A dropout(x), where A is (r, in), B (out, r), and s = α/r, or α/√r with ``rslora``.
 
     Hu et al. 2022, section 4.1; α/√r: Kalajdzievski 2023. It is a ``nn.Linear`` whose weight and bias keep their
-    names, with ``lora_a`` and ``lora_b``, which may have another dtype than W (float32 beside bfloat16).
+    names, with ``lora_a`` and ``lora_b``, whose dtype may differ from W's (such as float32 and bfloat16).
 
     Args:
         base: the linear map; its parameters are used, not copied.
-        a: A, which several maps of one input may share.
-        b: B; zeros add nothing.
+        a: A, which several maps with the same input may share.
+        b: B; with zeros the adapter adds nothing.
         alpha: α.
-        dropout: probability on the adapter's input in training.
+        dropout: dropout probability of the adapter's input in training.
         rslora: divides α by the square root of r.
 
     >>> import torch
@@ -55,7 +55,7 @@ class LowRank(nn.Linear):
         return y + (self.scale * F.linear(low, self.lora_b)).to(y.dtype)
 
     def extra_repr(self) -> str:
-        """Returns what torch shows for a linear map, with the rank."""
+        """Returns the sizes and the bias, as ``nn.Linear`` shows them, and the rank."""
         return f"{super().extra_repr()}, rank={len(self.lora_a)}"
 
     def base(self) -> Linear:

@@ -39,9 +39,9 @@ def compare(
 
     Args:
         models: the folders of model A and model B.
-        data: a file, parallel files, a folder, or a built-in set; ``split`` is read where there are several.
+        data: a file, parallel files, a folder, or a built-in set; if it has several splits, ``split`` is read.
         columns: column names in the file.
-        decoding: decoding options of both models, by ``generate``'s names.
+        decoding: decoding options of both models, named as in ``generate``.
         device: device of the models.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
         split: "train", "valid" or "test".
@@ -58,7 +58,7 @@ def compare(
         on, and ``"metrics_others"``, the same fields for the examples that neither was trained on.
 
     Raises:
-        HeedfulError: the models have different tasks or input columns; and as ``evaluate``.
+        HeedfulError: the models have different tasks or input columns; also every error of ``evaluate``.
     """
     check_split(split)
     pipes = [pipeline(None, model, device=device, dtype=dtype) for model in models]
@@ -78,7 +78,8 @@ def compare(
     main_metric = next((name for name in (ANY_TOKENS, task.main_metric, *metrics) if name in metrics), None)
     if main_metric is None:
         raise HeedfulError(
-            f"no metric of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}; give other data"
+            f"no metric of {' or '.join(map(str, models))} is a finite number on {', '.join(data)}; check the models, "
+            "or give other data"
         )
     overlaps = [Overlap.of(model, pipe.task, encoded[0].rows) for model, pipe in zip(models, pipes, strict=True)]
     return {
@@ -138,8 +139,8 @@ def _trained_on(
 
 
 def _without_intervals(measured: Sequence[Measured]) -> dict[str, Difference]:
-    """Returns the differences of metrics without intervals, for scores that cannot be resampled, as of a single
-    example.
+    """Returns the differences of metrics without intervals, for scores that cannot be resampled, such as
+    those of a single example.
     """
     a, b = (
         {name: x for name, x in part.metrics.items() if isinstance(x, float) and np.isfinite(x)} for part in measured
@@ -179,15 +180,15 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
     if len(both) == len(encoded[0].rows) == len(encoded[1].rows):
         return encoded
     if not both:
-        raise HeedfulError("no example fits both models; give shorter examples")
-    say(f"{plural(len(rows) - len(both))} left out for both: not accepted by one of the models")
+        raise HeedfulError("no example is accepted by both models; give shorter examples")
+    say(f"{plural(len(rows) - len(both))} left out for both models: one of the models does not accept them")
     return [pipe.task.encode(both) for pipe in pipes]
 
 
 def _differ(
     pipe: Pipeline, rows: Rows, measured: Sequence[Measured], main_metric: str, most: int
 ) -> list[dict[str, Any]]:
-    """Returns the examples that differ most by the deciding metric, then by loss. If the models have outputs, these are
+    """Returns the examples that differ most by the main metric, then by loss. If the models have outputs, these are
     examples with different outputs, otherwise examples with different scores.
     """
     a, b = measured
@@ -223,7 +224,7 @@ def _without_scores(output: Any) -> Any:
 
 
 def _brief(value: Any) -> Any:
-    """Returns an input with its texts shortened to a line."""
+    """Returns an input with each of its texts shortened to one line."""
     if isinstance(value, list):
         return list(map(_brief, value))
     return short(value, MOST) if isinstance(value, str) else value

@@ -39,13 +39,13 @@ def evaluate(
     draw: Callable[[Measured, Rows], object] | None = None,
 ) -> dict[str, Any]:
     """Evaluates a model folder on ``data``. With ``torchrun`` the ranks shard the examples; rank 0 alone prints and
-    draws, and all return the same.
+    draws, and all ranks return the same result.
 
     Args:
         model: a model folder.
-        data: a file, parallel files, a folder, or a built-in set; ``split`` is read where there are several.
+        data: a file, parallel files, a folder, or a built-in set; if it has several splits, ``split`` is read.
         columns: column names in the file.
-        decoding: decoding options, by ``generate``'s names.
+        decoding: decoding options, named as in ``generate``.
         device: device of the model.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
         split: "train", "valid" or "test".
@@ -61,7 +61,7 @@ def evaluate(
         ``"confusion"`` of a classifier, ``"by_format"`` of a translation whose rows have a ``format``. With
         ``baseline`` also ``"baseline"``, its ``"name"`` and ``"metrics"``. If the folder has the hashes of its
         training rows, also ``"trained_on"``, the number of examples that the model was trained on, and, if there are
-        others, ``"metrics_others"``, their metrics (``heedful.evaluation.trained_on``).
+        other examples, ``"metrics_others"``, the metrics of these (``heedful.evaluation.trained_on``).
     """
     check_split(split)
     with join_ranks() as ranks, among(ranks):
@@ -144,7 +144,7 @@ def _say_drawn(task: str, measured: Measured, drawn: bool, say: Callable[[str], 
     """Prints how many of the mistakes are in the drawn figure, or that the task has no figure."""
     wrong = measured.details.get("mistakes_total")
     if not drawn:
-        say(f"nothing was drawn: {task} has no figure of its scores, so --out was not written")
+        say(f"no figure was drawn: there is none for {task}, so --out was not written")
     elif wrong:
         say(f"the {len(measured.details['mistakes']):,} most confident of {plural(wrong, 'mistake')} are shown")
 
@@ -174,15 +174,15 @@ def _baseline(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: 
     baseline = pipe.task.baseline(rows, read_training_rows)
     if files is not None and not calls:
         raise HeedfulError(
-            f"--baseline-train has no effect: the baseline ({baseline.name}) learns nothing; leave it out"
+            f"--baseline-train has no effect: the baseline ({baseline.name}) is not trained; leave it out"
         )
     return baseline.as_dict()
 
 
 def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: Sequence[str] | None = None) -> Rows:
     """Returns the rows that a model was trained on: the training data of its folder, read and split again, without the
-    validation rows. With ``files``, returns all rows of these files, read with the columns of training, else
-    ``columns``.
+    validation rows. With ``files``, returns all rows of these files, read with the columns of training, or else
+    with ``columns``.
     """
     saved = pipe.card.get("settings")
     settings = None if saved is None else RunSettings.from_dict(saved)

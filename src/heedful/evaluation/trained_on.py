@@ -4,8 +4,8 @@ Two rows are equal if their inputs are equal except for case and white space, as
 (:mod:`heedful.audit.duplicates`). Only the first 4,096 characters of documents are compared, since the last part may
 have been held out for validation.
 
-The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. Of more than five million rows
-it holds the hashes below 2^(64 − k) alone, a random share of 2^−k of the rows.
+The file holds unsigned 64-bit numbers, little-endian: first k, then the sorted hashes. For more than five million rows
+it holds only the hashes below 2^(64 − k), a random sample of 2^−k of the rows.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TrainedOn(NamedTuple):
         write(folder / FILE, np.concatenate([np.array([self.k], np.uint64), self.hashes]).astype("<u8").tobytes())
 
     def joined(self, others: Hashes, limit: int = LIMIT) -> Self:
-        """Returns these hashes together with ``others``; if there are more than ``limit``, a random share of them."""
+        """Returns these hashes together with ``others``; of more than ``limit`` hashes, a random sample."""
         k, hashes = self.k, np.unique(np.concatenate([self.hashes, others]))
         hashes = hashes[hashes < _bound(k)] if k else hashes
         while len(hashes) > limit:
@@ -86,7 +86,7 @@ class TrainedOn(NamedTuple):
         return type(self)(k, hashes)
 
     def sampled(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns for each of ``hashes`` True if it can be looked up: always, unless only a random share is stored."""
+        """Returns for each of ``hashes`` True if it can be looked up: always, unless only a random sample is stored."""
         return hashes < _bound(self.k) if self.k else np.ones(len(hashes), dtype=bool)
 
     def among(self, hashes: Hashes) -> NDArray[np.bool_]:

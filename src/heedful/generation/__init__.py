@@ -2,13 +2,14 @@
 
 - ``decode``: the public calls and length limits; ``options``: the table of methods, and their options, validated;
 - ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
-  the methods, one a file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods that
-  decode a token a row and step;
+  the methods, one per file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods
+  that decode one token per row and step;
 - ``decoder_state``: a model with its cache, the only module that distinguishes the two families;
-- ``processors``: change scores before a token is chosen; ``token_choice``: chooses it;
+- ``processors``: change scores before a token is chosen; ``token_choice``: chooses the token;
 - ``stopping``: stop strings; ``incremental_text``: text of tokens as they arrive.
 
-This room receives models and imports none. Every method must return the same result for a row alone and in any batch.
+This package receives models and imports no model class. Every method must return the same result for a row alone and
+in any batch.
 """
 
 from heedful.generation.decode import Generated, decode, generate, stream

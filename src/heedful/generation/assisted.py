@@ -1,11 +1,11 @@
-"""Assisted decoding: tokens are proposed cheaply, and the model checks several of them in one forward pass.
+"""Assisted (speculative) decoding: tokens are proposed cheaply; the model checks several proposals in a forward pass.
 
 The model accepts proposed tokens as long as they are its own choice, so that greedy tokens are those that it would
-choose without proposals. (Of two tokens with equal scores up to rounding it may take the other, since several rows are
-summed in another order.) Sampled tokens keep their distribution by the rule of Leviathan et al. 2023 (section 2.3): a
-token sampled from the assistant's q is accepted with probability min(1, p / q); otherwise one is sampled from max(p −
-q, 0), normalised. All rows advance together, up to the first proposal that one of them rejects. A row's tokens depend
-on its own alone, so that it has the same in any batch.
+choose without proposals. (If two tokens have equal scores up to rounding, the model may choose the other token, since
+several rows are summed in another order.) Sampled tokens keep their distribution by the rule of Leviathan et al. 2023
+(section 2.3): a token sampled from the assistant's q is accepted with probability min(1, p / q); otherwise a token is
+sampled from max(p − q, 0), normalised. All rows advance together, up to the first proposal that any row rejects. A
+row's tokens depend on this row alone, so that they are the same in any batch.
 
 Shapes: R running rows, K tokens of a round, N columns of ids, V vocabulary.
 """
@@ -36,7 +36,7 @@ class Proposer(Protocol):
     numbers_per_token: int  # uniform numbers that a sampled token needs
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
-        """Returns at most ``count`` − 1 tokens (R, k) that may follow ``history`` (R, N)."""
+        """Returns at most ``count`` − 1 proposed tokens (R, k), to follow ``history`` (R, N)."""
 
     def choose_tokens(self, scores: Tensor, history: Tensor, numbers: Tensor | None, index: int) -> Tensor:
         """Returns the tokens (R,) chosen by the model's ``scores`` (R, V) at the position of proposal ``index``."""
@@ -84,7 +84,7 @@ class LookaheadState:
         return self.proposer.choose_tokens(scores, history, numbers, self.index)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Returns the logits (R, V) after ``tokens`` (R,), computed before if they were proposed in every row."""
+        """Returns the logits (R, V) after ``tokens`` (R,); already computed if every row's token was proposed."""
         if self.index < self.proposals.size(1) and bool((tokens == self.proposals[:, self.index]).all()):
             self.index += 1
             return self.logits[:, self.index]
@@ -126,7 +126,7 @@ class Assistant:
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
         """Returns ``count`` − 1 proposed tokens. Stores their scores, and those of one more token, for the position
-        after them.
+        after the proposed tokens.
         """
         self.tokens, self.scores = [], []
         for step in range(count):
@@ -170,7 +170,7 @@ class PromptLookup:
         self.state, self.vocab_size = inputs.state, inputs.state.vocab_size
 
     def propose(self, history: Tensor, count: int, numbers: Tensor | None) -> Tensor:
-        """Returns ``count`` − 1 tokens, or none if there is no occurrence in any row."""
+        """Returns ``count`` − 1 tokens, or no tokens if no row has an earlier occurrence."""
         ids = history if not isinstance(self.state, EncoderDecoderState) else self._after_sources(history)
         start = ids.new_full((len(ids),), ids.size(1))
         for size in range(1, min(NGRAM, ids.size(1) - 1) + 1):
@@ -207,8 +207,8 @@ def accept_or_resample(
     """Returns tokens (R,) distributed as p = softmax(``scores``), where the ``proposed`` (R,) are distributed as
     q = softmax(``assistant_scores``), (R, V) both.
 
-    A proposed token t is accepted if ``accept`` < p(t) / q(t); otherwise one is sampled from max(p − q, 0), normalised.
-    ``accept`` and ``resample`` (R,) are uniform in [0, 1).
+    A proposed token t is accepted if ``accept`` < p(t) / q(t); otherwise a token is sampled from max(p − q, 0),
+    normalised. ``accept`` and ``resample`` (R,) are uniform in [0, 1).
 
     >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.9, 0.1]]).log()
     >>> [int(accept_or_resample(p, q, torch.tensor([0]), torch.tensor([u]), torch.tensor([0.3]))) for u in (0.5, 0.6)]
@@ -229,7 +229,7 @@ def assisted(inputs: MethodInput) -> Steps:
     if any(model.observers for model in (inputs.state.model, assistant) if model is not None):
         proposer = "an assistant" if assistant is not None else "prompt_lookup_num_tokens"
         raise HeedfulError(
-            f"record() does not work with {proposer}, because several tokens are computed in one forward; generate "
+            f"record() does not work with {proposer}, because it computes several tokens in one forward pass; generate "
             "without it"
         )
     if assistant is None:
@@ -248,11 +248,11 @@ def assistant_state(inputs: MethodInput) -> DecoderState:
     if hasattr(model, "encode") != isinstance(main, EncoderDecoderState):
         raise HeedfulError(
             f"the assistant is of kind {model.config.kind!r}, the model of kind {main.model.config.kind!r}; "
-            "give one of the same kind"
+            "give an assistant of the same kind"
         )
     if model.device != main.given_ids.device:
         raise HeedfulError(
-            f"the assistant is on {model.device}, the model on {main.given_ids.device}; move one of them"
+            f"the assistant is on {model.device}, the model on {main.given_ids.device}; move the assistant"
         )
     state = create_state(model, main.given_ids.clamp(min=0), main.given_ids != NONE)
     if state.vocab_size != main.vocab_size:

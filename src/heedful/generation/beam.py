@@ -1,7 +1,7 @@
-"""Beam search, all sentences of a batch at once.
+"""Beam search over all sentences of a batch at once.
 
-A finished beam scores Σ log p / length^length_penalty: the end token counts, the prompt does not. Every sentence stops
-by its own state, and its result is the same alone and in any batch.
+A finished beam scores Σ log p / length^length_penalty: the end token counts, the prompt does not. A sentence
+stops independently of the others, and its result is the same alone and in any batch.
 
 Shapes: B prompts, S sentences still searched, K beams, C candidates, V vocabulary, N columns of ids.
 """
@@ -29,7 +29,7 @@ class Beams(NamedTuple):
     """Beams of each sentence.
 
     Attributes:
-        ids: (S, K, N) prompt and new tokens, ``NONE`` for none.
+        ids: (S, K, N) prompt and new tokens, ``NONE`` where there is no token.
         log_p: (S, K, N) the model's own log p of each new token; (S, K, 0) without ``with_logprobs``.
     """
 
@@ -73,7 +73,7 @@ class FinishedBeams:
     """The ``count`` best finished beams of each sentence; at first copies of ``prompts``, without a score.
 
     Attributes:
-        beams: K a sentence, best first.
+        beams: K beams per sentence, best first.
         scores: (S, K); −∞ until K are finished.
         done: (S,) True if the search of the sentence is over.
     """
@@ -128,7 +128,7 @@ def candidates(
     """Returns the ``count`` best continuations of each sentence, best first: sums of log p, parents and tokens (S, C).
 
     ``scores`` − ``log_total`` are log p, (S · K, V) and (S · K, 1); ``sums`` (S, K) are those of the beams so far. The
-    best of a sentence are among the best of each beam, so that no sum is computed for every token.
+    best continuations of a sentence are among the best of each beam, so sums are computed only for these.
     """
     values, tokens = top(scores, min(count, scores.size(1)))  # (S · K, c)
     totals = (values - log_total + sums.view(-1, 1)).view(len(sums), -1)  # (S, K · c)
@@ -137,8 +137,8 @@ def candidates(
 
 
 def ended_beams(inputs: MethodInput, beams: Beams, tokens: Tensor, limits: Tensor, column: int) -> Tensor:
-    """Returns a mask of the beams (S, C) that their last ``tokens`` (S, C), at ``column``, end: by end id, limit or
-    stop string.
+    """Returns a mask (S, C) of the beams that end with their last ``tokens`` (S, C), at ``column``: by end id, limit
+    or stop string.
     """
     ended = torch.isin(tokens, inputs.end_ids) | (limits == column + 1 - inputs.width)[:, None]
     if inputs.stop_strings is not None:
@@ -162,10 +162,10 @@ def order_by_parent(parents: Tensor) -> Tensor:
 def beam_search(inputs: MethodInput) -> Decoded:
     """Returns the best ``num_return_sequences`` finished beams of each prompt.
 
-    A step takes the (1 + end tokens) · K best continuations of a sentence, so that K unfinished ones are always among
-    them; of the finished ones those count that are among the first K. A sentence is done when K beams are finished and
-    ``early_stopping`` allows it, or when no beam can run on. Stop strings may end more continuations than end tokens
-    do; then fewer than K beams run on, as in transformers.
+    A step takes the (1 + end tokens) · K best continuations of a sentence, so that at least K of them are unfinished.
+    A finished continuation counts only if it is among the first K. A sentence is done when K beams are finished and
+    ``early_stopping`` allows it, or when no beam can continue. Stop strings may end more continuations than end
+    tokens do; then fewer than K beams continue, as in transformers.
 
     The options are ``num_beams``, ``num_return_sequences``, ``length_penalty`` and ``early_stopping``; processors are
     called with log-probabilities. Where fewer beams than ``num_return_sequences`` exist, the others score −∞.

@@ -1,9 +1,9 @@
-"""Constrained beam search: given words must occur; beams are allocated by how many of their tokens they contain.
+"""Constrained beam search: given words must occur; beams are grouped by the number of forced tokens they contain.
 
 Hokamp and Liu 2017; the allocation of the K beams to banks: Post and Vilar 2018. A beam's bank is the number of word
-tokens that it contains. A beam may end only with all words. Besides the best continuations of a sentence, each beam's
-best one is considered, and those that begin or continue a missing word. The best continuation of each bank runs on, the
-fullest bank first, then the second best of each, and so on.
+tokens that it contains. A beam may end only if it contains all words. The candidates are the best continuations of a
+sentence, the best continuation of each beam, and continuations that begin or continue a missing word. The best
+candidate of each bank is kept, the fullest bank first, then the second best of each bank, and so on.
 
 Shapes: B prompts, S sentences still searched, K beams, C candidates, R rows, W words and their alternatives, V
 vocabulary, N columns.
@@ -33,7 +33,7 @@ class WordProgress(NamedTuple):
 
 
 class ForcedWords:
-    """Words that must occur, each given by its tokens or as a list of alternatives, of which one must occur.
+    """Words that must occur, each given by its tokens, or as a list of alternatives: one of them must occur.
 
     >>> ForcedWords([[4, 6], [[7], [8, 9]]], end=[2], size=10).progress(torch.tensor([[3, 4], [7, 3]]))
     WordProgress(bank=tensor([1, 2]), is_complete=tensor([False, False]), next_tokens=tensor([[ 6,  7,  8],
@@ -95,7 +95,7 @@ def constrained_candidates(
 
 def allocate(sums: Tensor, bank: Tensor, count: int) -> Tensor:
     """Returns the indices (S, count) of the candidates to continue, of those with ``sums`` (S, C), sorted best first:
-    the best candidate of each ``bank`` (S, C), the fullest bank first, then the second best of each.
+    the best candidate of each ``bank`` (S, C), the fullest bank first, then the second best of each bank.
 
     >>> allocate(torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[0, 0, 0, 2]]), 3)
     tensor([[3, 0, 1]])
@@ -110,7 +110,7 @@ def allocate(sums: Tensor, bank: Tensor, count: int) -> Tensor:
 def constrained(inputs: MethodInput) -> Decoded:
     """Returns the best ``num_return_sequences`` finished beams of each prompt in which all ``force_words_ids`` occur.
 
-    See ``beam_search``. Raises ``HeedfulError`` for a prompt without such a beam.
+    See ``beam_search``. Raises ``HeedfulError`` if no finished beam of a prompt contains all words.
     """
     state, limits, count = inputs.state, inputs.limits, inputs.options.num_beams
     words = ForcedWords(inputs.options.force_words_ids, inputs.end_ids.tolist(), state.vocab_size)

@@ -1,8 +1,8 @@
-"""Contrastive search: prefers probable tokens with hidden states unlike those before (Su et al. 2022).
+"""Contrastive search: prefers probable tokens whose hidden states differ from earlier ones (Su et al. 2022).
 
-Of the k most probable tokens v it takes the one with the largest (1 − α) p(v) − α max_j cos(h_v, h_j), where h_v is the
-hidden state of v, for which the model reads each of the k, and h_j are those of all tokens before (an
-encoder-decoder's: of its target).
+Of the k most probable tokens v it takes the token with the largest (1 − α) p(v) − α max_j cos(h_v, h_j). The model
+reads each of the k tokens to compute its hidden state h_v; h_j are the hidden states of all earlier tokens (for an
+encoder-decoder: of the target).
 
 Shapes: B prompts, R running rows, k candidates of each, N columns of the history, V vocabulary, D model width.
 """
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def contrastive(inputs: MethodInput) -> Steps:
-    """Decodes a token a row and step; finished rows leave the batch when half of it is finished, or at their limit.
+    """Decodes one token per row and step; finished rows leave the batch when half of it is finished, or at their limit.
 
     Yields:
-        (B,) each row's token of the step, −1 for none.
+        (B,) each row's token of the step, −1 for a finished row.
 
     Returns:
-        ids (B, N) with the prompt, −1 for none; scores (B,) and log p of each new token (B, N), by the model.
+        ids (B, N) with the prompt, −1 for no token; scores (B,) and log p of each new token (B, N), by the model.
     """
     state, alpha = inputs.state, inputs.options.penalty_alpha
     state.make_cache(None)
@@ -73,7 +73,7 @@ def contrastive(inputs: MethodInput) -> Steps:
 
 def _check(options: Options) -> None:
     if options.top_k < 2:
-        raise HeedfulError(f"penalty_alpha={options.penalty_alpha} chooses among top_k tokens; give top_k of 2 or more")
+        raise HeedfulError(f"penalty_alpha={options.penalty_alpha} chooses among top_k tokens; give top_k=2 or more")
 
 
 CONTRASTIVE = Method(

@@ -25,17 +25,17 @@ from heedful.generation.stopping import Detokenizer, StopStrings
 
 
 class Generated(NamedTuple):
-    """Generated ids with lengths and scores: ``num_return_sequences`` rows a prompt, prompts in order.
+    """Generated ids with lengths and scores: ``num_return_sequences`` rows per prompt, in the order of the prompts.
 
     Attributes:
-        ids: (rows, N) int64, right-padded with the pad id: a decoder's with the prompt's real tokens first, an
+        ids: (rows, N) int64, right-padded with the pad id: a decoder's with the prompt's non-padding tokens first, an
             encoder-decoder's with the start token.
-        lengths: (rows,) number of real tokens, the end token included.
-        scores: (rows,) of a beam Σ log p / length^length_penalty; otherwise the model's own Σ log p / length, before
-            any penalty, temperature or filter. Length counts new tokens, the end token too. Float32, or the model's
-            float64.
+        lengths: (rows,) number of non-padding tokens, the end token included.
+        scores: (rows,) in a beam search Σ log p / length^length_penalty; otherwise the model's own Σ log p / length,
+            before any penalty, temperature or filter. Length counts new tokens, the end token too. Float32, or
+            float64 for a float64 model.
         logprobs: (rows, N) log p of each new token under the model itself, given all tokens before it (with
-            ``context``: those that were read), before any penalty, temperature, filter or forced token; 0 at the
+            ``context``: those that the model read), before any penalty, temperature, filter or forced token; 0 at the
             prompt, a start token or padding. None if not requested.
     """
 
@@ -114,7 +114,7 @@ def _all(steps: Generator[Tensor, None, Generated]) -> Generated:
 
 
 def _resolved(decoding: Options | None, options: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> Options:
-    """Returns ``decoding``, or else the options resolved over the defaults. Raises ``HeedfulError`` for both."""
+    """Returns ``decoding``, or else the options resolved over the defaults; giving both is an error."""
     if decoding is None:
         return resolve(options, defaults)
     if options:
@@ -175,35 +175,35 @@ def generate(
     """Generates the token ids that follow ``ids``, by greedy decoding, sampling or a search, as the options say.
 
     The options have transformers' names and meanings (``heedful.generation.options.Options`` lists them), except
-    ``do_sample``: unset, it samples if the call gives a sampling option or ``defaults`` say so. A row gives the same
-    alone, left-padded, right-padded and in a batch; dropout is off.
+    ``do_sample``: unset, it samples if the call gives a sampling option or ``defaults`` say so. A row's result is
+    the same alone, left-padded, right-padded and in a batch; dropout is off.
 
     Args:
         model: a decoder, or an encoder-decoder, with a language-model head.
         ids: (B, T) prompts, or an encoder-decoder's sources.
-        mask: (B, T), True for a real token, either side padded; None: all are real.
+        mask: (B, T), False for padding, on either side; None: no padding.
         decoding: resolved options (``heedful.generation.options.resolve``), in place of ``defaults`` and ``options``.
-        context: maximum number of tokens that a decoder reads; it generates any number. Before it would read one more,
-            it drops all but the last ``context // 2``, reads these anew as if nothing stood before them, and continues
-            until ``context`` is full again. A longer prompt is cut in the same way. None: all tokens are read, and a
-            row ends with the learned positions.
+        context: maximum number of tokens that a decoder reads; it generates any number. When ``context`` is full, the
+            decoder drops all but the last ``context // 2`` tokens, reads these again as the beginning of a text, and
+            continues until ``context`` is full again. A longer prompt is cut in the same way. None: all tokens are
+            read, and a row ends at the last learned position.
         defaults: the folder's generation config; the call's options override it.
         tokenizer: the model's, with ``decode(rows of ids) -> texts`` (an encoder-decoder's for its target); only
             ``stop_strings`` need it.
         decoder_input_ids: (B, P) first tokens of an encoder-decoder's targets. The start token is put before a row that
-            does not begin with it. They count as a decoder's prompt does: in ``max_length``, not among the new tokens.
-        decoder_attention_mask: (B, P), True for a real one of them, either side padded; None: all are real.
+            does not begin with it. They count as a prompt: in ``max_length``, not as new tokens.
+        decoder_attention_mask: (B, P), False for padding, on either side; None: no padding.
         **options: ``max_new_tokens=50``, ``num_beams=4``, ``temperature=0.8``, ``seed=0``, ...
 
     Returns:
         int64 ids (B · num_return_sequences, N), right-padded with the pad id (the end id where the model has none): a
-        decoder's with the prompt's real tokens first, an encoder-decoder's with the start token.
+        decoder's with the prompt's non-padding tokens first, an encoder-decoder's with the start token.
 
     Raises:
-        HeedfulError: for an unknown option, one without effect or out of range; stop strings without a tokenizer; a
+        HeedfulError: for an option that is unknown, without effect or out of range; stop strings without a tokenizer; a
             model that cannot generate; a prompt without tokens, or, without ``context``, longer than the model's
             learned positions; ``context`` for an encoder-decoder, or in a search; an assistant that does not
-            fit the model, or is recorded; forced words that no beam contains.
+            fit the model, or while the model is recorded; forced words that no beam contains.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0)  # 64 positions
@@ -248,7 +248,7 @@ def stream(
     if not decoding.variant.streams:
         raise HeedfulError(
             f"num_beams={decoding.num_beams}: a beam search cannot stream, because no token is final before its end; "
-            "leave it out"
+            "leave num_beams out"
         )
     parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
     return (tokens.clone() for tokens in _steps(model, ids, mask, decoding, **parts, with_scores=False))
@@ -258,7 +258,7 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
     """Returns the maximum number of new tokens of each prompt (B,); without ``context`` it is capped by the learned
     positions.
 
-    A row of n tokens needs n − 1 positions: the last is never read again. Raises ``HeedfulError`` if a prompt leaves no
+    A row of n tokens needs n − 1 positions: the last token is never read. Raises ``HeedfulError`` if a prompt leaves no
     room for new tokens, or less than the number in the options.
     """
     if options.max_new_tokens is not None:
@@ -270,7 +270,9 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
     if int(limits.min()) < 1:
         row = int(limits.argmin())
         length = int(state.prompt_lengths[row])
-        raise HeedfulError(f"max_length={options.max_length}, but prompt {row} has {length} tokens already; raise it")
+        raise HeedfulError(
+            f"max_length={options.max_length}, but prompt {row} already has {length} tokens; raise max_length"
+        )
     positions = learned_positions(state.stack)
     if positions is not None and context is None:
         room = positions + 1 - state.prompt_lengths
@@ -290,14 +292,15 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
 
 
 def check_context(state: DecoderState, options: Options, context: int | None) -> None:
-    """Raises ``HeedfulError`` if the model cannot continue from a part of the text, or has fewer positions."""
+    """Raises ``HeedfulError`` if the method needs the whole text, or ``context`` exceeds the model's positions."""
     if context is None:
         return
     unsupported = "an encoder-decoder" if isinstance(state, EncoderDecoderState) else options.base.needs_whole_text
     if unsupported:
         raise HeedfulError(
-            f"context={context} works only for a decoder, greedy or sampling, not for {unsupported}; leave it out"
+            f"context={context} works only for greedy decoding or sampling by a decoder, not for {unsupported}; leave "
+            "context out"
         )
     limit = learned_positions(state.stack) or context
     if not 1 <= context <= limit:
-        raise HeedfulError(f"context is {context}; give a whole number from 1 to {limit}, the model's positions")
+        raise HeedfulError(f"context is {context}, but the model has {limit} positions; give 1 to {limit}")

@@ -17,7 +17,7 @@ class DecodedRows:
     """Tokens of all rows, and the rows that are present in the batch.
 
     Attributes:
-        ids: (N, columns) prompt and new tokens, ``NONE`` for none.
+        ids: (N, columns) prompt and new tokens, ``NONE`` where there is no token.
         log_p: (N, columns) log p of each new token, 0 elsewhere.
         sums: (N,) Σ log p.
         lengths: (N,) number of new tokens.
@@ -69,9 +69,9 @@ class DecodedRows:
         return self.live_count > 0
 
     def drop_ended(self) -> Tensor | None:
-        """Drops ended rows once they are half of the running ones, or at a limit.
+        """Drops ended rows once they are half of the running rows, or when rows reach their limit.
 
-        Returns the indices of the remaining rows among those that ran before, or None if all stay.
+        Returns the indices of the remaining rows among the rows before the call, or None if all rows stay.
         """
         if 2 * self.live_count > len(self.done) and self.columns - self.width != self.next_limit:
             return None

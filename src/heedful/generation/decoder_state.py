@@ -19,7 +19,7 @@ NONE = -1  # in ids: no token here
 
 
 def align(ids: Tensor, real: Tensor, side: str) -> tuple[Tensor, Tensor]:
-    """Moves the real tokens of each row to its ``side`` ("left" or "right"), in order, and drops unused columns.
+    """Moves the non-padding tokens of each row to its ``side`` ("left" or "right"), in order, and drops unused columns.
 
     >>> align(torch.tensor([[5, 0, 6], [7, 0, 0]]), torch.tensor([[True, False, True], [True, False, False]]), "right")
     (tensor([[5, 6],
@@ -38,16 +38,16 @@ def learned_positions(stack: StackConfig) -> int | None:
 
 
 class DecoderState:
-    """State of a decoder-only model: ``prefill`` reads the prompts, ``step`` one more token a row.
+    """State of a decoder-only model: ``prefill`` reads the prompts, ``step`` one more token per row.
 
     Attributes:
         given_ids: (B, T) the ids of the call, ``NONE`` for padding.
         prompt: (B, width) the ids before the first new token, right-aligned, ``NONE`` for padding.
-        prompt_lengths: (B,) number of its real tokens.
-        default_limits: (B,) number of new tokens of a row, if the call and the folder set none.
+        prompt_lengths: (B,) number of tokens of each prompt, without padding.
+        default_limits: (B,) maximum number of new tokens of a row, if neither the call nor the folder sets a maximum.
         prompt_index: (R,) the prompt of each running row.
-        prefill_chunk_size: tokens of the prompt that are read at a time; 0 is all.
-        keeps_all: True if the cache keeps tokens outside of a sliding window too, so that it can go back.
+        prefill_chunk_size: tokens of the prompt that are read at a time; 0 reads all at once.
+        keeps_all: True if the cache keeps tokens outside of a sliding window too, so that it can be cropped.
     """
 
     prefill_chunk_size, keeps_all = 0, False
@@ -89,7 +89,7 @@ class DecoderState:
         return logits
 
     def prefill_hidden(self) -> Iterator[Tensor]:
-        """Yields the hidden stream (B, t, D) of the prompt, a chunk at a time."""
+        """Yields the hidden states (B, t, D) of the prompt, a chunk at a time."""
         return self._read_chunks(self.ids, self.real)
 
     def _read_chunks(self, ids: Tensor, real: Tensor | None) -> Iterator[Tensor]:
@@ -99,7 +99,7 @@ class DecoderState:
             yield self.read(chunk, mask)
 
     def read(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """Returns the hidden stream (R, t, D) of ``ids`` (R, t), after the tokens in the cache."""
+        """Returns the hidden states (R, t, D) of ``ids`` (R, t), after the tokens in the cache."""
         hidden: Tensor = self.model.hidden(ids, real, cache=self.cache)
         return hidden
 
@@ -120,7 +120,7 @@ class DecoderState:
         return logits
 
     def notify(self, tokens: Tensor) -> None:
-        """Notifies the observers after a call of the decoder; ``tokens`` (R,) are the last that each row read."""
+        """Notifies the observers after a call of the decoder; ``tokens`` (R,) are the last tokens that were read."""
         for observer in self.observers:
             observer.step(tokens)
 
@@ -158,14 +158,14 @@ class DecoderState:
 class EncoderDecoderState(DecoderState):
     """State of an encoder-decoder: ``prefill`` reads the sources and the beginnings of the targets.
 
-    A target begins with the start token, or with the real tokens of ``prefix`` (ids and which are real, (B, T)), after
-    the start token if the row does not begin with it.
+    A target begins with the start token, then has the non-padding tokens of ``prefix`` (ids and mask, (B, T)); a
+    ``prefix`` row that already begins with the start token gets no second one.
     """
 
     def __init__(self, model: Any, ids: Tensor, real: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
         start = model.config.special.start
         if start is None:
-            raise HeedfulError("the model's configuration names no start token; set special.start")
+            raise HeedfulError("the model's configuration has no start token; set special.start")
         self.model, self.stack = model, model.config.decoder
         # right-padded, so that positions are the same whether or not a family counts padding
         self.ids, real = align(ids, real, "left")
@@ -188,7 +188,7 @@ class EncoderDecoderState(DecoderState):
         return int((self.model.config.target or self.model.config.source).vocab_size)
 
     def prefill_hidden(self) -> Iterator[Tensor]:
-        """Yields the decoder's hidden stream (B, t, D) of the targets' beginnings, a chunk at a time."""
+        """Yields the decoder's hidden states (B, t, D) of the targets' beginnings, a chunk at a time."""
         self.memory = self.model.encode(self.ids, self.real)
         for observer in self.observers:
             observer.read()
@@ -196,7 +196,7 @@ class EncoderDecoderState(DecoderState):
         return self._read_chunks(self.prompt.clamp(min=0), None if bool(real.all()) else real)
 
     def read(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """Returns the decoder's hidden stream (R, t, D) of ``ids`` (R, t), after the tokens in the cache."""
+        """Returns the decoder's hidden states (R, t, D) of ``ids`` (R, t), after the tokens in the cache."""
         hidden: Tensor = self.model.decode(ids, self.memory, real, self.real, cache=self.cache)
         return hidden
 
@@ -209,7 +209,7 @@ class EncoderDecoderState(DecoderState):
 def create_state(
     model: Any, ids: Tensor, mask: Tensor | None, prefix: tuple[Tensor, Tensor | None] | None = None
 ) -> DecoderState:
-    """Returns the state of a decoder or an encoder-decoder with a language-model head; ``HeedfulError`` for others.
+    """Returns the state of a decoder or encoder-decoder with a language-model head; ``HeedfulError`` for other models.
 
     ``prefix``: ids and mask of the beginnings of an encoder-decoder's targets.
     """
@@ -225,17 +225,21 @@ def create_state(
         raise HeedfulError("decoder_input_ids are only for an encoder-decoder; for a decoder, put them in the prompt")
     target = checked_ids("decoder_input_ids", *prefix, model)
     if len(target[0]) != len(ids):
-        raise HeedfulError(f"decoder_input_ids have {len(target[0])} rows, the ids {len(ids)}; give one row for each")
+        raise HeedfulError(
+            f"decoder_input_ids have {len(target[0])} rows, but the ids have {len(ids)}; give equally many rows"
+        )
     return EncoderDecoderState(model, ids, real, target)
 
 
 def checked_ids(name: str, ids: Tensor, mask: Tensor | None, model: Any) -> tuple[Tensor, Tensor]:
-    """Returns ``ids`` and a mask of the real tokens, both (B, T), on the model's device; raises ``HeedfulError`` for
+    """Returns ``ids`` and a mask, False for padding, both (B, T), on the model's device; raises ``HeedfulError`` for
     other shapes.
     """
     if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
-        raise HeedfulError(f"{name} are {ids.dtype} of shape {tuple(ids.shape)}; give whole numbers (rows, tokens)")
+        raise HeedfulError(f"{name} are {ids.dtype} of shape {tuple(ids.shape)}; give integers of shape (rows, tokens)")
     if mask is not None and mask.shape != ids.shape:
-        raise HeedfulError(f"the mask has shape {tuple(mask.shape)}, the {name} {tuple(ids.shape)}; make them equal")
+        raise HeedfulError(
+            f"the mask has shape {tuple(mask.shape)}, but the {name} have {tuple(ids.shape)}; make the shapes equal"
+        )
     ids = ids.to(model.device, torch.int64)
     return ids, torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.to(model.device).bool()

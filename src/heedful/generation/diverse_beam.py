@@ -1,8 +1,8 @@
 """Diverse beam search: groups of beams are penalised for choosing each other's tokens (Vijayakumar et al. 2018).
 
 The groups of a sentence take turns at each step. ``diversity_penalty`` is subtracted from log p of a token for each
-beam of an earlier group that has just chosen it; the penalty stays in the sum, as with every processor. Each group is a
-beam search of its own, and the best beams of all groups are returned.
+beam of an earlier group that has just chosen it; the penalty stays in the sum, as with every processor. Each group runs
+a separate beam search, and the best beams of all groups are returned.
 
 Shapes: B prompts, S sentences still searched, G groups, k beams of each, C candidates, V vocabulary, N columns.
 """

@@ -1,4 +1,4 @@
-"""Incremental detokenisation: text of tokens as they arrive, in pieces that never change afterwards."""
+"""Incremental detokenisation: decodes tokens to text as they arrive; text that was yielded never changes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def pieces(
 
     A character of several tokens is yielded when it is complete; bytes that never become a character are yielded at the
     end, as the decoder shows them. Joined, the pieces are ``decode(before + tokens)`` without ``decode(before)``, if
-    the decoder's text of a row begins with its text of the row's beginning. A run of tokens in ``joined`` is decoded as
-    one (``Tokenizer.byte_tokens``), and is yielded when it is over.
+    the text of the first tokens is always the beginning of the text of all. Consecutive tokens in ``joined`` are
+    decoded together (``Tokenizer.byte_tokens``), and their text is yielded when their run ends.
 
     >>> utf8 = lambda row: bytes(row).decode(errors="replace")
     >>> list(pieces(utf8, b"caf", "é €".encode() + b"\\xff"))

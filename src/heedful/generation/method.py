@@ -33,10 +33,10 @@ class MethodInput:
         processors: change the scores.
         limits: (B,) number of new tokens of each prompt.
         end_ids: ids that end a row.
-        stop_strings: texts that end one too.
+        stop_strings: texts that also end a row.
         with_scores: True if scores and log-probabilities are returned by a method that does not need them itself.
         with_logprobs: True if log-probabilities are returned by a search.
-        context: number of tokens that a decoder reads at most; None is all.
+        context: maximum number of tokens that a decoder reads; None is unlimited.
     """
 
     state: DecoderState
@@ -68,19 +68,19 @@ def accept_all(options: Options) -> None:
 class Method:
     """A decoding method: its options, their check and its function.
 
-    ``heedful.generation.options.METHODS`` lists all methods. A method that ``extends`` others refines them when one of
-    its switches is on; the first of the others with a switch that is on is chosen.
+    ``heedful.generation.options.METHODS`` lists all methods. A method that ``extends`` other methods replaces them
+    when one of its switches is on. Among the remaining methods, the first with a switch that is on is chosen.
 
     Attributes:
         name: for messages.
         steps: decodes a ``MethodInput``: yields the tokens of each step, returns all rows.
         options: names of the options that it uses, without those that apply to every method.
         switches: options that choose the method, when they differ from their defaults.
-        implied_by: options of a call that choose it too, unless a chosen method uses them.
+        implied_by: options of a call that also choose this method, unless a method chosen by a switch uses them.
         extends: names of the methods that it refines; its options apply to these.
         remedy: setting with which its options have an effect.
         check: raises ``HeedfulError`` for options that contradict each other.
-        streams: True if its tokens are known before the end.
+        streams: True if its tokens are final before the end of decoding.
         needs_whole_text: its name in messages if it cannot continue from a part of the text (``context``), or "".
         alternative: setting that chooses another method, for a text that is too long.
     """

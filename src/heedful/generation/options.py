@@ -1,7 +1,7 @@
 """Decoding options, with transformers' names and meanings: validated, completed and resolved into ``Options``.
 
 A call's options override those of the folder's generation config. An option of the call that the chosen method does
-not use is an error; one of the folder's is dropped, since a folder describes several methods at once.
+not use is an error; such an option of the folder is ignored, since a folder describes several methods at once.
 
 A new method has its own file with a ``Method``; here it gets an entry in ``METHODS`` and a field for each new option.
 """
@@ -66,13 +66,13 @@ def as_list(value: Any) -> Sequence[Any]:
 
 SEEDS: Check = (
     lambda v: all(_natural(seed) and seed < 2**64 for seed in as_list(v)) and v not in ([], ()),
-    "a whole number from 0 below 2**64, or a list of them, one a prompt",
+    "a whole number from 0 below 2**64, or a list of such numbers, one per prompt",
 )
-ONE_OR_MORE_IDS: Check = (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of them")
-TEXTS: Check = (lambda v: all(isinstance(text, str) and text for text in as_list(v)), "texts, none empty")
+ONE_OR_MORE_IDS: Check = (lambda v: _id(v) or (_ids(v) and v), "a token id or a list of token ids")
+TEXTS: Check = (lambda v: all(isinstance(text, str) and text for text in as_list(v)), "a text or texts, none empty")
 ASSISTANT: Check = (
     lambda v: hasattr(v, "config") and hasattr(v, "decoder"),
-    "a model that generates, as heedful.from_pretrained makes it",
+    "a model that generates, loaded with heedful.from_pretrained",
 )
 FORCED_WORDS: Check = (
     lambda v: isinstance(v, list | tuple) and all((_ids(word) or _words(word)) and word for word in v),
@@ -80,7 +80,7 @@ FORCED_WORDS: Check = (
 )
 STOPPING: Check = (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
 TEMPERATURE: Check = _number(
-    lambda v: v >= MIN_TEMPERATURE, "above 0 (the most probable token each time is do_sample=False)"
+    lambda v: v >= MIN_TEMPERATURE, "a number above 0 (do_sample=False takes the most probable token)"
 )
 
 
@@ -91,7 +91,7 @@ def _option(default: Any, check: Check, *, neutral: bool = False, needs: str | N
         default: its value if neither the call nor the folder sets it.
         check: a test of a value, and a description of valid values for messages.
         neutral: True if the default may be given with every method.
-        needs: another option without which it has no effect.
+        needs: another option without which this option has no effect.
     """
     return field(default=default, metadata={"check": check, "neutral": neutral, "needs": needs})
 
@@ -103,30 +103,33 @@ class Options:
     Attributes:
         max_new_tokens: maximum number of new tokens of a row. Unset: 50 for a decoder; for an encoder-decoder 50 plus
             twice the row's source tokens; never more than the model has learned positions for.
-        max_length: the same limit counted with the row's prompt (a decoder's real tokens, an encoder-decoder's start
-            token). Give one of the two.
+        max_length: the same limit, but counting the row's prompt too (a decoder's tokens without padding, an
+            encoder-decoder's start token). Give only ``max_new_tokens`` or ``max_length``.
         min_new_tokens: minimum number of new tokens before an end token.
-        min_length: the same counted with the row's prompt; a row's maximum overrides it. Give one of the two.
+        min_length: the same minimum, but counting the row's prompt too; a row's maximum overrides it. Give only
+            ``min_new_tokens`` or ``min_length``.
         do_sample: samples tokens by their probability. Unset: True if the call gives ``temperature``, ``top_k``,
             ``top_p``, ``min_p`` or ``typical_p``, or if the folder's generation config says ``do_sample``.
-        seed: makes sampling repeatable. A row gets the same sample alone and in any batch; repeated prompts, and
-            ``num_return_sequences`` > 1, get different ones. A list has a seed for each prompt, which then gets the
-            sample that it would get alone. Unset: from torch's own random state.
+        seed: makes sampling repeatable. A row gets the same sample alone and in any batch; repeated prompts,
+            and the rows of ``num_return_sequences`` > 1, get different samples. A list has a seed for each prompt: it
+            then gets the sample that it would get alone. Unset: torch's own random state is used.
         temperature: divides the logits; below 1 sharper, above 1 flatter.
         top_k: keeps the k most probable tokens; 0 keeps all, as if unset.
         top_p: keeps the most probable tokens whose probabilities reach p together (Holtzman et al. 2020).
         min_p: keeps tokens at least min_p times as probable as the most probable one (Nguyen et al. 2024).
         typical_p: keeps the tokens whose −log p is nearest to its mean, the entropy, until they reach probability
             typical_p together (Meister et al. 2023).
-        num_beams: number of beams; 1 is no search.
-        num_return_sequences: number of rows a prompt: samples, or the best beams.
-        length_penalty: a beam's score is Σ log p / length^length_penalty, with the end token; above 0 prefers length.
-        early_stopping: when a sentence with ``num_beams`` finished beams is done: True, at once; False, if the best
-            running beam could not enter at its present length; "never", if it could not at the best length.
+        num_beams: number of beams; 1 turns beam search off.
+        num_return_sequences: number of rows per prompt: samples, or the best beams.
+        length_penalty: a beam's score is Σ log p / length^length_penalty, with the end token; values above 0 favour
+            long beams.
+        early_stopping: when a sentence with ``num_beams`` finished beams is done. True: at once; False: if the best
+            running beam, scored at its current length, is no better than the worst of these; "never": if it is no
+            better at any possible length.
         repetition_penalty: divides the logits of tokens in the text (multiplies negative ones); 1 is none.
         presence_penalty: subtracted once from the logits of generated tokens; 0 is none. Unlike ``repetition_penalty``
             it ignores the prompt.
-        frequency_penalty: subtracted from them once for each occurrence; 0 is none.
+        frequency_penalty: subtracted from the logits of generated tokens once for each occurrence; 0 is none.
         no_repeat_ngram_size: forbids a second n-gram of this size; 0 forbids none.
         encoder_no_repeat_ngram_size: forbids n-grams of this size that occur in the source (a decoder's prompt).
         bad_words_ids: rows of ids that are forbidden.
@@ -136,23 +139,24 @@ class Options:
         forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit.
         renormalize_logits: normalises log-probabilities again after the other options, before beams sum them.
         stop_strings: texts that end a row with the token that completes one, whatever ``min_new_tokens`` says; in a
-            beam search it counts as an end token. One string or several. Only generated text counts (transformers:
-            also text that begins in the prompt), as the tokenizer decodes it, without special tokens (there: with their
-            names); a stop string that names a special token matches that token. An empty list overrides a folder's.
+            beam search it counts as an end token. One string or several. Only generated text counts, decoded without
+            special tokens (transformers also matches text that begins in the prompt, and the names of special tokens);
+            a stop string that names a special token matches that token. An empty list overrides a folder's.
         prefill_chunk_size: number of tokens of a prompt (an encoder-decoder's ``decoder_input_ids``) that are read at a
-            time, so that a long one needs less memory; 0 is all. The tokens are the same.
-        assistant_model: a smaller model with the same vocabulary, which proposes tokens that this one reads at once and
-            accepts as long as they are its own choice (Leviathan et al. 2023): greedy tokens stay the same, samples
-            keep their distribution. Not in a search.
-        num_assistant_tokens: number of tokens that it proposes at a time.
+            time, so that a long prompt needs less memory; 0 reads all at once. The result is the same.
+        assistant_model: a smaller model with the same vocabulary, which proposes tokens. This model reads them at
+            once and accepts them as long as they are its own choice (Leviathan et al. 2023): greedy tokens stay the
+            same, samples keep their distribution. Not in a search.
+        num_assistant_tokens: number of tokens that the assistant proposes at a time.
         prompt_lookup_num_tokens: number of tokens that are proposed without a model: those that followed an earlier
-            occurrence of the last two tokens, or of the last, in the source too; 0 is none. Greedy tokens and samples
-            stay the same.
-        penalty_alpha: contrastive search (Su et al. 2022): of the ``top_k`` most probable tokens chooses the one with
-            the highest (1 − α) p − α s; s is the largest cosine of its hidden state with those of all tokens before.
+            occurrence of the last two tokens, or of the last token, in the text or the source; 0 is none. Greedy tokens
+            and samples stay the same.
+        penalty_alpha: contrastive search (Su et al. 2022): of the ``top_k`` most probable tokens chooses the token
+            with the highest (1 − α) p − α s, α = ``penalty_alpha``; s is the largest cosine of its hidden state with
+            those of earlier tokens.
         num_beam_groups: diverse beam search (Vijayakumar et al. 2018): number of groups of beams.
         diversity_penalty: subtracted from a token's log-probability for each beam of an earlier group that chose it at
-            this step; above 0 if there are groups. It stays in the score.
+            this step; above 0 if there are groups. It stays subtracted in the beam's score.
         force_words_ids: rows of ids, each of which must occur in the new tokens without a gap; or lists of such rows,
             one row of each of which must occur (Post and Vilar 2018). In a beam search.
         given: names of the options that the call itself set; not an option.
@@ -289,7 +293,7 @@ def _options_not_none(options: Mapping[str, Any], where: str = "") -> dict[str, 
 
 
 def _folder_options(folder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the decoding options of a folder's generation config; ``HeedfulError`` for unsupported ones in effect."""
+    """Returns the decoding options of a folder's generation config; raises for unsupported options with an effect."""
     options = {}
     for name, value in folder.items():
         if name in NAMES:
@@ -297,7 +301,7 @@ def _folder_options(folder: Mapping[str, Any]) -> dict[str, Any]:
         elif value is None or name.startswith(OTHERS) or (name in NEUTRAL and value == NEUTRAL[name]):
             continue
         else:
-            remedy = "it is not supported, remove it there" if name in NEUTRAL else nearest(name, NAMES)
+            remedy = f"{name} is not supported, remove it there" if name in NEUTRAL else nearest(name, NAMES)
             raise HeedfulError(f"the folder's generation config sets {name}={value!r}; {remedy}")
     return _options_not_none(options, "generation_config.json: ")
 
@@ -306,7 +310,7 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     """Resolves the ``call``'s options over the ``defaults`` of a folder into one ``Options``; None is unset in both.
 
     Raises ``HeedfulError`` for an unknown option (naming the nearest), a value out of range, two options of the call
-    that contradict each other, and one that has no effect under the method chosen.
+    that contradict each other, and an option without effect on the chosen method.
 
     >>> resolve({"top_p": 0.9}).method, resolve({"num_beams": 4}).method
     ('sampling', 'beam')
@@ -316,10 +320,10 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     drawn = [n for n in SAMPLING.implied_by if n in call and not any(n in m.options for m in switched)]
     sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not switched))
     if drawn and call.get("do_sample") is False:
-        raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only acts on sampling; leave one out")
+        raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only affects sampling; leave one out")
     if sample and BEAM in switched:
         raise HeedfulError(
-            f"num_beams={call['num_beams']} searches, but {[*drawn, 'do_sample'][0]} samples; give only one"
+            f"num_beams={call['num_beams']} is for beam search, {[*drawn, 'do_sample'][0]} for sampling; give only one"
         )
     for total, new in LENGTHS:
         if total in call and new in call:

@@ -1,7 +1,7 @@
-"""Logits processors: callables that change scores before a token is chosen, with the ecosystem's names and meanings.
+"""Logits processors: callables that change scores before a token is chosen, with transformers' names and meanings.
 
-Each is called ``processor(history, scores)``: all tokens so far (R, T), −1 where there is none (padding), and the
-scores of the next (R, V), logits or log-probabilities. It returns new scores, and may write into the given ones.
+Each is called ``processor(history, scores)``: all tokens so far (R, T), −1 for padding, and the scores of the next
+token (R, V), logits or log-probabilities. It returns new scores, and may overwrite the given scores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER = float("-inf")
 
 
 def occurrence_mask(tokens: Tensor, size: int) -> Tensor:
-    """Marks which of ``size`` tokens occur in each row of ``tokens`` (R, N); −1 is none: (R, size) boolean."""
+    """Marks which of ``size`` tokens occur in each row of ``tokens`` (R, N), −1 for no token: (R, size) boolean."""
     marks = torch.zeros(len(tokens), size + 1, dtype=torch.bool, device=tokens.device)
     return marks.scatter_(1, tokens.where((tokens >= 0) & (tokens < size), size), True)[:, :size]
 
@@ -50,7 +50,7 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class CountPenalty:
-    """s − presence · [n > 0] − frequency · n, where n is the count of a token after the ``prompt`` (its width).
+    """s − presence · [n > 0] − frequency · n, where n counts a token after the first ``prompt`` columns.
 
     As in OpenAI's interface and compatible servers: generated tokens count, the prompt does not.
     """
@@ -85,7 +85,7 @@ class NoRepeatNGram:
 
 @dataclass(frozen=True)
 class MinNewTokens:
-    """Forbids end tokens before ``least`` tokens stand after the ``prompt`` (its width in the history)."""
+    """Forbids end tokens before there are ``least`` new tokens; ``prompt`` is the prompt's width in the history."""
 
     prompt: int
     least: int
@@ -111,7 +111,7 @@ class Temperature:
 
 @dataclass(frozen=True)
 class TopK:
-    """Keeps the ``k`` best tokens, and those that equal the last of them."""
+    """Keeps the ``k`` tokens with the highest scores, and tokens that tie with the lowest of these scores."""
 
     k: int
 
@@ -176,7 +176,7 @@ class LogitNormalization:
 
 
 def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) -> Tensor:
-    """Returns the scores (R, V) after all ``processors``, in order. Some write into ``scores``."""
+    """Returns the scores (R, V) after all ``processors``, in order. Some processors overwrite ``scores``."""
     for processor in processors:
         scores = processor(history, scores)
     return scores
@@ -195,7 +195,7 @@ def _mask_tokens(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MinLength:
-    """Forbids end tokens before a row has ``least`` tokens, its prompt included."""
+    """Forbids end tokens before a row has ``least`` tokens, counting the prompt."""
 
     least: int
     end: Sequence[int]
@@ -224,7 +224,7 @@ class EncoderNoRepeatNGram:
 
 @dataclass(frozen=True)
 class NoBadWords:
-    """Forbids ``words`` of one or more tokens: the last token of each never follows the others."""
+    """Forbids ``words`` of one or more tokens: the last token of a word never follows its other tokens."""
 
     words: Sequence[Sequence[int]]
 
@@ -252,7 +252,7 @@ class SuppressTokens:
 
 @dataclass(frozen=True)
 class SuppressTokensAtBegin:
-    """Forbids ``tokens`` as the first new one, or as the second if the first is ``forced``."""
+    """Forbids ``tokens`` as the first new token, or as the second new token if the first is ``forced``."""
 
     tokens: Sequence[int]
     forced: bool
@@ -269,7 +269,7 @@ def _force(name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Te
     """Sets the scores (R, V) to 0 for ``tokens`` and to −∞ for all others, in the ``rows`` (R,) that are True."""
     for token in tokens:
         if token >= scores.size(1):
-            raise HeedfulError(f"{name} is {token}, but the model has {scores.size(1)} tokens; set another, or None")
+            raise HeedfulError(f"{name} is {token}, but the model has {scores.size(1)} tokens; give a smaller id")
     forced = torch.full_like(scores[:1], NEVER).index_fill(1, _ids(tokens, scores), 0.0)
     return torch.where(rows[:, None], forced, scores)
 
@@ -287,7 +287,7 @@ class ForcedBOSToken:
 
 @dataclass(frozen=True)
 class ForcedEOSToken:
-    """Forces one of ``tokens`` as the last that a row may have (``limits`` (B,): new tokens of each prompt)."""
+    """Forces one of ``tokens`` as the last token that a row may have (``limits`` (B,): new tokens of each prompt)."""
 
     tokens: Sequence[int]
     limits: Tensor

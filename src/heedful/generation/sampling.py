@@ -20,7 +20,7 @@ Chooser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class StepwiseState(Protocol):
-    """Interface of a state that reads one token a row and step."""
+    """Interface of a state that reads one token per row and step."""
 
     prompt: Tensor
     prompt_lengths: Tensor
@@ -43,7 +43,7 @@ class StepwiseState(Protocol):
 
 
 def choose_next(scores: Tensor, history: Tensor, numbers: Tensor | None) -> Tensor:
-    """Returns a token (R,) for each row of ``scores`` (R, V): the best token, or one sampled with the first of the
+    """Returns a token (R,) for each row of ``scores`` (R, V): the best, or one sampled with the first of the
     uniform ``numbers`` (R, remaining steps, 1). ``history`` (R, N) is not used.
     """
     return choose(scores, None if numbers is None else numbers[:, 0, 0])
@@ -55,23 +55,23 @@ def decode_stepwise(
     numbers_per_token: int = 1,
     state: StepwiseState | None = None,
 ) -> Steps:
-    """Decodes a token a row and step, each row until its end token, a stop string or its limit.
+    """Decodes one token per row and step, each row until its end token, a stop string or its limit.
 
-    Finished rows leave the batch when the live ones fall to half of it, or at their limit. A row of more than
-    ``context`` tokens continues from the last half of them, read anew.
+    Finished rows leave the batch when half of its rows are finished, or at their limit. A row of more than ``context``
+    tokens continues from its last ``context // 2`` tokens, which are read again.
 
     Args:
-        inputs: of the method.
+        inputs: input of the method.
         choose_tokens: chooses a token for each row.
-        numbers_per_token: uniform numbers that it needs to sample one.
+        numbers_per_token: uniform random numbers that ``choose_tokens`` needs to sample a token.
         state: a state that reads ahead, instead of that of ``inputs``.
 
     Yields:
-        (B · n,) each row's token of the step, −1 for none.
+        (B · n,) each row's token of the step, −1 for a finished row.
 
     Returns:
-        ids (B · n, N) with the prompt, −1 for none; scores (B · n,) and log p of each new token (B · n, N), both zeros
-        unless ``with_scores``.
+        ids (B · n, N) with the prompt, −1 for no token; scores (B · n,) and log p of each new token (B · n, N), both
+        zeros unless ``with_scores``.
     """
     state, processors, with_scores = state or inputs.state, inputs.processors, inputs.with_scores
     width, steps = inputs.width, inputs.max_steps

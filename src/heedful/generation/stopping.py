@@ -1,4 +1,4 @@
-"""Stop strings: texts that end a row, wherever its token boundaries lie."""
+"""Stop strings: texts that end a row; they may begin and end inside tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StopStrings:
         if tokenizer is None:
             raise HeedfulError(
                 f"stop_strings={list(strings)!r} need a tokenizer, but none is given; give the model's "
-                "(tokenizer=...), or stop_strings=[]"
+                "tokenizer (tokenizer=...), or stop_strings=[]"
             )
         self.strings, self.tokenizer, self.width = strings, tokenizer, width
         self.longest = max(map(len, strings))

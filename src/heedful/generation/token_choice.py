@@ -20,8 +20,8 @@ BLOCK = 128
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Returns the ``count`` best of each row of ``scores`` (R, V), best first: values and tokens, (R, count) each.
 
-    They are in the ``count`` blocks of the vocabulary with the highest maxima. Computing the maxima reads the scores
-    once at memory speed; a plain ``topk`` or ``argmax`` over a large vocabulary is several times slower.
+    The best tokens are in the ``count`` blocks of the vocabulary with the highest maxima. Computing the maxima reads
+    the scores once at memory speed; a plain ``topk`` or ``argmax`` over a large vocabulary is several times slower.
     """
     blocks = scores.size(1) // BLOCK
     if blocks <= 2 * count:
@@ -45,7 +45,7 @@ def choose(scores: Tensor, uniform: Tensor | None = None) -> Tensor:
     """Returns the best token of each row of ``scores`` (R, V), or one sampled with ``uniform`` numbers (R,) in [0, 1).
 
     The sampled token is the first at which the cumulative softmax of the scores exceeds the number. A row needs one
-    number a token, whatever the other rows of the batch are.
+    number per token, whatever the other rows of the batch are.
 
     >>> choose(torch.tensor([[1.0, 3.0, 2.0]])), choose(torch.zeros(1, 4), torch.tensor([0.6]))
     (tensor([1]), tensor([2]))
@@ -62,14 +62,14 @@ def choose(scores: Tensor, uniform: Tensor | None = None) -> Tensor:
 def uniform_numbers(given_ids: Tensor, copies: int, steps: int, seed: int | Sequence[int] | None) -> Tensor:
     """Returns uniform numbers for ``copies`` samples of ``steps`` tokens from each prompt (or source).
 
-    A row's numbers depend on its seed, its real tokens, and the number of earlier rows with the same two: not on its
-    index in the batch, its padding or the other rows.
+    A row's numbers depend on its seed, its tokens without padding, and the number of earlier rows with the same seed
+    and tokens, not on its index in the batch, its padding or the other rows.
 
     Args:
         given_ids: (B, T) prompts or sources, −1 for padding.
         copies: samples of each.
         steps: numbers of each sample.
-        seed: one for all, or a list of B; None is torch's own random state.
+        seed: one seed for all prompts, or a list of B seeds; None uses torch's own random state.
 
     Returns:
         (B · copies, steps) float64 in [0, 1).

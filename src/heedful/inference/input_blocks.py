@@ -25,10 +25,10 @@ log = logging.getLogger("heedful")
 
 
 def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | None = None) -> Iterator[list[T]]:
-    """Yields the inputs in lists: of at most ``first``, then each twice as long as the one before, up to ``BLOCK``.
+    """Yields the inputs in lists: of ``first`` inputs at most, then each list twice as long, up to ``BLOCK`` inputs.
 
-    A list of long texts ends with the one that fills ``MAX_CHARACTERS``, as ``size`` (by default ``size_of``) counts
-    them. The blocks depend on the inputs alone, so a call that starts again makes the same blocks.
+    A list of long texts ends with the text that fills ``MAX_CHARACTERS``; ``size`` (by default ``size_of``) counts the
+    characters. The blocks depend on the inputs alone, so a call that starts again makes the same blocks.
 
     >>> list(blocks("abcdefgh", first=1))
     [['a'], ['b', 'c'], ['d', 'e', 'f', 'g'], ['h']]
@@ -46,7 +46,7 @@ def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | N
 
 
 def size_of(item: Any) -> int:
-    """Returns the size of an input in characters, all its texts together; an image has a twentieth of its bytes.
+    """Returns the size of an input in characters, all its texts together; 20 bytes of an image count as a character.
 
     >>> size_of("abc"), size_of({"question": "ab", "context": "abc"}), size_of(bytes(40))
     (3, 5, 2)
@@ -66,9 +66,9 @@ class BlockOptions:
     call.
 
     Args:
-        options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, a repeated input gets a seed of
-            its own, made of the seed and the number of earlier occurrences (``seed_of_repeat``). A list has a seed for
-            each input.
+        options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, a repeated input gets another
+            seed, computed from the seed and the number of earlier occurrences (``seed_of_repeat``). A list has a seed
+            for each input.
 
     For a single seed, a digest of each distinct input is stored (some hundred bytes).
 
@@ -91,7 +91,7 @@ class BlockOptions:
             return dict(self.options)
         seeds = list(self.seed[first : self.number] if self._is_list() else [self.seed] * len(inputs))
         if len(seeds) < len(inputs):
-            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more prompts; give one seed for each")
+            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more inputs; give one seed for each")
         own = [seed_of_repeat(seed, self._earlier(seed, item)) for seed, item in zip(seeds, inputs, strict=True)]
         return {**self.options, "decoding": replace(self.options["decoding"], seed=own)}
 
@@ -99,7 +99,7 @@ class BlockOptions:
         """Raises ``HeedfulError`` for seeds that are left over when there are no more inputs."""
         if self._is_list() and len(self.seed) > self.number:
             raise HeedfulError(
-                f"seed has {len(self.seed)} numbers, but there are {self.number} prompts; give one seed for each"
+                f"seed has {len(self.seed)} numbers, but there are {self.number} inputs; give one seed for each input"
             )
 
     def _is_list(self) -> bool:
@@ -113,10 +113,10 @@ class BlockOptions:
 
 
 class BlockWarnings(logging.Filter):
-    """Merges the warnings of a task that is called block by block into those of a single call.
+    """Merges the warnings of a task's calls for several blocks, as if the task was called once for all inputs.
 
     While entered, an ``InputWarning`` or ``InputError`` names its input by ``name(position)``, and the counts of
-    ``CountWarning`` are added up for ``end`` to log. After ``MAX_WARNINGS`` warnings the rest are counted.
+    ``CountWarning`` are added up for ``end`` to log. After ``MAX_WARNINGS`` warnings further ones are only counted.
     """
 
     def __init__(self) -> None:

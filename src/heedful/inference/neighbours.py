@@ -1,6 +1,6 @@
 """Nearest-neighbour search over texts: an index of their vectors, with saving and loading.
 
-The search is exact: every vector is compared, with NumPy in blocks, or with ``faiss`` (an extra).
+The search is exact: every vector is compared, with NumPy in blocks, or with ``faiss`` (an optional dependency).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Index:
         return np.ascontiguousarray(unit(vectors), dtype=np.float32)
 
     def _search(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Returns the scores and indices (Q, k) of the nearest."""
+        """Returns the scores and indices (Q, k) of the nearest texts."""
         if self._faiss is None:
             return nearest_vectors(queries, self.vectors, k)
         if self._faiss_index is None:
@@ -163,12 +163,12 @@ class Index:
             engine: as for a new index.
 
         Raises:
-            HeedfulError: for files that are missing or do not fit each other, and for an index of another model.
+            HeedfulError: for files that are missing or inconsistent, and for an index of another model.
         """
         folder = Path(folder).expanduser()
         facts = read_json(folder / INDEX)
         if facts.get("format") != FORMAT:
-            raise HeedfulError(f"{folder / INDEX} has a format that this version does not know; create the index again")
+            raise HeedfulError(f"{folder / INDEX} has a format that this version cannot read; create the index again")
         index = cls(pipe or pipeline(EMBEDDING_TASK, str(facts.get("model"))), engine)
         stored = list(_lines(folder / TEXTS))
         try:
@@ -177,8 +177,8 @@ class Index:
             raise HeedfulError(f"cannot read {folder / VECTORS} ({reason(error)}); create the index again") from None
         if vectors.shape != (facts.get("texts"), vectors.shape[-1]) or len(stored) != len(vectors):
             raise HeedfulError(
-                f"{folder} holds {len(stored):,} texts and vectors of shape {vectors.shape}, not {facts.get('texts')} "
-                "of both; create the index again"
+                f"{folder} should hold {facts.get('texts')} texts and vectors, but holds {len(stored):,} texts and "
+                f"vectors of shape {vectors.shape}; create the index again"
             )
         index.texts = [item["text"] for item in stored]
         index.origins = [(str(item.get("file", "")), int(item.get("line", 0))) for item in stored]
@@ -187,8 +187,8 @@ class Index:
             first = index._read(index.texts[:1])
             if first.shape != vectors[:1].shape or float((first * vectors[:1]).sum()) < MIN_COSINE:
                 raise HeedfulError(
-                    f"{folder} was created with another model than the one in {index.pipe.model.source}, or that "
-                    "model was trained since; create the index again"
+                    f"{folder} was created with another model than the one in {index.pipe.model.source}, or the "
+                    "model was trained further since; create the index again"
                 )
         return index
 
@@ -196,7 +196,7 @@ class Index:
 def nearest_vectors(queries: Vectors, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
     """Returns the k largest dot products of queries (Q, D) with vectors (N, D), in order, and their indices, (Q, k).
 
-    Of equal ones the first is returned. Needs memory for Q × 65,536 products.
+    Of equal products the first is returned. Needs memory for Q × 65,536 products.
 
     >>> scores, indices = nearest_vectors(np.eye(2, dtype=np.float32), np.array([[0, 1], [1, 0]], np.float32), k=1)
     >>> indices.tolist()
@@ -214,7 +214,7 @@ def nearest_vectors(queries: Vectors, vectors: Vectors, k: int) -> tuple[Vectors
 
 
 def similarity(pipe: Pipeline, texts: Sequence[str], others: Sequence[str]) -> Vectors:
-    """Returns the cosines (N, M) of the vectors of texts with those of others, −1 to 1."""
+    """Returns the cosines (N, M), −1 to 1, of the vectors of ``texts`` with the vectors of ``others``."""
     index = Index(pipe)
     return index._read(list(texts)) @ index._read(list(others)).T
 
@@ -222,8 +222,8 @@ def similarity(pipe: Pipeline, texts: Sequence[str], others: Sequence[str]) -> V
 def texts_among(source: str | os.PathLike[str], column: str | None = None) -> Rows:
     """Reads the texts of a file or a folder, each with its file and line, for ``Index.add``.
 
-    A text is a table's row (``column``, or "text"), a plain file's line, or a paragraph (lines without a blank one
-    between them) of a file in a folder.
+    A text is a row of a table (its ``column``, by default "text"), a line of a plain file, or a paragraph of a file in
+    a folder; blank lines separate paragraphs.
     """
     if not os.path.isdir(source):
         return read(source, {"text": "text"}, names=None if column is None else [column])

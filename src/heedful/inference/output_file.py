@@ -1,6 +1,6 @@
-"""Output file of predictions: its format by name, and a partial file that a stopped call leaves and a later continues.
+"""Output file of predictions: its format by file name, and a partial file from which a stopped call can continue.
 
-Nothing here imports torch: the checks precede slow work.
+Nothing here imports torch, so that the checks come before slow work.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def check_output(source: str, out: str | None, overwrite: bool) -> None:
     if path.is_dir():
         raise HeedfulError(f"--out {out} is a folder; name a file in it, .jsonl or .txt")
     if path.exists() and os.path.exists(source) and path.samefile(source):
-        raise HeedfulError(f"--out {out} is the file of inputs; name another")
+        raise HeedfulError(f"--out {out} is the file of inputs; name another file")
     if path.exists() and not overwrite and not path.with_name(path.name + ".part").exists():
-        raise HeedfulError(f"{out} exists; --overwrite replaces it")
+        raise HeedfulError(f"{out} already exists; add --overwrite to replace it")
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -76,9 +76,9 @@ class PartialFile:
     ``finish`` renames the file to ``PATH``.
 
     Args:
-        path: of the complete file.
-        facts: what the lines depend on, by names for messages.
-        initial: values that a first call chooses and later calls take over, such as a random seed.
+        path: path of the complete file.
+        facts: the model, options and inputs that the lines depend on, by names for messages.
+        initial: values that the first call chooses and later calls reuse, such as a random seed.
         overwrite: start again, even if a file exists.
 
     Attributes:
@@ -86,7 +86,7 @@ class PartialFile:
         values: ``initial`` of the first call.
 
     Raises:
-        HeedfulError: the file exists, a part of it depends on other facts, or another call is writing it.
+        HeedfulError: the file exists, the partial file has other facts, or another call is writing the file.
     """
 
     def __init__(
@@ -118,18 +118,18 @@ class PartialFile:
     def _recorded(self) -> dict[str, Any] | None:
         """Returns the content of ``PATH.part.json``: facts and initial values; None without a valid file."""
         try:
-            recorded = read_json(self.record, "begin anew with --overwrite")
+            recorded = read_json(self.record, "start again with --overwrite")
         except HeedfulError:
             return None
         return recorded if isinstance(recorded, dict) and {"facts", "kept"} <= recorded.keys() else None
 
     def _check_free(self, facts: Mapping[str, Any], recorded: dict[str, Any] | None) -> None:
         if self.path.exists():
-            raise HeedfulError(f"{self.path} exists; --overwrite replaces it")
+            raise HeedfulError(f"{self.path} already exists; add --overwrite to replace it")
         if self.part.exists() and self.part.stat().st_size:
             changed = [name for name, fact in facts.items() if recorded is None or recorded["facts"].get(name) != fact]
-            origin = f"was begun with different {' and '.join(changed)}" if recorded else "has no record of its origin"
-            raise HeedfulError(f"{self.part} {origin}; --overwrite starts anew")
+            origin = f"was begun with different {' and '.join(changed)}" if recorded else "has no valid .json file"
+            raise HeedfulError(f"{self.part} {origin}; add --overwrite to start again")
 
     def _whole_lines(self) -> int:
         """Counts the whole lines and truncates the file after the last."""

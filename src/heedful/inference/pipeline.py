@@ -46,8 +46,9 @@ class Pipeline:
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """Returns ``{"input", "output", "score"}`` for one input, and a list of them for a list.
 
-        Any other iterable that is no input itself (a generator, a data set) gives an iterator over them, which reads
-        inputs as it goes and never holds more than a block. A list of messages, each with its ``"role"``, is one input.
+        Any other iterable that is no input itself (a generator, a data set) gives an iterator over such dictionaries,
+        which reads the inputs lazily and never holds more than a block. A list of messages, each with its ``"role"``,
+        is one input.
         """
         if isinstance(inputs, list) and not is_conversation(inputs):
             return [prediction.as_dict() for prediction in self.predict(inputs, **options)]
@@ -67,8 +68,8 @@ class Pipeline:
     def iter_predict(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
         """Yields the predictions in order, for inputs that may never end.
 
-        Inputs are read in blocks, of at most ``first`` and then larger ones, each when its first prediction is due.
-        Options are checked at once.
+        Inputs are read in blocks, of ``first`` inputs at most and then larger, each when its first prediction is due.
+        Options are checked when this function is called.
         """
         resolved = self.resolve(options)
         self.predict_block([], resolved)  # raises for options that the task refuses
@@ -97,7 +98,7 @@ class Pipeline:
             if any(math.isnan(value) or value == math.inf for value in values):  # −∞: fewer beams exist than requested
                 raise HeedfulError(
                     f"the prediction for input {number} is NaN or infinite: the model's numbers overflow; "
-                    "load it with dtype float32, or use other weights"
+                    "load the model with dtype float32, or use other weights"
                 )
         return predictions
 
@@ -132,7 +133,7 @@ class Pipeline:
             decoding = replace(decoding, seed=seed, given=decoding.given | {"seed"})
         elif seed is not None and not self._seed_reported:
             self._seed_reported = True
-            log.warning("seed has no effect: this model does not sample; --do-sample (do_sample=True) makes it sample")
+            log.warning("seed has no effect: the model does not sample; add --do-sample (do_sample=True) to sample")
         return {**{name: value for name, value in options.items() if name not in NAMES}, "decoding": decoding}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,34 +51,34 @@ def predict(
     """Predicts for every input of the file ``source`` with the model in the folder ``model``.
 
     The file is read twice: first to find a broken line before the work begins, then block by block, so that no more
-    than some thousand inputs are in memory. Predictions come in the order of the inputs, an empty one for an empty
-    line.
+    than some thousand inputs are in memory. Predictions have the order of the inputs; an empty line has an empty
+    prediction.
 
-    ``out`` is written as ``OUT.part``, a block at a time, and renamed at the end. The same call continues a stopped
-    one, and writes byte for byte what a single call would have written; a different model, options or inputs are an
-    error. If a model samples and no seed is given, a seed is drawn and stored for the calls that continue.
+    ``out`` is written as ``OUT.part``, a block at a time, and renamed at the end. If a call is stopped, the same call
+    continues the file, and writes byte for byte what a single call would have written; a different model, options or
+    inputs are an error. If a model samples and no seed is given, a random seed is stored for the calls that continue.
 
     Ranks that ``torchrun`` started share the batches; rank 0 alone writes and shows.
 
     Args:
         model: a model folder, or a Hub id.
         source: as ``heedful.data.prediction_inputs.read_inputs`` takes it; standard input (``-``) cannot be continued.
-        out: ``.jsonl``: an object a line, ``{"id", "input", "output", "score"}``, the id if the input has one.
-            ``.txt``: the output alone, a line each; line ends inside it become ``\\n`` and ``\\r``. None: every
+        out: ``.jsonl``: an object per line, ``{"id", "input", "output", "score"}``, the id if the input has an id.
+            ``.txt``: the output alone, one per line; line ends inside it become ``\\n`` and ``\\r``. None: every
             prediction is shown.
         task: name of the task; None is the task that the model was trained for.
-        columns: the file's names of an input's columns.
+        columns: names of the file's columns that make an input.
         options: options of the task's ``predict``.
-        device: where to compute.
-        dtype: of the weights, as ``heedful.pipeline`` takes it.
+        device: device of the model.
+        dtype: dtype of the weights, as in ``heedful.pipeline``.
         as_json: show predictions as JSON.
         overwrite: start again, even if a file exists.
         quiet: show no progress.
         show: called with each prediction as a line, if ``out`` is None.
 
     Returns:
-        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: the number of inputs, and how many of them an
-        earlier call had predicted.
+        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: the number of inputs, and how many inputs
+        earlier calls had predicted.
     """
     with join_ranks() as ranks, among(ranks), ExitStack() as stack:
         if ranks.size > 1 and source == STDIN:
@@ -114,7 +114,7 @@ def _resolve(pipe: Pipeline, options: Mapping[str, Any], as_json: bool) -> dict[
     """
     resolved = pipe.resolve(options)
     if resolved.get("logprobs") and not as_json:
-        raise HeedfulError("logprobs are only in JSON; give --json, or write a .jsonl file")
+        raise HeedfulError("logprobs are written only as JSON; add --json, or write a .jsonl file")
     pipe.predict_block([], resolved)  # raises for options that the task refuses
     return resolved
 
@@ -141,7 +141,7 @@ def _write(
             progress.tick(number)
     except KeyboardInterrupt:
         if file is not None:
-            progress.note(f"{plural(number, 'prediction')} kept in {file.part}; the same call continues after them")
+            progress.note(f"{plural(number, 'prediction')} kept in {file.part}; the same command continues from there")
         raise
     if file is not None:
         file.finish()
@@ -154,7 +154,7 @@ def _reading_settings(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _effective(options: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns the call's options that have an effect, sorted by name: all but a seed without sampling."""
+    """Returns the call's options that have an effect, sorted by name: all except a seed without sampling."""
     used = "decoding" in resolved and "seed" in resolved["decoding"].given
     return sorted((name, value) for name, value in options.items() if used or name != "seed")
 
@@ -166,8 +166,8 @@ def _discard(line: str) -> None:
 def _survey(
     source: str, read: Callable[..., Iterator[Input]], say: Callable[[str], object] | None
 ) -> tuple[int | None, str]:
-    """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken one. For standard input, which
-    is not read twice, the number is None and the digest random.
+    """Counts the inputs and computes their digest; raises ``HeedfulError`` for a broken input. For standard input,
+    which cannot be read twice, the number is None and the digest random.
     """
     if source == STDIN:
         return None, secrets.token_hex()
@@ -176,7 +176,7 @@ def _survey(
         count += 1
         digest.update(input_identity(item).encode("utf-8", "surrogatepass") + b"\n")
     if not count:
-        raise HeedfulError("the file contains no inputs; write one input a line")
+        raise HeedfulError("the file contains no inputs; write one input per line")
     return count, digest.hexdigest()
 
 
@@ -201,7 +201,7 @@ def _output(
             return 0, seed
         file = stack.enter_context(PartialFile(out, facts, {"seed": seed}, overwrite=overwrite))
         if total is not None and file.done > total:
-            raise HeedfulError(f"{out}.part has more lines than there are inputs; --overwrite starts anew")
+            raise HeedfulError(f"{out}.part has more lines than there are inputs; add --overwrite to start again")
         return file.done, file.values["seed"]
 
     done, seed = ranks.run_on_first(begin)
@@ -218,8 +218,8 @@ def _seed(resolved: Mapping[str, Any]) -> Any:
 
 
 def fingerprint(model: str | Path) -> str:
-    """Returns a digest of the files that change a model's predictions: those of its folder, and for an adapter those of
-    its base.
+    """Returns a digest of the files that change a model's predictions: the files of its folder, and for an adapter also
+    those of its base.
     """
     digest = hashlib.blake2b(digest_size=16)
     own = find(model)
@@ -246,8 +246,8 @@ def _predictions(
     pipe: Pipeline, inputs: Iterator[Input], resolved: Mapping[str, Any], done: int
 ) -> Iterator[list[tuple[Input, Prediction]]]:
     """Yields the inputs after the first ``done`` with their predictions, a block at a time. The block of the
-    first one is computed as a whole, so that its batches, and with them the last bits of scores, are those of a single
-    call.
+    first of these inputs is computed as a whole, so that its batches, and thus the last bits of scores, are those of a
+    single call.
     """
     options, warnings, number = BlockOptions(resolved), BlockWarnings(), 0
     try:
@@ -265,8 +265,8 @@ def _predictions(
 def _block(
     pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any], warnings: BlockWarnings
 ) -> list[Prediction]:
-    """Returns the predictions for a block. A blank line in a file of images gets an empty prediction; blank texts are
-    left to the task.
+    """Returns the predictions for a block. A blank line in a file of images gets an empty prediction; the task handles
+    blank texts.
     """
     if "image" not in pipe.task.input_columns.values():
         return _named(pipe, block, resolved, warnings)

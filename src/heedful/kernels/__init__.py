@@ -1,10 +1,10 @@
-"""Kernels: how the core's operations are computed on this machine, in training and in inference.
+"""Kernels: fast implementations of the layers' operations for this machine, in training and in inference.
 
     plan                the table of plans, and the one function that applies them to a model
     blocked_attention   attention of a training step on a CPU        cpu_dropout  dropout on a CPU
     onednn_linear       linear maps through oneDNN                   unpadded     layouts without padding
     allocator           keeps freed memory in the process
-    optimize            changes how a model stores its weights, for inference and for good:
+    optimize            changes how a model stores its weights, for inference, permanently:
     prepacked_linear    ... prepacked and quantised linear maps      fused_projections  ... one product for q, k and v
 
 A plan writes one attribute of each part (``Attention.attend``, ``Linear.linear``, ...) and can be removed. A new kernel

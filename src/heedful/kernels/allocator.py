@@ -15,12 +15,13 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, LARGEST = -1, -3, -4, 32 * 2**20
 
 
 def keep_memory(max_bytes: int = MAX_BYTES, *, any_size: bool = False) -> bool:
-    """Lets the C library keep up to ``max_bytes`` of freed memory for later tensors. Returns True if it does.
+    """Lets the C library keep up to ``max_bytes`` of freed memory for later tensors. Returns True on success.
 
-    Every step allocates and frees tensors of many megabytes, such as a batch's scores over a vocabulary. The system
-    gives returned memory back page by page, zeroed, which can take longer than the arithmetic. The setting holds for
-    the whole process, for tensors up to 32 MiB or of ``any_size``: then memory between two live tensors is kept too,
-    until ``FreeMemory`` returns it. Without glibc nothing changes; with a glibc before 2.33 the limit of 32 MiB stays.
+    Every step allocates and frees tensors of many megabytes, such as a batch's scores over a vocabulary. If freed
+    memory goes back to the system, the next step gets it page by page, zeroed, which can take longer than the
+    arithmetic. The setting holds for the whole process, for tensors up to 32 MiB, or for all with ``any_size``: then
+    memory between two live tensors is kept too, until ``FreeMemory`` returns it to the system. Without glibc nothing
+    changes; with a glibc before 2.33 the limit of 32 MiB stays.
 
     >>> type(keep_memory()).__name__
     'bool'
@@ -35,8 +36,8 @@ def keep_memory(max_bytes: int = MAX_BYTES, *, any_size: bool = False) -> bool:
 def keep_few_kernels(count: int = MAX_KERNELS) -> None:
     """Limits the caches of kernels compiled for shapes, of oneDNN and of PyTorch, to ``count`` instead of 1,024.
 
-    Batches of ever new lengths compile ever new kernels, of about a megabyte each. Both caches read their limit from
-    the environment once, before their first kernel; a variable that is set already stays.
+    Each new batch length compiles a new kernel, of about a megabyte. Both caches read their limit from an environment
+    variable once, before their first kernel; a variable that is already set keeps its value.
     """
     for name in CAPACITIES:
         os.environ.setdefault(name, str(count))
@@ -45,7 +46,7 @@ def keep_few_kernels(count: int = MAX_KERNELS) -> None:
 def rounded_rows(rows: int) -> int:
     """Rounds a number of rows up by at most 3 %, so that a kernel compiled for that number is used again.
 
-    oneDNN compiles a kernel in the time of a step's product, a millisecond or more in bfloat16. There are 32 rounded
+    Compiling a oneDNN kernel takes as long as a matrix product, in bfloat16 a millisecond or more. There are 32 rounded
     numbers between two powers of two.
 
     >>> [rounded_rows(rows) for rows in (5, 60, 1999, 2048)]
@@ -58,9 +59,9 @@ def rounded_rows(rows: int) -> int:
 class FreeMemory:
     """Freed memory of the process, returned to the system when it has grown by more than ``max_growth`` bytes.
 
-    Memory that a step frees serves the next one. Tensors of many different lengths leave gaps that later ones do not
-    fit, so the free memory between steps grows. A check takes microseconds; returning memory, and getting its pages
-    again, takes half a second a gigabyte.
+    The next step uses the memory that a step frees. Tensors of many different lengths leave gaps that later tensors do
+    not fit, so the free memory between steps grows. A check takes microseconds; returning memory, and getting its pages
+    again, takes half a second per gigabyte.
 
     >>> FreeMemory().release_if_grown()
     False
@@ -70,7 +71,7 @@ class FreeMemory:
         self.max_growth, self.least = max_growth, sys.maxsize  # bytes
 
     def release_if_grown(self) -> bool:
-        """Returns the free memory to the system if it has grown too much. True if it did."""
+        """Returns free memory to the system if it has grown too much; the result is True in that case."""
         libc = _glibc()
         if libc is None or not hasattr(libc, "mallinfo2"):
             return False
@@ -91,7 +92,7 @@ class MallInfo(ctypes.Structure):
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """Returns glibc; None for another C library."""
+    """Returns the loaded glibc, or None if the C library is not glibc."""
     if sys.platform != "linux":
         return None
     try:

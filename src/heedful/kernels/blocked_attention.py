@@ -1,7 +1,7 @@
 """Blocked attention for training on a CPU: each block of weights is used while it is in the processor's cache.
 
-Nothing is computed above a causal diagonal, and dropout costs little. In bfloat16, the backward pass of PyTorch's fused
-kernel costs several times its products on short sequences; this one does not.
+Nothing is computed above a causal diagonal, and dropout costs little. In bfloat16 on short sequences, the backward pass
+of PyTorch's fused kernel takes several times as long as its matrix products; this backward pass does not.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def attention_blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[AttentionBl
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Returns the softmax over the last axis, in the type of ``scores``. Rows of bfloat16 that vectors do not fill are
-    computed in float32, since PyTorch computes the rest of such a row number by number.
+    """Returns the softmax over the last axis, in the type of ``scores``. In bfloat16, rows whose length is no
+    multiple of the vector size are computed in float32, since PyTorch computes the rest of such a row number by number.
 
     >>> softmax(torch.tensor([2.0, 4.0, 5.0]))
     tensor([0.0351, 0.2595, 0.7054])
@@ -61,7 +61,7 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def softmax_backward(d: Tensor, weights: Tensor) -> Tensor:
-    """Returns the gradient before the softmax that gave ``weights`` from the one after it; float32 for short rows."""
+    """Returns the gradient of the softmax's input, from that of its output ``weights``; float32 for short rows."""
     wide = torch.float32 if weights.dtype is torch.bfloat16 and weights.size(-1) < VECTOR else weights.dtype
     gradient: Tensor = torch.ops.aten._softmax_backward_data(d.to(wide), weights.to(wide), -1, wide)
     return gradient.to(weights.dtype)
@@ -144,7 +144,7 @@ def flat(x: Tensor) -> Tensor:
 
 
 def write_product(out: Tensor, a: Tensor, b: Tensor, add: bool = False, alpha: float = 1.0) -> None:
-    """Writes α · a b to ``out`` (B, H, T, E), or adds it, for a (B · H, T, S) and b (B · H, S, E)."""
+    """Writes α · a b to ``out`` (B, H, T, E), or adds it to ``out``, for a (B · H, T, S) and b (B · H, S, E)."""
     if out.is_contiguous():
         torch.baddbmm(flat(out), a, b, beta=add, alpha=alpha, out=flat(out))
     elif add:
@@ -205,7 +205,7 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float,
 
 
 def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Returns the bias of scores (B, H, T, S): 0 and −∞ for a boolean mask; a bias as it is."""
+    """Returns the bias of scores (B, H, T, S): 0 and −∞ for a boolean mask; a float bias is returned as it is."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:

@@ -1,7 +1,7 @@
-"""Fast dropout on a CPU: 16 random bits for each number.
+"""Fast dropout on a CPU: 16 random bits for each element.
 
 PyTorch draws the numbers of a dropout mask one by one on a CPU, about 10 ns each: a fifth of a small model's step. Here
-a number takes 16 bits of a generator (SFC64) that is seeded from PyTorch's, so that a run stays a function of its seed.
+an element takes 16 bits of a generator (SFC64) that is seeded from PyTorch's, so that equal seeds give equal runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIN_SIZE = 2**14  # numbers from which a new generator pays off
 
 
 class DropoutMasks:
-    """Random dropout masks, one after the other, from a seed that PyTorch draws; 1 with probability 1 − ``rate``.
+    """Generator of random dropout masks, seeded by PyTorch; an element is 1 with probability 1 − ``rate``, else 0.
 
     >>> masks = DropoutMasks(0.25)
     >>> abs(masks.draw((1000, 100)).double().mean().item() - 0.75) < 0.01
@@ -58,9 +58,9 @@ class CpuDropout(torch.autograd.Function):
 
 
 def cpu_dropout(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Applies dropout, on a CPU to large tensors with ``CpuDropout``, otherwise with PyTorch's own.
+    """Applies dropout: with ``CpuDropout`` to large tensors on a CPU, otherwise with PyTorch's dropout.
 
-    The rate is rounded to 16 bits, and kept numbers are divided by 1 − the rounded rate, so that means stay the same.
+    The rate is rounded to 16 bits; kept elements are divided by 1 − the rounded rate, so that means stay the same.
 
     >>> cpu_dropout(torch.ones(200, 200), 0.5, True).unique().tolist()
     [0.0, 2.0]

@@ -62,7 +62,7 @@ class FusedAttention(Attention):
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    """Returns a ``Linear`` with these weights, which need no gradient."""
+    """Returns a ``Linear`` with this weight and bias, without gradients."""
     linear = Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:

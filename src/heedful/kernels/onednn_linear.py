@@ -1,8 +1,8 @@
-"""Float32 linear maps on a CPU through oneDNN, with plain weights, in inference mode and in training.
+"""Float32 linear maps on a CPU through oneDNN, with weights that are not prepacked, in inference mode and training.
 
-``torch.nn.functional.linear`` multiplies by a general routine of MKL. On processors that are not Intel's, oneDNN, which
-is part of PyTorch, is faster at most sizes. One row alone is fastest as a batch of matrix-vector products; on Intel's
-own processors MKL is the fastest for up to three rows.
+``torch.nn.functional.linear`` multiplies by a general routine of MKL. On processors of other makers than Intel, oneDNN,
+which is part of PyTorch, is faster at most sizes. One row alone is fastest as a batch of matrix-vector products; on
+Intel processors MKL is the fastest for up to three rows.
 
 Shapes: x (..., in), W (out, in), b (out,), y (..., out).
 """
@@ -69,7 +69,7 @@ class OnednnProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Returns dx, dW and db; None for those that need no gradient."""
+        """Returns dx, dW and db; None for each that needs no gradient."""
         x, weight = ctx.saved_tensors
         x_needs, weight_needs, bias_needs = ctx.needs_input_grad
         dy_rows = dy.reshape(-1, dy.size(-1))
@@ -91,8 +91,8 @@ def onednn_product(
 def mkl_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Computes x Wᵀ + b of a few rows of float32 by MKL: one row as a batch of at least two matrix-vector products.
 
-    On processors that are not Intel's MKL reads W at the memory's speed for such a batch, at a third of it for a single
-    product; on Intel's at that speed for a single product, at half of it for a batch.
+    On processors of other makers than Intel, MKL reads W at memory speed for such a batch, but at a third of this speed
+    for a single product. On Intel processors it reads W at memory speed for a single product, at half for a batch.
     """
     if is_intel_with_mkl():
         return F.linear(rows, weight, bias)
@@ -109,7 +109,7 @@ def mkl_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def is_intel_with_mkl() -> bool:
-    """Returns True if this is an Intel processor with MKL, which keeps its best kernels for them."""
+    """Returns True if this is an Intel processor with MKL, which uses its best kernels only on Intel processors."""
     try:
         processor = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -125,9 +125,9 @@ def mkl_is_faster(rows: int) -> bool:
 
 
 def onednn_is_faster() -> bool:
-    """Returns True if oneDNN multiplies many rows of float32 faster than MKL: on processors that are not Intel's.
+    """Returns True if oneDNN multiplies many rows of float32 faster than MKL: on processors of other makers.
 
-    Those with AVX2 alone are an exception: MKL is fast there.
+    Processors with AVX2 but no AVX-512 are an exception: MKL is fast there.
     """
     narrow = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
     return has_onednn(torch.float32) and not is_intel_with_mkl() and not narrow
@@ -149,7 +149,7 @@ def has_onednn(dtype: torch.dtype) -> bool:
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
-    """Returns True if a device lacks instructions for products of bfloat16 and computes them in another way."""
+    """Returns True if a device lacks instructions for bfloat16 products and computes these products in float32."""
     if device.type == "cuda":
         return not torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and not has_onednn(torch.bfloat16)

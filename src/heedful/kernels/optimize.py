@@ -49,25 +49,25 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
     - The projections of self-attention become one product.
-    - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``); they are no parameters
-      any more.
-    - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose rows of
-      the stream are zeros, and in the last block the tokens that the head does not read.
+    - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are no longer
+      parameters.
+    - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose
+      hidden states become zeros, and in the last block also the tokens that the head does not read.
     - An adapter is merged first.
     - The process keeps freed memory for later tensors (``heedful.kernels.allocator``).
 
     The model generates, predicts and is recorded as before. While it is recorded, padding and all tokens are computed;
-    outputs are equal up to rounding. It can no longer be trained, saved or pruned: load it anew for that.
+    outputs are equal up to rounding. The model can no longer be trained, saved or pruned: load it again for that.
 
     Args:
-        model: any; it is returned, in evaluation mode.
+        model: any model; it is returned, in evaluation mode.
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
             "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
             vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
 
     Raises:
-        HeedfulError: for an unknown type, one that the weights, the device or this CPU do not support, and a model that
-            is optimised already.
+        HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, and for a
+            model that is already optimised.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -75,7 +75,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     torch.Size([1, 8])
     """
     if model.optimised:
-        raise HeedfulError(f"the model is optimised already, in {model.optimised}; load it anew for another dtype")
+        raise HeedfulError(f"the model is already optimised, in {model.optimised}; load it again for another dtype")
     dtype_name = str(model.dtype if dtype is None else dtype).removeprefix("torch.")
     if dtype_name not in LINEAR_CLASSES:
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
@@ -103,7 +103,7 @@ def _linear_class(model: Model, dtype_name: str) -> tuple[type[PrepackedLinear] 
     linear_class, other_dtype = LINEAR_CLASSES[dtype_name]
     if model.device.type != "cpu":
         if dtype_name in CPU_ONLY:
-            raise HeedfulError(f"{dtype_name} weights need a CPU, but the model is on {model.device}; take bfloat16")
+            raise HeedfulError(f"{dtype_name} weights need a CPU, but the model is on {model.device}; use bfloat16")
         return None, getattr(torch, dtype_name)
     if linear_class is FloatLinear:
         return FloatLinear if has_onednn(other_dtype) else None, other_dtype
@@ -117,7 +117,8 @@ def _replace_linears(
 ) -> None:
     """Fuses the projections of each block, and replaces every linear map.
 
-    ``linear_class`` replaces those of blocks and the output projection to a vocabulary, ``small_class`` the others.
+    ``linear_class`` replaces the linear maps of blocks and the output projection to a vocabulary, ``small_class`` the
+    other linear maps.
     """
     for block in [part for part in model.modules() if isinstance(part, Block)]:
         _fuse(block, linear_class)

@@ -57,14 +57,14 @@ LARGE = 2**17  # elements of a weight from which oneDNN saves more than the extr
 
 
 def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
-    """Computes ``explicit_attention``: a tracer cannot follow the fused one, which compares two lengths."""
+    """Computes ``explicit_attention``: a tracer cannot follow the fused kernel, which compares two lengths."""
     return explicit_attention(q, k, v, mask, scale, dropout)
 
 
 def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
     """Computes ``every_slot`` without the calls that change nothing: dropout in evaluation, and empty slots.
 
-    Each takes some microseconds, and a small decoder makes forty of them a step.
+    Each call takes some microseconds, and a small decoder makes forty such calls per step.
     """
     slots: Any = residual._modules  # torch's attribute look-up takes as long as the call of an empty slot
     if residual.training or slots["dropout"].training:
@@ -80,8 +80,8 @@ def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer
 def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
     """Runs the sublayers of a block, and computes their activations again in the backward pass (Chen et al. 2016).
 
-    Only the block's input is saved, and dropout is the same: memory for the activations of one block instead of all,
-    for a third more work. In training only.
+    Only the block's input is saved, and dropout is the same: memory holds the activations of one block instead of all
+    blocks, for a third more computation. In training only.
     """
     if not (torch.is_grad_enabled() and sublayers.__self__.training):  # type: ignore[attr-defined]  # a method
         return sublayers(*context)
@@ -114,7 +114,7 @@ class Plan:
         name: shown by ``print(model)`` and ``Model.kernels``.
         attend: computes attention.
         linear: chooses the function that multiplies a linear map.
-        dropout: computes the dropout of ``Dropout`` modules; not that of adapters or of attention weights.
+        dropout: computes the dropout of ``Dropout`` modules, not the dropout of adapters or attention weights.
         layout: runs a stack over a batch.
         run: runs the sublayers of a block.
         add: adds a sublayer's output to the residual stream.
@@ -182,7 +182,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
 
 
 def slot_of(part: nn.Module) -> str | None:
-    """Returns the attribute of a part that a plan may write; None for a part without one and for a custom part.
+    """Returns the attribute of a part that a plan may write; None for a part without a kernel and for a custom part.
 
     >>> slot_of(Linear(2, 3)), slot_of(nn.Linear(2, 3))
     ('linear', None)
@@ -195,9 +195,9 @@ def slot_of(part: nn.Module) -> str | None:
 
 
 def apply_plan(model: M, plan: str | Plan) -> M:
-    """Gives a model the kernels of a plan, in place of the present ones. Outputs stay equal up to rounding.
+    """Replaces a model's kernels with those of a plan. Outputs stay equal up to rounding.
 
-    Applying a plan twice is applying it once, and earlier plans make no difference. ``"plain"`` removes all kernels.
+    The result does not depend on plans that were applied before. ``"plain"`` removes all kernels.
 
     Args:
         model: any module; it is returned.
@@ -265,10 +265,10 @@ def _write(model: nn.Module, plan: Plan) -> list[tuple[nn.Module, str, Any, Any]
 
 @contextmanager
 def decoding_kernels(model: nn.Module) -> Iterator[None]:
-    """Applies "cpu-decoding" while entered, unless the model has a plan already, which stays.
+    """Applies "cpu-decoding" while entered, unless the model already has a plan: then that plan stays.
 
     Transposed float32 weights on a CPU, as GPT-2's files have them, are first made contiguous, permanently: transposed
-    ones take twice the time. Their values stay the same.
+    weights take twice the time. Their values stay the same.
     """
     if getattr(model, "kernels", AUTO) != AUTO:
         yield
@@ -292,7 +292,7 @@ def apply_training_plan(model: M, kernels: str = AUTO, *, is_sharded: bool = Fal
         model: on one device.
         kernels: "auto", or the name of a plan that is applied instead, such as "plain".
         is_sharded: True if weights are sharded over ranks; training then uses PyTorch's products.
-        recompute: True if activations are computed again in the backward pass (``recomputed``), under any plan.
+        recompute: True if activations are computed again in the backward pass (``recomputed``), with any plan.
 
     >>> import heedful
     >>> apply_training_plan(heedful.create("bert-tiny", seed=0).to("cpu")).kernels

@@ -2,8 +2,8 @@
 
 On a CPU ``torch.nn.functional.linear`` multiplies by a general routine, which reads the weights at a fraction of the
 memory's speed for a few rows (a step of decoding). oneDNN, which is part of PyTorch, is faster at every size, and
-faster still with prepacked weights; one row alone is fastest as a batch of matrix-vector products. On Intel's own
-processors the general routine is MKL, the fastest for up to three rows. Quantised weights are read sooner.
+faster still with prepacked weights; one row alone is fastest as a batch of matrix-vector products. On Intel
+processors the general routine is MKL, the fastest for up to three rows. Quantised weights are fewer bytes to read.
 
 Shapes: x (..., into), W (out, into), b (out,), y (..., out).
 """
@@ -33,7 +33,7 @@ FUSED = {
 
 
 class PrepackedLinear(nn.Module):
-    """act(x Wᵀ + b) with W in a subclass's packed form; for inference only, it has no gradient.
+    """act(x Wᵀ + b) with W in the packed form of a subclass; for inference only, without gradient.
 
     Args:
         weight: (out, into), floating point.
@@ -49,7 +49,7 @@ class PrepackedLinear(nn.Module):
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """Raises ``HeedfulError`` for weights that cannot be packed in this form, or not on this machine."""
+        """Raises ``HeedfulError`` if the weight cannot be packed in this form, or this machine has no kernel for it."""
 
     @property
     def weight(self) -> Tensor:
@@ -64,7 +64,7 @@ class PrepackedLinear(nn.Module):
         """Maps ``x`` (..., into) to (..., out)."""
         if torch.is_grad_enabled() and x.requires_grad:
             raise HeedfulError(
-                "a model optimised for inference has no gradients; load it anew with heedful.from_pretrained"
+                "a model optimised for inference has no gradients; load it again with heedful.from_pretrained"
             )
         return self.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
@@ -73,14 +73,14 @@ class PrepackedLinear(nn.Module):
         return y if self.activation is None else self.activation(y)
 
     def extra_repr(self) -> str:
-        """Returns what torch shows for a linear map."""
+        """Returns the sizes and the bias, as ``nn.Linear`` shows them."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
 class FloatLinear(PrepackedLinear):
     """Weights of float32 or bfloat16 in oneDNN's own order; nothing is rounded.
 
-    Plain float32 weights are kept too, for single rows; weights that are mapped from a file stay so.
+    The original float32 weights are kept too, for single rows; weights that are memory-mapped stay memory-mapped.
 
     >>> x, linear = torch.randn(3, 8), nn.Linear(8, 16)
     >>> packed = FloatLinear(linear.weight, linear.bias)
@@ -97,11 +97,11 @@ class FloatLinear(PrepackedLinear):
 
     @property
     def weight(self) -> Tensor:
-        """W, equal to the bit."""
+        """W, unpacked and exactly equal to the original."""
         return self.packed.to_dense()
 
     def product(self, rows: Tensor) -> Tensor:
-        """Returns act(rows Wᵀ + b); oneDNN gets at least ``FEW`` rows, repeated ones if needed."""
+        """Returns act(rows Wᵀ + b); oneDNN gets at least ``FEW`` rows; rows are repeated if needed."""
         count = len(rows)
         if self.plain is not None and mkl_is_faster(count):
             return self.activated(mkl_product(rows, self.plain, self.bias))
@@ -118,11 +118,11 @@ class HalfLinear(PrepackedLinear):
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """Raises ``HeedfulError`` for a weight beyond float16's largest number."""
+        """Raises ``HeedfulError`` for a weight beyond the range of float16."""
         check_kernels("float16", "quantized", "linear_prepack_fp16", "linear_dynamic_fp16")
         largest = float(weight.detach().abs().amax())
         if not largest <= torch.finfo(torch.float16).max:
-            raise HeedfulError(f"a weight of {largest:g} is too large for float16; take bfloat16 or float32")
+            raise HeedfulError(f"a weight of {largest:g} is too large for float16; use bfloat16 or float32")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
@@ -140,10 +140,10 @@ class HalfLinear(PrepackedLinear):
 
 
 class Int8Linear(PrepackedLinear):
-    """Int8 weights W ≈ s_out q, with one scale an output; rows of x are quantised while they are read: x ≈ s_row q.
+    """Int8 weights W ≈ s_out q, with a scale per output; rows of x are quantised as they are read: x ≈ s_row q.
 
-    s = max |·| / 127 (for weights / 63, on a processor without VNNI), so that zero stays zero. Integer products are
-    exact: y = s_row s_out Σ q q + b. Each row has its own scale, so that its result is the same alone and in a batch.
+    s = max |·| / 127 (for weights on a processor without VNNI: max |·| / 63), so that zero stays zero. Integer products
+    are exact: y = s_row s_out Σ q q + b. Each row has its own scale, so its result is the same alone and in a batch.
     """
 
     LEVELS = 127
@@ -190,10 +190,10 @@ class Int4Linear(PrepackedLinear):
 
     @classmethod
     def check(cls, weight: Tensor) -> None:
-        """Raises ``HeedfulError`` for inputs that do not fill their groups."""
+        """Raises ``HeedfulError`` if the number of inputs is no multiple of ``GROUP``, or a kernel is missing."""
         check_kernels("int4", "aten", "_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
         if weight.size(1) % cls.GROUP:
-            raise HeedfulError(f"int4 needs a multiple of {cls.GROUP} input features, not {weight.size(1)}; take int8")
+            raise HeedfulError(f"int4 needs a multiple of {cls.GROUP} input features, not {weight.size(1)}; use int8")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
@@ -228,18 +228,18 @@ class Int4Linear(PrepackedLinear):
 def check_kernels(dtype: str, space: str, *names: str) -> None:
     """Raises ``HeedfulError`` if this build of PyTorch lacks a kernel."""
     if any(not hasattr(getattr(torch.ops, space), name) for name in names):
-        raise HeedfulError(f"this build of PyTorch has no kernel for {dtype} weights; take bfloat16 or float32")
+        raise HeedfulError(f"this build of PyTorch has no kernel for {dtype} weights; use bfloat16 or float32")
 
 
 def _fused(activation: Activation | None) -> tuple[str, str]:
-    """Returns oneDNN's name and formula of an activation; copies of ours, such as of a ``partial``, are recognised."""
+    """Returns oneDNN's name and formula of an activation; copies, such as of a ``partial``, are recognised."""
     if activation is None:
         return "none", ""
     for name, name_and_formula in FUSED.items():
         if _function(ACTIVATIONS[name]) == _function(activation):
             return name_and_formula
     raise HeedfulError(
-        f"no kernel for the activation {activation}, only for {', '.join(FUSED)}; do not optimise this model"
+        f"there is no kernel for the activation {activation}, only for {', '.join(FUSED)}; do not optimise this model"
     )
 
 

@@ -1,11 +1,11 @@
-"""Layouts that leave padding out: a stack reads the real tokens of a batch as one row.
+"""Layouts that leave padding out: a stack reads the non-padding tokens of a batch as one row.
 
 Norms, linear maps and the feed-forward compute each token separately, so they can read one row of N tokens. For
-attention the sequences are restored, which costs little beside the products: in training as a padded batch with its
-mask; in inference by length, so that sequences of one length need no mask.
+attention the sequences are restored, which costs little compared with the products: in training as a padded batch with
+its mask; in inference grouped by length, so that sequences of one length need no mask.
 
-Shapes: B sequences, T tokens of the longest with its padding, N real tokens in all, D model width, H heads, E head
-size.
+Shapes: B sequences, T tokens of the longest with its padding, N non-padding tokens in all, D model width, H heads, E
+head size.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def attends_with(stack: Stack, attend: Attend) -> bool:
 
 
 class TokenRow:
-    """Real tokens of a batch in one row, one sequence after another.
+    """Tokens of a batch, without padding, in one row: one sequence after another.
 
     Args:
-        real: (B, T), True for real tokens.
+        real: (B, T), False for padding.
         fill: adds copies of the first token, up to ``rounded_rows``; they have no gradient.
 
     >>> row = TokenRow(torch.tensor([[True, True, True], [False, True, True]]))
@@ -71,7 +71,7 @@ class TokenRow:
         self.positions = token_positions(real).flatten()[self.gathered][None]  # (1, N)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Gathers real tokens: (B, T, D) → (1, N, D)."""
+        """Gathers non-padding tokens: (B, T, D) → (1, N, D)."""
         return x.flatten(0, 1)[self.gathered][None]
 
     def scatter(self, y: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class TokenRow:
 
 
 class RowMask(NamedTuple):
-    """Mask between two rows: ``mask`` is that of their batches."""
+    """Attention mask between two token rows: ``mask`` is the mask of the padded batches."""
 
     queries: TokenRow
     keys: TokenRow
@@ -102,10 +102,10 @@ def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: flo
 
 
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
-    """Leaves padding out in training: the output of ``padded`` at real tokens, zeros at padding.
+    """Leaves padding out in training: the output of ``padded`` at non-padding tokens, zeros at padding.
 
-    Computes ``padded`` outside training, without padding, with a cache, with a mask of segment numbers, with stochastic
-    depth (drawn once a sequence), while a part is observed, and if an attention has a custom kernel.
+    Falls back to ``padded`` outside training, for batches without padding, with a cache, for packed batches, with
+    stochastic depth (drawn once per sequence), while a part is observed, and if an attention has a custom kernel.
 
     >>> from heedful.config import StackConfig
     >>> from heedful.kernels.plan import apply_plan
@@ -168,10 +168,10 @@ class SequenceGroup(NamedTuple):
 
 
 class SortedTokenRow:
-    """Real tokens of a batch in one row, the shortest sequence first, so that sequences of one length are a view.
+    """Tokens of a batch, without padding, in one row, shortest sequence first: sequences of one length are a view.
 
     Args:
-        real: (B, T), True for real tokens.
+        real: (B, T), False for padding.
 
     >>> row = SortedTokenRow(torch.tensor([[True, True, True], [False, False, False], [False, True, True]]))
     >>> row.indices.tolist(), row.positions.tolist()
@@ -195,7 +195,7 @@ class SortedTokenRow:
                 start += count * length
 
     def gather(self, x: Tensor) -> Tensor:
-        """Gathers real tokens: (B, T, D) → (1, N, D)."""
+        """Gathers non-padding tokens: (B, T, D) → (1, N, D)."""
         return x.flatten(0, 1)[self.indices][None]
 
     def scatter(self, y: Tensor, tokens: Tensor | None = None) -> Tensor:
@@ -211,7 +211,7 @@ class SortedTokenRow:
 
 
 class GroupMask(NamedTuple):
-    """Mask within the sequences of a row: ``mask`` is that of the longest; ``queries`` are the tokens that attend."""
+    """Mask within the sequences of a row: ``mask`` fits the longest sequence; ``queries`` are the query tokens."""
 
     groups: list[SequenceGroup]
     mask: Mask
@@ -241,12 +241,12 @@ def fused_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float
 
 
 def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
-    """Leaves out padding, and in the last block tokens that are not read: the output of ``padded``, else zeros.
+    """Leaves out padding, and in the last block tokens that are not read: zeros there, else the output of ``padded``.
 
     If the caller reads one token of a sequence (the class token of BERT and ViT, the last token of GPT-2), the last
-    block needs only the keys and values of the others: of its 12 D² multiplications a token, 9 are left out.
+    block needs only the keys and values of the others: of its 12 D² multiplications per token, 9 are left out.
 
-    Computes ``padded`` if there is nothing to leave out, with a cache or a memory, with several texts in a row, while a
+    Falls back to ``padded`` if there is nothing to leave out, with a cache or a memory, with a packed batch, while a
     part is observed (``heedful.record``, an intervention, any hook), and if an attention has a custom kernel.
 
     >>> import heedful

@@ -24,14 +24,14 @@ Project = Callable[[], KeysValues]
 
 
 class AttentionCache:
-    """Null cache of an attention: every call projects anew. Caches that store tensors: ``heedful.cache``."""
+    """Cache that stores nothing: every call computes its keys and values. Caches that store them: ``heedful.cache``."""
 
     def update(self, project: Project) -> KeysValues:
         """Returns the keys and values (B, K, S, E) to attend to; ``project`` computes those of this call."""
         return project()
 
     def select(self, rows: Tensor) -> None:
-        """Keeps ``rows`` of the batch, in that order: the new order of beams, or the sequences not yet finished."""
+        """Keeps ``rows`` of the batch, in that order: beams in a new order, or only the unfinished sequences."""
 
 
 NO_ATTENTION_CACHE = AttentionCache()
@@ -41,7 +41,7 @@ class Attend(Protocol):
     """Implementation of attention: q (B, H, T, E), k and v (B, K, S, E) → (B, H, T, E).
 
     Adjacent rows of q may share keys and values, as the beams of a sentence share its source: k and v then have B / n
-    rows, each for n rows of q, and the mask is that of the keys alone, (B / n, 1, 1, S).
+    rows, each for n rows of q, and the mask depends on the keys alone, (B / n, 1, 1, S).
     """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
@@ -52,7 +52,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     """Computes softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
 
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
-    that share keys become queries of one row, so that the keys are read once for all of them. A plan may put another
+    that share keys become queries of one row, so that the keys are read once for these rows. A plan may put another
     implementation in its place: in training on a CPU, `heedful.kernels.blocked_attention`.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
@@ -127,15 +127,15 @@ class Attention(nn.Module):
     Vaswani et al. 2017, section 3.2; fewer key-value heads: Shazeer 2019, Ainslie et al. 2023.
 
     Args:
-        dim: width of the stream, in and out.
+        dim: width of inputs and outputs.
         heads: query heads.
         kv_heads: key-value heads, each shared by heads / kv_heads query heads; default ``heads``.
-        head_dim: size of a head; default dim / heads. The scale is 1/√head_dim, of the head's size, not the model's.
-        bias: which projections have one: "all", "qkv", "out", "none".
+        head_dim: size of a head; default dim / heads. The scale is 1/√head_dim.
+        bias: which projections have a bias: "all", "qkv", "out", "none".
         scale: "sqrt", or "none" for unscaled scores (T5).
         qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
         norm_eps: epsilon of that norm.
-        dropout: probability on the attention weights in training; on a CPU PyTorch has no fused kernel for it.
+        dropout: dropout probability of the attention weights in training; PyTorch has no fused CPU kernel with dropout.
 
     Attributes:
         attend: implementation of softmax(q kᵀ) v, which a plan chooses (``PLANS`` in ``heedful.kernels.plan``).
@@ -168,10 +168,10 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_dim = head_dim or dim // heads
         if head_dim is None and dim % heads:
-            raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change one, or give head_dim")
+            raise HeedfulError(f"dim {dim} is not a multiple of {heads} heads; change dim or heads, or give head_dim")
         if heads % self.kv_heads:
             raise HeedfulError(
-                f"{heads} heads cannot share {self.kv_heads} key-value heads evenly; give a divisor of {heads}"
+                f"{heads} heads cannot share {self.kv_heads} key-value heads evenly; give kv_heads that divides {heads}"
             )
         qkv_bias, out_bias = lookup(BIASES, bias, "attention bias")
         self.query = Linear(dim, self.heads * self.head_dim, bias=qkv_bias)

@@ -15,7 +15,7 @@ class Dropout(nn.Dropout):
     """Dropout: y = x · b / (1 − p), b = 0 with probability p and else 1. Srivastava et al. 2014.
 
     Attributes:
-        dropout: the implementation. ``torch.nn.functional.dropout``, unless the plan of the model names another in
+        dropout: the implementation. ``torch.nn.functional.dropout``, unless the model's plan sets another, from
             ``PLANS`` (``heedful.kernels.plan``): in training on a CPU ``heedful.kernels.cpu_dropout.cpu_dropout``.
 
     >>> import torch
@@ -28,7 +28,7 @@ class Dropout(nn.Dropout):
         self.dropout: Drop = F.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns ``x`` with elements dropped in training."""
+        """Returns ``x``, with random elements set to 0 in training."""
         return self.dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
@@ -40,7 +40,7 @@ class Dropout(nn.Dropout):
 class DropPath(nn.Module):
     """Stochastic depth: y · b / (1 − p), with b = 0 for each example with probability p and else 1; y in evaluation.
 
-    Huang et al. 2016, section 3, divided in training instead of multiplied afterwards, as dropout is.
+    Huang et al. 2016, section 3; unlike there, y is divided by 1 − p in training, not multiplied by it in evaluation.
 
     Attributes:
         rate: p; 0 drops no example. ``heedful.stack.set_drop_path`` sets the rates of a model.

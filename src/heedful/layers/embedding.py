@@ -37,13 +37,13 @@ class TokenEmbedding(nn.Module):
         return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embeds ``ids`` (B, T), and ``segments`` (B, T) if the model has them, default all 0: (B, T, D)."""
+        """Embeds ``ids`` (B, T), and ``segments`` (B, T; default 0) if the model has segments: (B, T, D)."""
         try:
             x = self.token(ids) * self.factor
         except IndexError:
             rows, smallest, largest = self.token.num_embeddings, int(ids.min()), int(ids.max())
             raise HeedfulError(
-                f"token ids from {smallest} to {largest}, but the model has {rows} tokens, 0 to {rows - 1}; use the "
+                f"token ids are {smallest} to {largest}, but the model has {rows} tokens, 0 to {rows - 1}; use the "
                 "model's own tokenizer"
             ) from None
         if self.segment is not None:
@@ -94,7 +94,7 @@ class PatchEmbedding(nn.Module):
         """Embeds ``pixels`` (B, channels, height, width): (B, prefix + patches, D). Another image size is an error."""
         if pixels.shape[1:] != self.shape:
             raise HeedfulError(
-                f"images of shape {tuple(pixels.shape[1:])}, but the model takes {self.shape}; resize them"
+                f"images have shape {tuple(pixels.shape[1:])}, but the model needs {self.shape}; resize them"
             )
         patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
         if self.prefix is None:

@@ -29,12 +29,12 @@ class FeedForward(nn.Module):
     Plain: Vaswani et al. 2017, equation 2. Gated: Shazeer 2020 (SwiGLU is ``activation="silu", gated=True``).
 
     Args:
-        dim: width of the stream.
+        dim: width of inputs and outputs.
         ff_dim: inner width; default 4 dim.
         activation: "relu", "gelu" (exact), "gelu_tanh", "silu".
         gated: adds the gate.
         bias: True if the linear maps have biases.
-        dropout: probability on the inner activations.
+        dropout: dropout probability of the inner activations.
 
     >>> import torch
     >>> feed_forward = FeedForward(8, 32, activation="silu", gated=True)

@@ -14,7 +14,7 @@ class Linear(nn.Linear):
     """Linear map: y = x Wᵀ + b.
 
     Attributes:
-        linear: the implementation. ``torch.nn.functional.linear``, unless the plan of the model names another in
+        linear: the implementation. ``torch.nn.functional.linear``, unless the model's plan sets another, from
             ``PLANS`` (``heedful.kernels.plan``), for example ``heedful.kernels.onednn_linear.onednn_linear``.
 
     >>> import torch
@@ -37,7 +37,7 @@ class Linear(nn.Linear):
 
 
 class ScaledLinear(Linear):
-    """Scaled linear map: y = factor · (x Wᵀ + b), with a power of two as factor, so that scaling loses no bit.
+    """Scaled linear map: y = factor · (x Wᵀ + b), with a power of two as factor, so that scaling is exact.
 
     >>> import torch
     >>> linear = ScaledLinear(2, 1, bias=False)

@@ -1,8 +1,8 @@
 """Masks are values: ``None``, ``"causal"``, or a boolean tensor in which *True means may attend*.
 
-Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are (B, T): True
-for real tokens, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, which do
-not attend to each other. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn them into masks of attention.
+Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are (B, T): False
+for padding, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, which do not
+attend to each other. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn a model's mask into attention masks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def causal_mask(queries: int, keys: int | None = None, device: torch.device | st
 
 
 def padding_mask(real: Tensor) -> Tensor:
-    """Padding mask: every query may attend to the real keys, (B, S) → (B, 1, 1, S).
+    """Padding mask: every query may attend to the keys that are not padding, (B, S) → (B, 1, 1, S).
 
     >>> padding_mask(torch.tensor([[True, True, False]])).shape
     torch.Size([1, 1, 1, 3])
@@ -36,7 +36,7 @@ def padding_mask(real: Tensor) -> Tensor:
 
 
 def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
-    """Window mask (B, 1, T, S) of positions (B, T) and (B, S): position p may attend to positions > p − window.
+    """Window mask (B, 1, T, S): a query at position p may attend to keys at positions > p − window.
 
     >>> window_mask(torch.tensor([[3]]), torch.tensor([[0, 1, 2, 3]]), window=2)[0, 0]
     tensor([[False, False,  True,  True]])
@@ -74,6 +74,6 @@ def tensor_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Te
 
 
 def add_bias(mask: Mask, bias: Tensor) -> Tensor:
-    """Returns the bias (B, H, T, S) where the mask allows attention, −∞ elsewhere."""
+    """Returns ``bias`` (B, H, T, S) with −∞ where the mask forbids attention."""
     tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
     return bias if tensor is None else torch.where(tensor, bias, float("-inf"))

@@ -1,4 +1,4 @@
-"""Norms. All are called ``norm(x, real)``; only batch norm uses ``real``, the (B, T) mask of real tokens."""
+"""Norms. All are called ``norm(x, real)``; only batch norm uses ``real``, a (B, T) mask, False for padding."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class RMSNorm(nn.RMSNorm):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm of each feature over all real tokens of the batch. Ioffe and Szegedy 2015, algorithm 1.
+    """Batch norm of each feature over all non-padding tokens of the batch. Ioffe and Szegedy 2015, algorithm 1.
 
     Training uses the biased variance of the batch and updates the running statistics (detached; the running variance is
-    the unbiased one); evaluation uses the running statistics. Padding is left out and becomes zeros.
+    unbiased); evaluation uses the running statistics. Padding is left out of the statistics and becomes zeros.
 
     >>> import torch
     >>> norm = BatchNorm(2)

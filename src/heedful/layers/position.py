@@ -1,10 +1,11 @@
 """Position schemes: sinusoidal, learned, rotary, ALiBi and relative.
 
-A scheme has two methods: ``embed`` adds to the embedding (absolute schemes), ``prepare`` computes once a forward the
-``PositionEncoding`` that the attention of every block uses (a rotation of queries and keys, or a bias on the scores).
+A scheme has two methods: ``embed`` adds to the embedding (absolute schemes), ``prepare`` computes once per forward
+pass the ``PositionEncoding`` that the attention of every block uses (a rotation of queries and keys, or a bias on the
+scores).
 
-Shapes: B sequences, T queries, S keys, H heads, E head size. Positions are integers (B or 1, T), counted over real
-tokens.
+Shapes: B sequences, T queries, S keys, H heads, E head size. Positions are integers (B or 1, T), counted without
+padding.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from heedful.layers.mask import Mask, add_bias
 
 
 class PositionEncoding:
-    """Position information for attention: here none, the base class of a rotation and of a bias."""
+    """Position information for attention: a rotation or a bias. This base class adds no positions."""
 
     def rotate(self, x: Tensor) -> Tensor:
         """Returns queries or keys (B, H, T, E), rotated by their positions."""
@@ -63,7 +64,7 @@ class PositionBias(PositionEncoding):
         self.bias = bias
 
     def join(self, mask: Mask) -> Mask:
-        """Returns the bias where the mask allows attention, −∞ elsewhere."""
+        """Returns the bias with −∞ where the mask forbids attention."""
         return add_bias(mask, self.bias)
 
 
@@ -93,7 +94,7 @@ def sinusoid(length: int, dim: int, base: float = 10000.0, order: str = "interle
 
 
 class Sinusoidal(PositionScheme):
-    """Adds the fixed sinusoid of each position; any length. See ``sinusoid``.
+    """Adds fixed sinusoids (see ``sinusoid``) to the embeddings; the length is unlimited.
 
     >>> import torch
     >>> x = Sinusoidal(4).embed(torch.zeros(1, 3, 4), torch.arange(3)[None])
@@ -135,13 +136,13 @@ class Learned(PositionScheme):
         self.table = nn.Embedding(length + offset, dim)
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """Adds the rows of ``positions`` (B or 1, T) to ``x`` (B, T, D); a position past the last is an error."""
+        """Adds the rows of ``positions`` (B or 1, T) to ``x`` (B, T, D); too large a position is an error."""
         try:
             return x + self.table(positions + self.offset)
         except IndexError:
             raise HeedfulError(
-                f"{int(positions.max()) + 1} tokens, but the model has {self.length} learned positions; "
-                "cut the input, or make the model with more"
+                f"the input has {int(positions.max()) + 1} tokens, but the model has {self.length} learned positions; "
+                "cut the input, or create a model with more positions"
             ) from None
 
 
@@ -163,20 +164,20 @@ class Rotary(PositionScheme):
     def __init__(self, head_dim: int, config: RotaryPosition | None = None) -> None:
         super().__init__()
         if head_dim % 2:
-            raise HeedfulError(f"rotary positions rotate pairs, and head size {head_dim} is odd; give an even one")
+            raise HeedfulError(f"rotary positions rotate pairs, but head size {head_dim} is odd; give an even head_dim")
         config = config or RotaryPosition()
         frequencies, self.magnitude = SCALINGS[config.scaling](head_dim, config)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        """Moves the frequencies without rounding: bfloat16 would rotate position 1,000 by another angle."""
+        """Keeps the frequencies in float32 when the model changes dtype: bfloat16 would change the angles."""
         exact = self.frequencies
         super()._apply(fn, recurse)
         self.frequencies = exact.to(self.frequencies.device)
         return self
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
-        """Returns tables for ``queries`` (B or 1, T): new keys have the same positions, cached ones are rotated."""
+        """Returns tables for ``queries`` (B or 1, T); new keys use the same, cached keys are already rotated."""
         angle = queries[:, None, :, None].float() * self.frequencies.float()  # (B, 1, T, E / 2)
         return Rotation(angle.cos() * self.magnitude, angle.sin() * self.magnitude)
 
@@ -194,7 +195,7 @@ def _linear(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
 
 
 def _llama3(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
-    """Stretches long waves, leaves short ones as they are, and interpolates smoothly between."""
+    """Stretches long wavelengths, keeps short wavelengths, and interpolates smoothly between both."""
     plain = _frequencies(head_dim, config.base)
     turns = config.original_length * plain / (2 * math.pi)  # full turns within the original length
     low, high = config.low_frequency_factor, config.high_frequency_factor
@@ -203,7 +204,7 @@ def _llama3(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
 
 
 def _yarn(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
-    """Stretches pairs of fewer than beta_slow turns, leaves those of more than beta_fast, interpolates between."""
+    """Stretches pairs of under beta_slow turns, keeps pairs of over beta_fast turns, interpolates between both."""
 
     def dimension(turns: float) -> float:
         return head_dim * math.log(config.original_length / (turns * 2 * math.pi)) / (2 * math.log(config.base))
@@ -246,10 +247,10 @@ class Alibi(PositionScheme):
 
 
 class Relative(PositionScheme):
-    """T5's relative positions: a learned bias a head for each bucket of distances. Raffel et al. 2020, section 2.1.
+    """T5's relative positions: a learned bias per head and bucket of distances. Raffel et al. 2020, section 2.1.
 
     Half of the buckets hold one distance each, the other half grow logarithmically up to ``max_distance``. With
-    ``both_ways``, keys before and after the query have half of the buckets each.
+    ``both_ways``, keys before the query and keys after it use half of the buckets each.
 
     >>> import torch
     >>> p = torch.arange(5)[None]

@@ -1,8 +1,8 @@
 """Probes: read or edit the tensors that a layer computes. Imports only torch.
 
-A ``Tap`` is a tensor with the functions that edit it and those that read it. Most tensors are inputs or outputs of
-modules and are tapped by hooks (``Hooked``). Those inside attention are tapped by an ``AttentionProbe``, which runs in
-place of the attention kernel (``Attention.probe``) while it has edits or reads. A copied or unpickled model has no
+A ``Tap`` is a tensor with functions that edit it and functions that read it. Most tensors are inputs or outputs of
+modules and are tapped by hooks (``Hooked``). Tensors inside attention are tapped by an ``AttentionProbe``, which runs
+in place of the attention kernel (``Attention.probe``) while it has edits or reads. A copied or unpickled model has no
 probes.
 
 Shapes: B sequences, H heads, K key-value heads, T queries, S keys, E head size.
@@ -46,12 +46,12 @@ class Tap:
         return tensor
 
     def __reduce__(self) -> tuple[type[Tap], tuple[()]]:
-        """Makes a copy have no edits and reads."""
+        """Makes copies and pickles of the tap empty: without edits and reads."""
         return Tap, ()
 
 
 def repeat_shared_rows(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
-    """Repeats keys, values and mask if several rows of queries share one, so that each has its own."""
+    """Repeats keys, values and mask if several rows of queries share them, so that each row has its own."""
     if len(q) == len(k):
         return k, v, mask
     rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
@@ -74,7 +74,7 @@ class AttentionProbe:
         return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Makes a copy of the attention have no probe."""
+        """Makes copies and pickles of the attention have no probe."""
         return type(None), ()
 
 

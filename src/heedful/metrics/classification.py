@@ -120,7 +120,7 @@ class Mistakes:
         self._heap: list[tuple[float, int, dict[str, Any]]] = []
 
     def add(self, row_index: int, input: str, expected: Any, output: Any, score: float) -> None:
-        """Adds a wrong prediction for the row at ``row_index`` (once a row); ``score`` is its probability."""
+        """Adds a wrong prediction for the row at ``row_index`` (at most once per row); ``score`` is its probability."""
         mistake = {"place": row_index, "input": input, "expected": expected, "output": output, "score": score}
         self.total += 1
         push = heapq.heappush if len(self._heap) < self.max_kept else heapq.heappushpop
@@ -141,7 +141,7 @@ class Mistakes:
 def is_in_top_k(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
     """Returns (N,) booleans: True if the true label has one of the ``k`` largest of its ``scores`` (N, labels).
 
-    ``truth`` (N,) are the numbers of the true labels. Of equal scores the first counts as larger, as in argmax, so that
+    ``truth`` (N,) are the indices of the true labels. Of equal scores the first counts as larger, as in argmax, so that
     constant scores are not always correct. A true label with the score NaN is never in the top k.
 
     >>> is_in_top_k([[0.1, 0.5, 0.4], [0.8, 0.1, 0.1]], [2, 2], k=2).tolist()
@@ -196,7 +196,7 @@ class ClassifierScores:
     ) -> Self:
         """Returns the scores of examples from the names of their true and predicted labels.
 
-        Names that ``labels`` lacks are added to it.
+        Names that are missing in ``labels`` are added to the labels.
 
         >>> scores = ClassifierScores.of(["ham", "spam"], [["ham"], ["spam"]], [["ham"], ["ham"]])
         >>> scores.metrics_of(np.array([0, 1]))["accuracy"]
@@ -249,8 +249,8 @@ class ClassifierScores:
     def details(self) -> dict[str, Any]:
         """Returns ``by_class``, the metrics of each label, and ``confusion``, the confusion matrix.
 
-        The matrix has a row for each true and a column for each predicted label. With several labels an example there
-        is none.
+        The matrix has a row for each true and a column for each predicted label. If an example
+        may have several labels, there is no matrix.
         """
         label_counts = self._label_counts(np.ones(self.examples, dtype=np.int64))
         details: dict[str, Any] = {"by_class": by_class(self.labels, *label_counts)}
@@ -284,7 +284,7 @@ class ClassifierScores:
         return joined
 
     def _label_counts(self, times: Ids) -> list[Ids]:
-        """Returns the true, predicted and correct counts of each label; example i counts ``times[i]`` times."""
+        """Returns the counts of each label: true, predicted and correct; example i counts ``times[i]`` times."""
         pairs = map(self._concatenated_pairs, ("true", "predicted", "correct"))
         return [np.bincount(labels, times[rows], len(self.labels)).astype(np.int64) for rows, labels in pairs]
 

@@ -64,8 +64,8 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
 
     As "BIO" an entity begins at B and S, where the kind changes, and after O, E and S. It ends after E and S and before
     the next one. `seqeval` does the same with B, I, E and S; it does not know L and U, and removes the first letter of
-    tags without a part. A strict entity begins at B or S and continues with I of the same kind, in BIOES up to an E;
-    other sequences are none, as in `seqeval`'s strict mode. There is no strict IOB1, in which a B may follow O
+    tags without a prefix. A strict entity begins at B or S and continues with I of the same kind, in BIOES up to an E;
+    other sequences are no entities, as in `seqeval`'s strict mode. There is no strict IOB1, where a B may follow O
     (`seqeval` drops the first word of such an entity).
 
     Raises ``HeedfulError`` for a tag that a strict scheme does not have.
@@ -76,7 +76,7 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
     if scheme in ALLOWED:
         for (part, kind), tag in zip(pairs, tags, strict=True):
             if (part or kind) and part not in tuple(ALLOWED[scheme]):
-                raise HeedfulError(f"{scheme} has no tag {tag!r}; read such tags as 'BIO'")
+                raise HeedfulError(f"{scheme} has no tag {tag!r}; use the scheme 'BIO' for such tags")
         return _strict(pairs, closed=scheme == "BIOES")
     return _lenient(pairs)
 
@@ -98,7 +98,7 @@ def _lenient(pairs: Sequence[tuple[str, str]]) -> list[Entity]:
 
 
 def _strict(pairs: Sequence[tuple[str, str]], closed: bool) -> list[Entity]:
-    """Returns the well-formed entities. If ``closed``, several words end with E and a single word has S."""
+    """Returns the well-formed entities. If ``closed``, entities end with E, and a single word has S."""
     spans: list[Entity] = []
     kind, start = "", 0
     for index, (part, tag_kind) in enumerate([*pairs, ("", "")]):
@@ -121,8 +121,8 @@ class EntityScores:
     With TP correct entities: precision P = TP / predicted, recall R = TP / true, F1 = 2TP / (predicted + true), in
     percent, 0 if the denominator is 0. ``precision``, ``recall`` and ``f1`` are over all entities (micro), ``macro_f1``
     is the mean of F1 over the kinds with at least one true or predicted entity. ``accuracy`` is the percentage of words
-    with the correct tag. Plain tags have ``accuracy`` and ``macro_f1`` only. ``loss`` is the mean over the words of the
-    losses, if they are given.
+    with the correct tag. Plain tags have ``accuracy`` and ``macro_f1`` only. ``loss`` is the mean loss per word, if
+    losses are given.
 
     >>> scores = EntityScores()
     >>> scores.add(["O", "B-MISC", "I-MISC", "O"], ["B-MISC", "I-MISC", "I-MISC", "O"])

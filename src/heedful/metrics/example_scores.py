@@ -34,8 +34,8 @@ class Sums:
     """Metrics that are a function of sums over the examples: accuracy, F1, BLEU, a mean loss.
 
     Args:
-        statistics: (N, K), the summands of each example: correct and 1 for accuracy; true positives, predicted and true
-            for F1.
+        statistics: (N, K), the summands of each example: for accuracy (1 if correct else 0, 1); for F1 the numbers of
+            true positives, predicted and true labels.
         formula: returns the metrics of the sums (K,).
 
     >>> scores = Sums([[1, 1], [0, 1], [1, 1]], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})

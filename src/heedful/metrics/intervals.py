@@ -21,10 +21,10 @@ def intervals(
 ) -> dict[str, Interval]:
     """Returns the bootstrap confidence interval of each metric.
 
-    N examples are drawn from the N with replacement, ``times`` times, and the metric is computed of each draw; the
-    interval reaches from the (1 − confidence) / 2 quantile of these to the (1 + confidence) / 2 quantile (the
-    percentile bootstrap: Efron & Tibshirani 1993, chapter 13). It covers other examples of the same kind, not other
-    training runs.
+    N examples are drawn from the N with replacement, ``times`` times, and the metric is computed for each draw; the
+    interval reaches from the (1 − confidence) / 2 quantile of these values to the (1 + confidence) / 2 quantile (the
+    percentile bootstrap: Efron & Tibshirani 1993, chapter 13). It accounts for the random choice of examples, not for
+    the randomness of training.
 
     Args:
         scored: the scores of N examples.
@@ -56,7 +56,7 @@ def standard_error(scored: Scored, name: str, times: int = 200, seed: int = SEED
         seed: seed of the draws.
 
     Returns:
-        The error in units of the metric; 0 for fewer than two examples, and for a metric not finite in every draw.
+        The error in units of the metric; 0 for fewer than two examples, or if a draw's metric is not finite.
 
     >>> from heedful.metrics.example_scores import Sums
     >>> right = Sums([[1, 1]] * 80 + [[0, 1]] * 20, lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
@@ -95,7 +95,7 @@ def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
 
 
 def columns(metrics: Sequence[Metrics]) -> Values:
-    """Returns name → values over the draws, for each metric that is finite in all of ``metrics``, one dict a draw."""
+    """Returns name → values over the draws, for each metric that is finite in all ``metrics`` (one per draw)."""
     names = [name for name in metrics[0] if all(name in draw for draw in metrics)]
     values = {name: np.array([draw[name] for draw in metrics]) for name in names}
     return {name: column for name, column in values.items() if np.isfinite(column).all()}
@@ -106,11 +106,11 @@ def caveats(scored: Scored, bounds: Mapping[str, Interval]) -> list[str]:
     number = len(scored)
     if number < 2:
         return ["a single example has no interval (a text counts as one example); give more examples"]
-    lines = [f"the interval of {number} examples is too narrow; give {FEW} examples or more"] if number < FEW else []
+    lines = [f"an interval from {number} examples is too narrow; give {FEW} examples or more"] if number < FEW else []
     constant = [name for name, (low, high) in bounds.items() if low == high]
     if constant:
         lines.append(
-            f"{', '.join(constant)}: the same in every draw, so the interval says nothing; a result of one "
-            f"example in {max(1, number // 3):,} may be missing among {number:,} (the rule of three)"
+            f"the interval of {', '.join(constant)} has width 0, since all examples give the same result; {number:,} "
+            f"examples may miss results with a rate up to 1 in {max(1, number // 3):,} (rule of three); give more"
         )
     return lines

@@ -35,9 +35,9 @@ def differences(
     same for both models, and the difference is computed for each draw. The p-value is that of approximate randomisation
     (Noreen 1989; Riezler & Maxwell 2005). If the models were equally good, the predictions for an example could be
     exchanged. So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a
-    difference at least as large, either way) / (1 + throws). The p-value decides which model is better, since it also
-    holds for few differing examples. The bootstrap finds differences too often there: if three predictions differ and B
-    has all three right, p is 1/4, but 95 % of the bootstrap's draws favour B.
+    difference at least as large in absolute value) / (1 + throws). The p-value decides which model is better, since it
+    is also valid if few predictions differ. The bootstrap then finds differences too often: if three predictions differ
+    and all three are correct in B, p is 1/4, but 95 % of the bootstrap's draws favour B.
 
     Args:
         a, b: scores of the same examples.
@@ -46,7 +46,7 @@ def differences(
         seed: seed of the draws.
 
     Returns:
-        name → difference, for the metrics that both have.
+        name → difference, for the metrics that both models have.
 
     >>> from heedful.metrics.example_scores import Sums
     >>> rate = lambda sums: {"accuracy": 100 * sums[0] / sums[1]}

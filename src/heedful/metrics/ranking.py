@@ -1,4 +1,4 @@
-"""Ranking metrics of similarities: correlations with human scores, and retrieval of each text's pair.
+"""Ranking metrics of similarities: correlation with human scores, and retrieval of each text's partner in its pair.
 
 Similarities are computed in blocks, so that memory holds N × D numbers, not N × N.
 """
@@ -64,8 +64,8 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
     """Returns the CoSENT loss log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)) in nats.
 
-    Su 2022, "CoSENT"; Li and Li 2024, "AoE: Angle-optimized Embeddings", section 3.2. N log N: sorted by score, the sum
-    is Σ_i exp(−cos_i / τ) Σ_{j: score_j < score_i} exp(cos_j / τ).
+    Su 2022, "CoSENT"; Li and Li 2024, "AoE: Angle-optimized Embeddings", section 3.2. Takes O(N log N) time:
+    sorted by score, the sum is Σ_i exp(−cos_i / τ) Σ_{j: score_j < score_i} exp(cos_j / τ).
 
     >>> round(cosent([0.9, 0.1], [5, 1], 0.1), 6), round(cosent([0.1, 0.9], [5, 1], 0.1), 3)
     (0.000335, 8.0)
@@ -132,7 +132,8 @@ def rank_candidates(
     """Returns the rank of each query's own candidate among all candidates, by similarity.
 
     Other correct candidates of a query are left out of its rank and loss (the filtered setting of Bordes et al. 2013,
-    section 4.2). A wrong candidate as near as the own one ranks before it: constant vectors retrieve nothing.
+    section 4.2). A wrong candidate that is as similar as the own candidate ranks before it: constant vectors retrieve
+    nothing.
 
     Args:
         similarities: returns the similarities (n, C) of some queries to all candidates, which are distinct texts.

@@ -1,6 +1,6 @@
-"""Registry of metrics: the label and the direction of each, as the file of its scorer lists them.
+"""Registry of metrics: the label of each, and whether higher or lower is better, as the file of its scorer lists.
 
-Every file of this room may have a tuple ``METRICS``. For a metric that no file
+Every file of this package may have a tuple ``METRICS``. For a metric that no file
 lists, higher is better, and its label is its name. No torch.
 """
 
@@ -32,7 +32,7 @@ def registered() -> Mapping[str, Metric]:
     listed = [metric for module in modules for metric in getattr(module, "METRICS", ())]
     table = {metric.name: metric for metric in listed}
     if len(table) < len(listed):
-        raise ValueError(f"a metric is listed twice: {sorted(metric.name for metric in listed)}")
+        raise ValueError(f"a metric is listed twice: {sorted(metric.name for metric in listed)}; remove one entry")
     return table
 
 
@@ -51,7 +51,7 @@ def sign(name: str) -> int:
 
 
 def label_of(name: str) -> str:
-    """Returns the label of a metric for people; a name that is not listed, with spaces for its underscores.
+    """Returns a metric's label for people; a name that is not listed gets spaces in place of underscores.
 
     >>> label_of("micro_f1"), label_of("my_score")
     ('micro F1, %', 'my score')

@@ -19,11 +19,11 @@ METRICS = (
 
 
 class Regression:
-    """Scores of predicted numbers: ``r2``, ``pearson``, ``spearman`` (each × 100), ``mae`` in their unit, and ``loss``.
+    """Scores of predicted numbers: ``r2``, ``pearson``, ``spearman`` (each × 100), ``mae`` in the unit of y, ``loss``.
 
     R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 if all predictions are the mean ȳ of these examples, negative for worse
     predictions. R² and the correlations are 0 if all true numbers are equal. ``mae`` is the mean of |y − ŷ|,
-    ``loss`` that of ((y − ŷ) / factor)².
+    ``loss`` the mean of ((y − ŷ) / factor)².
 
     Args:
         predicted: (N,) predicted numbers ŷ.

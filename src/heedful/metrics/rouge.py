@@ -1,8 +1,8 @@
 """ROUGE (Lin 2004): overlap of a text with its reference summary in words, bigrams and word order.
 
-For ASCII text, words are those of Google's ``rouge_score``, and all scores equal its scores without a stemmer. It
-ignores all other letters: ``café`` becomes ``caf``, and a Greek or Chinese text has no words, so that it scores 0
-against itself. Here letters of every script count (see ``words``).
+For ASCII text, words are those of Google's ``rouge_score``, and all scores equal its scores without a stemmer.
+``rouge_score`` ignores letters beyond ASCII: ``café`` becomes ``caf``, and a Greek or Chinese text has no words, so
+that it scores 0 against itself. This module counts letters of every script (see ``words``).
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def rouge(output: str, reference: str) -> dict[str, RougeScore]:
 
     With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 if a denominator is 0.
 
-    - ``rouge1``, ``rouge2``: hits are the words, or bigrams, that both have, each as often as both have it.
+    - ``rouge1``, ``rouge2``: hits are the words, or bigrams, that both texts have, each as often as both have it.
     - ``rougeL``: hits are the longest common subsequence of all words.
     - ``rougeLsum``: each line is a sentence. The hits of a reference sentence are its words in a longest common
-      subsequence with any output sentence, none more often than both texts have it. Without line ends it is ``rougeL``.
-      Of several longest subsequences, that of ``rouge_score`` is taken.
+      subsequence with any output sentence, none more often than both texts have it. Without line ends it equals
+      ``rougeL``. Of several longest subsequences, the same is taken as in ``rouge_score``.
 
     >>> rouge("testing two", "testing one two")["rougeL"]
     RougeScore(precision=1.0, recall=0.6666666666666666, f1=0.8)

@@ -1,4 +1,4 @@
-"""SQuAD's exact match and F1 (Rajpurkar et al. 2016, 2018), and a baseline sentence for a question."""
+"""SQuAD's exact match and F1 (Rajpurkar et al. 2016, 2018), and a baseline that answers with a sentence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def overlap(output: str, answer: str) -> float:
     """Returns the F1 of the words of output and answer, from 0 to 1: 2 · common words / (words of both).
 
     Both are normalised (`normalised`). A repeated word is common as often as both texts have it. If one text has no
-    words, F1 is 1 if the other has none either, else 0.
+    words, F1 is 1 if the other text has no words either, else 0.
 
     >>> round(overlap("in the old town", "the old town hall"), 3)
     0.667
@@ -71,7 +71,7 @@ def score(output: str, answers: Sequence[str]) -> AnswerScore:
 
 
 class Threshold(NamedTuple):
-    """Best threshold above which no answer is given, and the score with it."""
+    """Best threshold above which no answer is given, and the score with this threshold."""
 
     score: float  # percent
     value: float
@@ -80,14 +80,14 @@ class Threshold(NamedTuple):
 def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
     """Returns the best threshold on these questions, as SQuAD 2.0's script finds it.
 
-    A question whose `null` is above the threshold gets no answer, which is correct if it has none. Candidates are the
-    values of `null`, lowest first; 0 means no answer to any question.
+    A question whose `null` is above the threshold gets no answer, which is correct if the question has none. Candidates
+    are the values of `null`, lowest first; a result of 0 means that answering no question is best.
 
     Args:
         scores: (N,), scores of the predicted answers, from 0 to 1.
-        outputs: predicted answers; "" is none.
+        outputs: predicted answers; "" is no answer.
         answerable: (N,), True if the question has an answer.
-        null: (N,), log-odds of no answer against the predicted one.
+        null: (N,), log-odds of no answer against the predicted answer.
 
     >>> best_threshold([1.0, 0.0, 0.0], ["a", "b", "c"], [True, False, True], [-2.0, 3.0, 1.0])
     Threshold(score=66.66666666666667, value=-2.0)
@@ -105,8 +105,8 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
 def squad_sums(scores: Sequence[AnswerScore], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
     """Returns the scores of N questions: ``loss``, ``exact_match`` and ``f1``.
 
-    If only some questions have an answer, also those of the questions with and without one, named as in SQuAD 2.0's
-    script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
+    If only some questions have an answer, also the scores of questions with and without an answer, named as in SQuAD
+    2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
 
     Args:
         scores: score of each question.
@@ -158,7 +158,7 @@ def best_thresholds(
 
 
 def by_kind(scores: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
-    """Returns ``exact_match``, ``f1`` and number of ``examples`` of the questions with an answer, and without one."""
+    """Returns ``exact_match``, ``f1`` and number of ``examples`` of questions with and without an answer."""
     is_answerable, metrics = np.asarray(answerable, bool), {}
     for kind, indices in (
         ("answerable", is_answerable.nonzero()[0]),
@@ -176,7 +176,7 @@ _WORDS = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+")
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of a text.
 
-    It is split after ``.``, ``!`` or ``?`` with white space, after 。, ！ or ？, and at blank lines.
+    The text is split after ``.``, ``!`` or ``?`` with white space, after 。, ！ or ？, and at blank lines.
 
     >>> list(sentences("It rained. We stayed (and slept!)  Then?"))
     ['It rained.', 'We stayed (and slept!)', 'Then?']
@@ -195,8 +195,8 @@ def most_similar_sentences(questions: Sequence[str], texts: Sequence[str]) -> li
     """Returns the sentence of each text that is most similar to its question.
 
     Words are runs of letters, digits and underscores; in scripts without spaces, single characters. Similarity
-    is the cosine of their distinct words, each weighted by ln((1 + N) / (1 + n)) + 1, of the N sentences of
-    all texts n having it (TF-IDF without repetitions). Of equals the first is taken.
+    is the cosine of their distinct words, each weighted by ln((1 + N) / (1 + n)) + 1 if n of the N sentences of
+    all texts contain it (TF-IDF without repetitions). Of equally similar sentences the first is taken.
 
     >>> most_similar_sentences(["Where did Ann go?"], ["Bob stayed here. Ann did go north. Bob slept."])
     ['Ann did go north.']

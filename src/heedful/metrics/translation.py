@@ -31,10 +31,10 @@ def translation_metrics(outputs: Sequence[str], references: Sequence[str]) -> di
 
     Args:
         outputs: predictions, detokenised.
-        references: one reference each.
+        references: one reference for each output.
 
     Returns:
-        ``bleu``, ``chrf`` and ``ter`` (0–100; ``ter`` may exceed 100, less is better), ``exact_match`` (percent of
+        ``bleu``, ``chrf`` and ``ter`` (0–100; ``ter`` may exceed 100, lower is better), ``exact_match`` (percent of
         outputs that equal their reference, ignoring white space around them), and ``bleu_signature``,
         ``chrf_signature``, ``ter_signature``.
     """
@@ -52,15 +52,15 @@ def translation_scores(
     """Returns per-example scores, which give sacreBLEU's metrics for any selection of the examples.
 
     BLEU and TER are sacreBLEU's own counts and formulae (Papineni et al. 2002; Snover et al. 2006). chrF (Popović 2015)
-    counts the character n-grams without spaces, n = 1 … 6: c_n in the output, r_n in the reference, m_n common ones;
+    counts the character n-grams without spaces, n = 1 … 6: c_n in the output, r_n in the reference, m_n in both;
     P and R are the means of m_n / c_n and m_n / r_n over the n that both sides have, and chrF is
     5 P R / (4 P + R).
 
     Args:
         outputs: predictions.
-        references: one reference each.
+        references: one reference for each output.
         counted: True for the examples that count; the others add nothing. Default: all.
-        ter: compute TER too, which takes some milliseconds a sentence.
+        ter: compute TER too, which takes some milliseconds per sentence.
         lowercase: compare both sides in lower case, for a model that writes no capitals.
     """
     from sacrebleu.metrics import BLEU, TER
@@ -75,7 +75,7 @@ def translation_scores(
 
 
 def signatures(*, ter: bool = True, lowercase: bool = False) -> dict[str, str]:
-    """Returns sacreBLEU's signatures of BLEU, chrF and TER: scores are comparable where these are equal."""
+    """Returns sacreBLEU's signatures of BLEU, chrF and TER: scores are comparable if their signatures are equal."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     references = [[""]]  # one reference, since the signature states the number

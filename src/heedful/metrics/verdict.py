@@ -1,8 +1,8 @@
 """Verdict on a trained model: better than a simple method or than guessing, or undecided.
 
 The metric that chose the weights is compared on the validation rows, example by example: the difference to a rival and
-its 95 % interval by the paired bootstrap. The model is better or worse where the interval excludes 0; of fewer than 30
-examples, whose interval is too narrow, approximate randomisation must exclude chance, too
+its 95 % interval by the paired bootstrap. The model is better or worse if the interval excludes 0. An interval from
+fewer than 30 examples is too narrow; then the p-value of approximate randomisation must be below 5 %, too
 (:func:`heedful.metrics.paired.differences`).
 """
 
@@ -81,15 +81,15 @@ def verdict(
 ) -> Verdict:
     """Returns the verdict on a model.
 
-    The first that applies: the same prediction for all inputs ("one class", "writes nothing"); no better than the
-    ``guess`` ("chance"), since its score is not higher, or significantly less than a tenth of the way from the guess to
-    a perfect score; better or worse than the ``baseline`` ("better", "below"), or without one than the ``guess``; else
-    "cannot tell".
+    The first that applies: the model predicts the same for all inputs ("one class", "writes nothing"); it is no better
+    than the ``guess`` ("chance"): its score is not higher, or the gain is clearly below a tenth of the way from the
+    guess to a perfect score; it is better or worse than the ``baseline``, or without a baseline than the ``guess``
+    ("better", "below"); else "cannot tell".
 
     Args:
         scored: per-example scores of the model.
         metric: name of the metric to compare.
-        guess: a guess without input: the most frequent label, the frequencies of tokens.
+        guess: a prediction that ignores the input: the most frequent label, the frequencies of tokens.
         baseline: a simple method.
         outputs: the model's predictions; empty if the task has none.
         expected: the references of the same examples.
@@ -109,7 +109,7 @@ def verdict(
         reason = (
             "there is only one validation example (a text counts as one)"
             if few
-            else "there is no simple method to compare it with"
+            else "there is no simple method to compare the model with"
         )
         return _with_text(start, f"cannot tell: {reason}")
     gain = _gain(difference, metric)
@@ -126,8 +126,8 @@ def verdict(
 
 
 def improving(losses: Sequence[tuple[int, float]]) -> bool:
-    """Returns True if a loss was still falling: the last value is the least, and over 1 % below the least of the first
-    three quarters of the steps.
+    """Returns True if a loss was still falling: the last value is the lowest, and over 1 % below the lowest of the
+    first three quarters of the steps.
 
     Args:
         losses: (step, loss) pairs, in order.
@@ -217,7 +217,7 @@ def _parts(value: Any, classes: bool) -> list[str]:
 
 
 def _compared(scored: Scored | None, rival: Rival | None, metric: str) -> Difference | None:
-    """Returns the difference between rival and model; None if they have no common metric or different examples."""
+    """Returns the difference between rival and model; None if they have no common metric, or different examples."""
     if scored is None or rival is None or len(scored) != len(rival.scored) or len(scored) < 2:
         return None
     if len(scored) > MOST:
@@ -235,7 +235,7 @@ def _by_chance(difference: Difference, metric: str) -> bool:
 
 
 def _gain(difference: Difference, metric: str, point: bool = False) -> tuple[float, ...]:
-    """Returns the interval of the difference, or the difference itself, signed so that more is better."""
+    """Returns the interval of the difference, or the difference itself, with the sign such that higher is better."""
     values = (difference.difference,) if point or difference.interval is None else difference.interval
     return tuple(sign(metric) * value for value in values)
 
@@ -261,5 +261,5 @@ def _with_text(verdict: Verdict, text: str) -> Verdict:
         text += f": {values}, a difference of {low:+.3g} to {high:+.3g} at 95 % ({verdict.examples:,} examples"
         text += f"{'; give more' if verdict.kind == 'cannot tell' else ''})"
     if verdict.improving:
-        text += "; it was still improving when the run ended"
+        text += "; the model was still improving when the run ended"
     return replace(verdict, text=text)

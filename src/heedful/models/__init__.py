@@ -18,7 +18,7 @@ FAMILIES: dict[type[ModelConfig], Callable[..., Model]] = {
 
 
 def build(config: ModelConfig) -> Model:
-    """Returns the model of a configuration, with fresh weights from torch's current random state."""
+    """Returns the model of a configuration, with newly initialised weights from torch's current random state."""
     return FAMILIES[type(config)](config)
 
 

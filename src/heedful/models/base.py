@@ -17,14 +17,14 @@ from heedful.stack import ALL_TOKENS, initialise
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """Returns the device of a name; None is the best available (cuda, mps, cpu). Raises ``HeedfulError`` for others."""
+    """Returns the device of a name; None is the best available (cuda, mps, cpu). Raises for an unusable device."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or take cpu") from None
+        raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or use 'cpu'") from None
 
 
 class Model(nn.Module):
@@ -52,7 +52,7 @@ class Model(nn.Module):
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def initialise_weights(self) -> None:
-        """Draws all weights anew (see ``heedful.stack.initialise``), except on the meta device."""
+        """Initialises all weights (see ``heedful.stack.initialise``), except on the meta device."""
         if self.device.type != "meta":
             initialise(self, self.main)
 
@@ -72,18 +72,18 @@ class Model(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """Real tokens of a sequence that the head reads; default all."""
+        """Tokens of a sequence, without padding, that the head reads; by default all."""
         return getattr(self.head, "tokens_read", ALL_TOKENS)
 
     def count(self) -> int:
-        """Returns the number of parameters: tied ones once, no buffers."""
+        """Returns the number of parameters: tied parameters count once, buffers not at all."""
         return sum(p.numel() for p in self.parameters()) + self.prepacked
 
     def check_not_optimised(self, purpose: str) -> None:
-        """Raises ``HeedfulError`` if the model is optimised for inference, which excludes ``purpose``."""
+        """Raises ``HeedfulError`` if the model is optimised for inference, so that ``purpose`` is impossible."""
         if self.optimised:
             raise HeedfulError(
-                f"the model was optimised for inference, in {self.optimised}; to {purpose}, load it anew with "
+                f"the model was optimised for inference, in {self.optimised}; to {purpose}, load it again with "
                 "heedful.from_pretrained"
             )
 

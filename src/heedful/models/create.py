@@ -39,8 +39,8 @@ HEADS: dict[str, type[Head]] = {
 def head_config(config: ModelConfig, head: str | None, num_labels: int | None = None) -> Head:
     """Returns the head named ``head`` (None: the configuration's own), with ``num_labels`` classes.
 
-    A sequence head pools as is usual in the family: a decoder the last token, an encoder the first, through the pooler
-    if the configuration has one.
+    A sequence head pools as is usual in the family: a decoder uses the last token, an encoder the first token, passed
+    through the pooler if the configuration has one.
     """
     chosen = config.head
     if head is not None:
@@ -57,7 +57,8 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
         return chosen
     if not isinstance(chosen, SequenceHead | TokenHead | ImageHead):
         raise HeedfulError(
-            f"num_labels={num_labels}, but a {chosen.kind!r} head has no labels; give head= of a classifier as well"
+            f"num_labels={num_labels}, but a {chosen.kind!r} head has no labels; give head='sequence', 'token' or "
+            "'image'"
         )
     return replace(chosen, labels=num_labels)
 
@@ -65,12 +66,12 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
 def create(
     name: str | ModelConfig, head: str | None = None, num_labels: int | None = None, seed: int | None = None
 ) -> Model:
-    """Returns a model with fresh weights.
+    """Returns a model with newly initialised weights.
 
     Args:
         name: a preset's name (``heedful presets`` lists them) or a configuration.
         head: "none", "language-model", "masked-language-model", "sequence", "token", "span", "pooled", "image";
-            None is the published default.
+            None is the head of the published model.
         num_labels: classes of a sequence, token or image head.
         seed: makes the weights repeatable, and leaves torch's own random state untouched; None draws from that state.
 

@@ -40,9 +40,9 @@ class Decoder(Model):
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """Returns the final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real, after ``cache``.
+        """Returns the final hidden states (B, T, D) of ``ids`` (B, T), which follow the tokens in ``cache``.
 
-        Rows of tokens other than ``tokens_read`` may be zeros.
+        ``mask`` (B, T) is False at padding. Hidden states of tokens outside ``tokens_read`` may be zeros.
         """
         return self.decoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read)
 

@@ -39,9 +39,9 @@ class Encoder(Model):
         *,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """Returns the final stream (B, T, D) of ``ids`` (B, T), of which ``mask`` (B, T) are real.
+        """Returns the final hidden states (B, T, D) of ``ids`` (B, T); ``mask`` (B, T) is False at padding.
 
-        Rows of tokens other than ``tokens_read`` may be zeros.
+        Hidden states of tokens outside ``tokens_read`` may be zeros.
         """
         return self.encoder(self.embedding(ids, segments), mask, tokens_read=tokens_read)
 

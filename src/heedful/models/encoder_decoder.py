@@ -15,7 +15,7 @@ from heedful.stack import Stack
 class EncoderDecoder(Model):
     """source → embedding → encoder; target → embedding → decoder with cross-attention → head.
 
-    Vaswani et al. 2017. ``target`` is the decoder's *input*, start token included; nothing is shifted inside.
+    Vaswani et al. 2017. ``target`` is the decoder's *input*, start token included; the model does not shift it.
 
     >>> import heedful, torch
     >>> model = EncoderDecoder(heedful.presets.get("transformer-tiny"))
@@ -38,7 +38,7 @@ class EncoderDecoder(Model):
         self.initialise_weights()
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns the encoder's final stream (B, S, D) of ``source`` (B, S), of which ``mask`` (B, S) are real."""
+        """Returns the encoder's final hidden states (B, S, D) of ``source`` (B, S); ``mask`` is False at padding."""
         return self.encoder(self.embedding(source), mask)
 
     def decode(
@@ -50,14 +50,14 @@ class EncoderDecoder(Model):
         *,
         cache: NoCache | None = None,
     ) -> Tensor:
-        """Returns the final stream (B, T, D) of ``target`` (B, T), over ``memory`` (B, S, D) and ``cache``."""
+        """Returns the final hidden states (B, T, D) of ``target`` (B, T), from ``memory`` (B, S, D) and ``cache``."""
         x = self.target_embedding(target)
         return self.decoder(x, target_mask, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def hidden(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Returns the decoder's final stream (B, T, D)."""
+        """Returns the decoder's final hidden states (B, T, D)."""
         return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
 
     def forward(

@@ -30,9 +30,9 @@ class VisionTransformer(Model):
         self.initialise_weights()
 
     def hidden(self, pixels: Tensor, *, tokens_read: slice = ALL_TOKENS) -> Tensor:
-        """Returns the final stream (B, tokens, D) of ``pixels`` (B, channels, height, width), prefix tokens first.
+        """Returns the final hidden states (B, tokens, D) of ``pixels`` (B, channels, height, width).
 
-        Rows of tokens other than ``tokens_read`` may be zeros.
+        Prefix tokens come first, then patches. Hidden states of tokens outside ``tokens_read`` may be zeros.
         """
         return self.encoder(self.embedding(pixels), tokens_read=tokens_read)
 

@@ -1,7 +1,7 @@
 """Pretrained folders: reads and writes Hugging Face model folders of every supported model type.
 
-    model_types/         one data file a model type: to add one, write such a file and a line in its ``__init__``
-    model_type           ``ModelType`` and ``Architecture``: a layout as data, configurations both ways
+    model_types/         a file of data per model type; to add a model type, write a file and list it in ``__init__``
+    model_type           ``ModelType`` and ``Architecture``: a layout as data; converts configurations to and from it
     rules                tensor rules: their names ↔ ours, reversible
     config_keys          keys of ``config.json`` ↔ our fields, reversible; rare ones in ``special_config_keys``
     flat_config          configurations as flat mappings from paths to values
@@ -11,7 +11,7 @@
     weights              reads the tensors of a folder
     fill_model           builds a model without weights and fills it with tensors
     resizing             more positions, other image sizes, more tokens
-    scaled_output        output maps that train in another unit than they are saved in
+    scaled_output        output layers that are trained in another unit than the unit they are saved in
     pooling              pooling of a sentence-transformers folder
     preprocessing        preprocessing of images
     peft                 adapters in PEFT's files (``peft_names``, ``peft_config``)

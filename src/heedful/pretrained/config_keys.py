@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Inexpressible(Exception):
-    """Raised if a model type cannot express our configuration; the message is the path of the field."""
+    """Raised if a model type cannot express our configuration; the message is the path of the field at fault."""
 
 
 ACTIVATIONS = {
@@ -41,7 +41,7 @@ _NAMES |= {type(None): "a whole number"}
 
 
 def checked(key: str, value: Any, default: Any) -> Any:
-    """Returns ``value`` if its type is that of ``default``, else raises; with default None, null or an integer."""
+    """Returns ``value`` if it has the type of ``default`` (None: null or an integer), else raises ``HeedfulError``."""
     kind = type(default)
     accepted = {float: (int, float), type(None): (int, type(None))}.get(kind, (kind,))
     not_finite = isinstance(value, float) and not math.isfinite(value)  # Python's reader accepts NaN and Infinity
@@ -58,9 +58,9 @@ class ConfigKey:
         theirs: their key.
         ours: our field, or fields, by path.
         default: the value of an absent key; it sets the type.
-        words: maps their values to ours; of several that map to the same, the first is written.
+        words: maps their values to ours; if several of theirs map to the same value of ours, the first is written.
         fallback: their key to read instead of an absent or null one.
-        minimum: of whole numbers.
+        minimum: smallest allowed whole number.
         null: accept null.
     """
 
@@ -92,14 +92,14 @@ class ConfigKey:
         ours.update(dict.fromkeys(self.fields, value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets their key in ``theirs``."""
+        """Sets this key in ``theirs``, the ``config.json``."""
         if self.fields[0] not in ours:
             raise Inexpressible(self.fields[0])
         value = ours[self.fields[0]]
         theirs[self.theirs] = value if self.words is None else self._word_for(value)
 
     def _word_for(self, value: Any) -> Any:
-        """Returns their first word that means our value."""
+        """Returns the first of their words that maps to our value."""
         for word, meaning in (self.words or {}).items():
             if meaning == value:
                 return word
@@ -118,7 +118,7 @@ class WordKey(ConfigKey):
         ours.update(zip(self.fields, words[word], strict=True))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets their key to the first word for our values."""
+        """Sets the key in ``theirs`` to the first word that maps to our values."""
         theirs[self.theirs] = self._word_for(tuple(ours.get(name) for name in self.fields))
 
 
@@ -130,7 +130,7 @@ class TokenIdKey(ConfigKey):
     required: bool = False  # their configuration refuses null
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our id, or list of ids."""
+        """Sets our token id, or list of token ids, from ``theirs``."""
         value = theirs.get(self.theirs, self.default)
         ids = value if isinstance(value, list) and self.several else [value]
         for token_id in ids:
@@ -138,7 +138,7 @@ class TokenIdKey(ConfigKey):
         ours.update(dict.fromkeys(self.fields, [i for i in ids if i is not None] if self.several else value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets their id, list of ids, or null."""
+        """Sets the key in ``theirs`` to a token id, a list of token ids, or null."""
         super().write(ours, theirs)
         if self.several:
             ids = theirs[self.theirs]
@@ -154,7 +154,7 @@ class SizeKey(ConfigKey):
     square: bool = False
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our size."""
+        """Sets our size in pixels from ``theirs``."""
         value = theirs.get(self.theirs, self.default)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
         if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
@@ -164,7 +164,7 @@ class SizeKey(ConfigKey):
         ours[self.fields[0]] = sides[0] if self.square else sides
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets their size: one number if the sides are equal."""
+        """Sets the size in ``theirs``: one number if the sides are equal."""
         super().write(ours, theirs)
         if not self.square and len(set(theirs[self.theirs])) == 1:
             theirs[self.theirs] = theirs[self.theirs][0]
@@ -172,15 +172,15 @@ class SizeKey(ConfigKey):
 
 @dataclass(frozen=True)
 class LabelKeys(ConfigKey):
-    """Maps the label names in ``id2label`` to our number of labels; ``save`` replaces the names."""
+    """Maps the label names in ``id2label`` to our number of labels; ``save`` writes the real names later."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets the number of labels: of ``id2label``, or else ``num_labels``, or else two."""
+        """Sets the number of labels: the length of ``id2label``, or else ``num_labels``, or else 2."""
         names, number = label_names(theirs), theirs.get("num_labels", self.default)
         ours[self.fields[0]] = len(names) if names else checked("num_labels", number, 2)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the names ``LABEL_0``, ``LABEL_1``, ..."""
+        """Sets the placeholder names ``LABEL_0``, ``LABEL_1``, ..."""
         super().write(ours, theirs)
         theirs.update(label_tables([f"LABEL_{i}" for i in range(theirs[self.theirs])]))
 
@@ -218,13 +218,13 @@ class OnlyValue:
         return theirs.get(self.theirs, self.default) == self.value
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Raises for any other value."""
+        """Raises if the key has a value that is not supported."""
         if not self.matches(theirs):
             other = theirs.get(self.theirs, self.default)
             raise HeedfulError(f"{self.theirs} is {other!r}; only {self.value!r} is supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key if its default differs."""
+        """Sets the key, unless the supported value is the default."""
         if self.value != self.default:
             theirs[self.theirs] = self.value
 
@@ -254,7 +254,7 @@ class WrittenKey:
     value: Any
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Reads nothing."""
+        """Does nothing: the key has no field of ours."""
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Sets the key."""
@@ -272,7 +272,7 @@ def required_values(**values: Any) -> tuple[OnlyValue, ...]:
 def label_names(theirs: Mapping[str, Any]) -> list[str]:
     """Returns the label names of a ``config.json``, ordered by id; [] if it has none.
 
-    Raises ``HeedfulError`` for ids other than 0, 1, 2, ... and for names that are no text or whole number.
+    Raises ``HeedfulError`` for ids other than 0, 1, 2, ... and for names that are neither text nor whole numbers.
     """
     table = theirs.get("id2label")
     if not isinstance(table, Mapping):

@@ -47,7 +47,7 @@ class _SkipInit(TorchFunctionMode):
 
 
 def check_sizes(config: ModelConfig, stored: Tensors) -> None:
-    """Raises if a size in the configuration is larger than all stored tensors; a model of it could fill the memory."""
+    """Raises if a size in the configuration exceeds all stored tensors; such a model could exhaust the memory."""
     numbers, fields = sum(tensor.numel() for tensor in stored.values()), flat(config)
     for path, value in fields.items():
         parent, _, field = path.rpartition(".")
@@ -68,7 +68,8 @@ def build_empty(config: ModelConfig) -> Model:
         with torch.device("meta"), _SkipInit():
             return build(config)
     except (RuntimeError, OverflowError, MemoryError) as error:
-        raise HeedfulError(f"a model of these sizes cannot be built: {str(error).splitlines()[0]}") from None
+        problem = str(error).splitlines()[0]
+        raise HeedfulError(f"a model of these sizes cannot be built: {problem}; correct the sizes") from None
 
 
 def tied_names(model: nn.Module) -> dict[str, list[str]]:
@@ -90,13 +91,13 @@ def match_tensors(
 
     Args:
         model: of :func:`build_empty`.
-        loaded: tensors by our names; emptied.
+        loaded: tensors by our names; the mapping is emptied to save memory.
         unknown: stored names that no rule knows.
         their_name: maps our name to the stored one, for messages.
-        may_be_fresh: allow parameters of the head without a tensor.
+        may_be_fresh: allow head parameters without a stored tensor; they are initialised later.
 
     Returns:
-        The tensors by the parameter's first name, and the names of the head's parameters without one.
+        The tensors by the parameter's first name, and the names of the head parameters without a stored tensor.
     """
     tensors: Tensors = {}
     fresh, missing, misshaped, mistyped = [], [], [], []
@@ -116,7 +117,7 @@ def match_tensors(
         elif tensor is None:
             missing.append(their_name(first))
         else:
-            shapes = f"{tuple(tensor.shape)}, the configuration says {tuple(empty.shape)}"
+            shapes = f"{tuple(tensor.shape)}, but the configuration requires {tuple(empty.shape)}"
             misshaped.append(f"{their_name(stored)} is {shapes}")
     problems = {
         "missing": sorted(set(missing)),
@@ -150,7 +151,7 @@ def not_finite(tensors: Tensors, dtype: torch.dtype | None, their_name: Callable
             problems.append(f"{their_name(name)} holds infinity")
         elif dtype is not None and highest > torch.finfo(dtype).max:
             problems.append(
-                f"{their_name(name)} holds {highest:.4g}, more than {str(dtype).removeprefix('torch.')} has"
+                f"{their_name(name)} holds {highest:.4g}, too large for {str(dtype).removeprefix('torch.')}"
             )
     return problems
 
@@ -221,6 +222,6 @@ def _make_contiguous(parameter: Tensor) -> None:
 
 
 def make_contiguous(model: nn.Module) -> None:
-    """Makes every weight contiguous before training: the same sums whatever the file's memory layout."""
+    """Makes every weight contiguous before training, so that results do not depend on the memory layout of the file."""
     for parameter in model.parameters():
         _make_contiguous(parameter)

@@ -50,7 +50,7 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
     if match is None:
         raise HeedfulError(f"no folder {folder_or_id} here; give a model's folder or a Hub id such as 'org/name'")
     if revision is not None and match["revision"] not in (None, revision):
-        raise HeedfulError(f"{folder_or_id} names a revision, and revision={revision!r} is another; give only one")
+        raise HeedfulError(f"{folder_or_id} names a revision, and revision={revision!r} names another; give only one")
     return fetch(match["name"], revision or match["revision"])
 
 
@@ -87,7 +87,7 @@ def _recover(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file; raises ``HeedfulError`` if the file is missing or holds something else."""
     if not os.path.lexists(path):
-        raise HeedfulError(f"{path.parent} is not a model folder: {path.name} is missing")
+        raise HeedfulError(f"{path.parent} is not a model folder: {path.name} is missing; give a model's folder")
     data = files.read_json(path, "save the model again")
     if not isinstance(data, dict):
         raise HeedfulError(f"{path} is not a JSON object; save the model again")
@@ -100,7 +100,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     card = read_json(path) if path.exists() else {}
     columns = card.get("columns")
     if not isinstance(columns, Mapping | None) or not all(isinstance(kind, str) for kind in (columns or {}).values()):
-        raise HeedfulError(f"{path}: columns is {columns!r}; it must be an object of names, or absent")
+        raise HeedfulError(f"{path}: columns is {columns!r}; write an object of names, or remove it")
     return card
 
 
@@ -112,7 +112,7 @@ def is_multi_label(theirs: Mapping[str, Any]) -> bool:
 def is_regression(theirs: Mapping[str, Any]) -> bool:
     """Returns True if ``config.json`` declares a regression model.
 
-    As in ``transformers``, a classifier with one output and no ``problem_type`` is one.
+    As in ``transformers``, a classifier with one output and no ``problem_type`` is a regression model.
     """
     problem, names = theirs.get("problem_type"), theirs.get("id2label")
     labels = len(names) if isinstance(names, Mapping) else theirs.get("num_labels", 2)

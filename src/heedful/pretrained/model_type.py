@@ -66,7 +66,7 @@ def rename_architectures(architectures: Iterable[Architecture], old: str, new: s
 class ModelType:
     """A Hub layout: fixed fields of ours, config keys, rules for the body's tensors, and architectures.
 
-    ``old_names`` maps endings of tensor names in older files to today's.
+    ``old_names`` maps endings of tensor names in older files to the current endings.
     """
 
     name: str
@@ -156,14 +156,14 @@ class ModelType:
         return name
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
-        """Returns our tensors, made from theirs in ``stored``, which are removed; ``head=False`` skips the head's."""
+        """Moves tensors from ``stored`` into a mapping by our names; ``head=False`` skips the head's tensors."""
         loaded: Tensors = {}
         for rule in (*(architecture.rules if head else ()), *architecture.body, *self.rules):
             rule.read(stored, loaded)
         return loaded
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """Returns their tensors, made from ours by the rules in reverse; names have the prefix."""
+        """Returns the tensors to store, made from ours by the rules in reverse; names have the prefix."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
         # the architecture's rules come first, as in tensors_in: it may have its own names for tensors of the body
         for rule in reversed(architecture.rules):
@@ -180,7 +180,7 @@ class ModelType:
         return {prefix + name: tensor for name, tensor in body.items()} | head
 
     def their_name(self, name: str, architecture: Architecture) -> str:
-        """Returns their name of our tensor, for messages."""
+        """Returns the name under which the folder stores a tensor of ours, for messages."""
         prefix = self._prefix(architecture)
         body = [prefix + theirs for rule in (*architecture.body, *self.rules) if (theirs := rule.their_name(name))]
         head = [theirs for rule in architecture.rules if (theirs := rule.their_name(name))]

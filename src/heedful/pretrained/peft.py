@@ -2,7 +2,7 @@
 
 Tensor names are the model type's: ``base_model.model.<their module>.lora_A.weight`` is (r, in) and ``lora_B.weight``
 (out, r), even if the linear map itself is stored transposed. Where the model type stores several of our maps as one
-(GPT-2's ``c_attn``), they share its A, and its B is split among them; writing joins them again.
+(GPT-2's ``c_attn``), our maps share its A, and its B is split among our maps; writing joins our maps again.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def load_adapter(
     check_finite: bool,
     **options: Any,
 ) -> Model:
-    """Returns the base that an adapter's folder names, with the adapter attached.
+    """Returns the base model that an adapter's folder names, with the adapter attached.
 
     Args:
         folder: the adapter's.
         load_base: loads the base's folder, with the arguments below.
         head: another head than the adapter was trained with; the adapter's own head is then not loaded.
-        num_labels: another number of classes than the adapter was trained with, likewise.
-        dtype: of all weights; None keeps the base's, and gives A and B the wider of theirs and the base's.
+        num_labels: another number of classes than the adapter was trained with; its head is not loaded either.
+        dtype: of all weights; None keeps the base's dtype, and gives A and B the wider of their dtype and the base's.
         sizes: of the base; by default images have the size that the adapter was trained on.
         check_finite: refuse NaN and infinity, in the base and in the adapter.
         **options: for ``load_base``.
@@ -160,7 +160,8 @@ def _lora_pairs(
         maps = [model.get_parameter(f"{path}.weight") for path in parts]
         rank, shape = config["r"], (sum(map(len, maps)), maps[0].size(1) if maps else 0)
         if maps and (tuple(b.shape), tuple(a.shape)) != ((shape[0], rank), (rank, shape[1])):
-            misshaped.append(f"{name} has A {tuple(a.shape)} and B {tuple(b.shape)} for a map {shape} and r {rank}")
+            found = f"A {tuple(a.shape)} and B {tuple(b.shape)}"
+            misshaped.append(f"{name} has {found} for a {shape} linear map with r = {rank}")
         elif maps:
             dtype = model.dtype if exact else torch.promote_types(a.dtype, model.dtype)
             a, b = (tensor.to(model.device, dtype, copy=True) for tensor in (a, b))
@@ -172,20 +173,20 @@ def _lora_pairs(
 
 
 def _head_tensors(model: Model, model_type: ModelType, architecture: Architecture, rest: Tensors) -> Tensors:
-    """Returns the head's parameters that are stored whole; raises for stored tensors that are not the head's."""
+    """Returns the head's parameters that are stored whole; raises for stored tensors outside the head."""
     stored = model_type.names(rest, architecture)
     loaded = model_type.tensors_in(stored, architecture)
     names = [name for name, _ in model.named_parameters()]  # a tied parameter has its name in the embedding
-    problems = [f"{name} is not of the head" for name in stored]
+    problems = [f"{name} is not in the head" for name in stored]
     for name, tensor in loaded.items():
         their_name = model_type.their_name(name, architecture)
         if not name.startswith("head.") or name not in names:
-            problems.append(f"{their_name} is not of the head alone")
+            problems.append(f"{their_name} is not only in the head")
         elif tensor.shape != model.get_parameter(name).shape:
             shape = tuple(model.get_parameter(name).shape)
-            problems.append(f"{their_name} is {tuple(tensor.shape)}, the head has {shape}")
+            problems.append(f"{their_name} is {tuple(tensor.shape)}, but the head has {shape}")
     if problems:
-        raise HeedfulError(f"modules_to_save may only be those of the head, but {', '.join(problems)}")
+        raise HeedfulError(f"modules_to_save may list only modules of the head, but {', '.join(problems)}")
     return loaded
 
 

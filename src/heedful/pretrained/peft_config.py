@@ -56,7 +56,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / ADAPTER_CONFIG
     config = DEFAULTS | read_json(path)
     if config.get("peft_type") != "LORA":
-        raise HeedfulError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; only LORA is")
+        raise HeedfulError(f"{path}: peft_type {config.get('peft_type')!r} is not supported; only 'LORA' is supported")
     unsupported = {k: v for k, v in config.items() if k not in ACCEPTED and v not in (None, False, {}, [], "none")}
     if config.get("init_lora_weights", True) not in INITIALISATIONS:
         unsupported["init_lora_weights"] = config["init_lora_weights"]
@@ -72,7 +72,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
-    """Returns the base's absolute path or Hub id, and its folder: beside the adapter's, local, or from the Hub."""
+    """Returns the base's absolute path or Hub id, and its folder: relative to the adapter's, local, or from the Hub."""
     name, revision = config["base_model_name_or_path"], config["revision"]
     path = Path(name).expanduser()
     for base_folder in (folder / path, path):  # the same if the path is absolute
@@ -134,7 +134,7 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
 
 
 def covers(config: Mapping[str, Any], module: str) -> bool:
-    """Returns True if ``target_modules`` is a list, for every layer, that names the module."""
+    """Returns True if ``target_modules`` is a list that names the module and applies to every layer."""
     targets = config.get("target_modules")
     if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
         return False
@@ -156,7 +156,7 @@ def write_config(
         adapter: ours.
         source: of the base: a folder's absolute path, or "org/name@revision".
         task_type: PEFT's.
-        targets: names, or ends of names, of the modules that have an adapter and of no others.
+        targets: names, or ends of names, that match the modules with an adapter and no other modules.
         saved: names of the modules that are stored whole.
         transposed: whether the base stores its maps as (in, out).
     """

@@ -24,7 +24,7 @@ RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
-    """Returns ``{PEFT's module name: paths of our linear maps}``; one module may store several, row after row."""
+    """Returns ``{PEFT's module name: paths of our linear maps}``; a module may store several of our maps as rows."""
     paths: dict[str, tuple[str, ...]] = {}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
@@ -48,7 +48,7 @@ def without_prefix(name: str, model_type: ModelType, architecture: Architecture)
 
 
 def renamed(name: str, model_type: ModelType) -> str:
-    """Returns the name that a module has in ``transformers``' memory, from its name in files."""
+    """Returns a module's name in a loaded ``transformers`` model, from its name in files."""
     for old, new in RENAMED.get(model_type.name, ()):
         if values := bound(old, [name]):
             return new.format(**values[0])
@@ -79,7 +79,7 @@ def layout_of(model: Model) -> tuple[ModelType, Architecture]:
 
 
 def set_adapter_targets(model: Model) -> None:
-    """Sets ``model.fused``, maps that the layout stores as one, and ``model.classifier``, its parameters."""
+    """Sets ``model.fused``, maps that the layout stores as one, and ``model.classifier``, the head's parameters."""
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
     groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)

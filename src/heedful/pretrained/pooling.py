@@ -36,7 +36,7 @@ def pooled_head(folder: Path) -> PooledHead | None:
     """Returns the pooling head of ``modules.json``; None without that file.
 
     Raises ``HeedfulError`` for modules other than transformer, pooling and normalisation, and for unsupported kinds of
-    pooling, as several that are concatenated.
+    pooling, such as several poolings that are concatenated.
     """
     path = folder / MODULES
     if not path.exists():
@@ -49,7 +49,9 @@ def pooled_head(folder: Path) -> PooledHead | None:
         )
     inner = Path(str(modules[1].get("path", "")))
     if inner.is_absolute() or ".." in inner.parts:
-        raise HeedfulError(f"{path} names the path {str(inner)!r}, which leaves the folder; download it again")
+        raise HeedfulError(
+            f"{path} names the path {str(inner)!r}, which is outside the folder; download the folder again"
+        )
     config = folder / inner / "config.json"
     settings = read_json(config)
     true_keys = [
@@ -63,7 +65,7 @@ def pooled_head(folder: Path) -> PooledHead | None:
 
 
 def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
-    """Returns the files that ``pooled_head`` reads, JSON by path, for a head without a dense layer of width ``dim``."""
+    """Returns ``{path: JSON}`` of the files that ``pooled_head`` reads, for a head of width ``dim``, no dense layer."""
     kinds = MODULE_KINDS if head.normalise else MODULE_KINDS[:2]
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": TYPE_PREFIX + kind}
@@ -109,5 +111,5 @@ def repool(model: Model, head: PooledHead) -> None:
 def _modules(path: Path) -> list[dict[str, Any]]:
     modules = files.read_json(path, "download it again")
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise HeedfulError(f"{path} does not hold a list of modules; download it again")
+        raise HeedfulError(f"{path} is not a list of modules; download it again")
     return modules

@@ -77,7 +77,7 @@ class Preprocessing:
         return self.channels, self.crop or self.size, self.crop or self.size
 
     def sized(self, side: int) -> Preprocessing:
-        """Returns this preprocessing for images of ``side`` pixels a side; the crop keeps its share of the image."""
+        """Returns this preprocessing for images of ``side`` pixels a side; the crop stays the same part of it."""
         if self.crop is None:
             return replace(self, size=side)
         return replace(self, crop=side, size=round(side * self.size / self.crop))
@@ -86,7 +86,7 @@ class Preprocessing:
         """Returns an image (H, W, C) resized by Pillow and centre-cropped to (C, height, width), both uint8.
 
         If the shorter side becomes ``size``, the longer becomes ⌊size · longer / shorter⌋. A crop that cannot be
-        centred exactly is half a pixel to the upper left. Both as in the published processors.
+        centred exactly is half a pixel to the upper left. Both rules are those of the published processors.
         """
         from heedful.data.image_transforms import resize
 
@@ -182,7 +182,7 @@ class Preprocessing:
         if highest > HIGHEST:
             raise HeedfulError(
                 f"image_mean {list(mean)}, image_std {list(std)} and rescale_factor {factor} give values up to "
-                f"{highest:.3g}; give those of the model's training"
+                f"{highest:.3g}; give the values that the model was trained with"
             )
         return cls(
             size=size,
@@ -215,7 +215,7 @@ def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> Non
 
 
 def _processor(settings: Mapping[str, Any], model_type: str | None) -> str:
-    """Returns the name of the processor: the settings', also by an older class name, or the model type's."""
+    """Returns the processor's name: from the settings (older class names too), or else from the model type."""
     class_name = settings.get("image_processor_type") or settings.get("feature_extractor_type")
     if class_name is None:
         return BY_MODEL.get(str(model_type), "ViTImageProcessor")
@@ -230,7 +230,7 @@ def _square(side: int) -> dict[str, int]:
 
 
 def _size(settings: Mapping[str, Any]) -> tuple[int, Literal["both", "shorter"]]:
-    """Returns the size in pixels, and the sides that have it."""
+    """Returns the size in pixels, and the sides that are resized to it: both, or the shorter."""
     value = settings["size"]
     if isinstance(value, Mapping) and value.keys() == {"shortest_edge"}:
         return _side("size", value["shortest_edge"]), "shorter"

@@ -58,20 +58,20 @@ def load(
         folder_or_id: local folder, or else a Hub id, "org/name" or "org/name@revision".
         head: another head on the stored body (names as in ``heedful.create``). Missing parameters are initialised,
             named in ``model.fresh`` and logged: train such a head before you use its predictions. "pooled" pools as the
-            folder's sentence-transformers files say, by the mean without any.
+            folder's sentence-transformers files say, or by the mean if there are no such files.
         revision: branch, tag or commit on the Hub; an error for a local folder.
-        dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored one, but float32 for float16
-            on a CPU, which is hundreds of times slower there. "int8" and "int4", on a CPU, are for inference alone
-            (``heedful.optimize``).
+        dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored dtype, but float32 for stored
+            float16 on a CPU, where float16 is hundreds of times slower. "int8" and "int4", on a CPU, are for inference
+            alone (``heedful.optimize``).
         device: of the weights; None is the CPU.
         num_labels: classes of the head; the head's output is initialised if this differs from the stored number.
-        positions: number of positions, more or fewer than stored; further rows are initialised.
+        positions: number of positions, more or fewer than stored; added rows are initialised.
         image_size: pixels a side, or (height, width); stored positions are interpolated on the grid of patches.
-        vocab_size: number of tokens, at least the stored one; further rows are initialised, in embeddings and output.
+        vocab_size: number of tokens, at least the stored number; added rows of embeddings and output are initialised.
         check_finite: refuse weights with NaN, infinity, or numbers that ``dtype`` cannot hold. False leaves the
             weights unread until they are used.
-        kernels: "plain" runs the code of the model's own classes, in generation too, to look for a bug. "auto" lets
-            generation choose its kernels; another name is that of a plan (``heedful.kernels.plan``).
+        kernels: "plain" runs the code of the model's own classes, in generation too, which helps to find a bug. "auto"
+            lets generation choose its kernels; another name is that of a plan (``heedful.kernels.plan``).
 
     Returns:
         The model, with ``labels`` (names, [] if none are stored), ``multi_label`` (an input has any number of labels),
@@ -173,7 +173,7 @@ def _requested_head(
     head: str | None,
     num_labels: int | None,
 ) -> Head:
-    """Returns the requested head; a head that is not stored is configured as in the model type, to be saved in it."""
+    """Returns the requested head; if it is not stored, it is configured so that the model type's layout can save it."""
     requested = head_config(config, head)
     if requested.kind == config.head.kind:
         return head_config(config, None, num_labels)
@@ -202,7 +202,7 @@ def _dtype(requested: str | torch.dtype | None, tensors: Tensors, device: torch.
         return dtype
     if requested is not None:
         raise HeedfulError(
-            "float16 is hundreds of times slower on a CPU; use dtype='bfloat16' or 'float32', or for inference alone "
-            "heedful.optimize(model, 'float16')"
+            "float16 is hundreds of times slower than float32 on a CPU; use dtype='bfloat16' or 'float32', or for "
+            "inference alone heedful.optimize(model, 'float16')"
         )
     return torch.float32

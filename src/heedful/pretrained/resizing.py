@@ -104,7 +104,7 @@ def _parts(config: ModelConfig, kind: type[Any]) -> dict[str, Any]:
 
 def _with_positions(config: ModelConfig, length: int) -> ModelConfig:
     if isinstance(config, VisionConfig):
-        raise HeedfulError("positions is for text; for images give image_size")
+        raise HeedfulError("positions applies to text models; for this image model give image_size")
     stacks = _parts(config, StackConfig)
     for name, stack in stacks.items():
         if not isinstance(stack.position, LearnedPosition | RotaryPosition):
@@ -155,7 +155,7 @@ def _check(key: str, tensor: Tensor, rows: int) -> None:
 
 
 def _lengthened(tensors: Tensors, key: str, rows: int, drawn: Tensor) -> list[str]:
-    """Resizes a table to ``rows`` rows, new ones from ``drawn``; returns the name of the new rows."""
+    """Resizes a table to ``rows`` rows, new ones from ``drawn``; returns the names of the new rows."""
     stored = tensors[key]
     tensors[key] = torch.cat((stored[:rows], drawn.to(stored)))
     return [f"{key}[{len(stored)}:{rows}]"] if rows > len(stored) else []

@@ -1,6 +1,7 @@
 """Reversible tensor rules: stored names and shapes ↔ ours.
 
-A rule moves the tensors that it knows from one mapping to another: ``read`` from theirs to ours, ``write`` back.
+"Theirs" are the tensors as the folder stores them, "ours" those of Heedful's model. A rule moves the tensors that it
+knows from one mapping to another: ``read`` from theirs to ours, ``write`` from ours to theirs.
 Patterns have ``{i}`` for a layer's number and ``{p}`` for "weight" or "bias"; both sides share the values.
 
 Torch is imported only where tensors are joined, so that reading a configuration does not need it.
@@ -35,39 +36,39 @@ def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _OneTensorRule:
-    """A rule for tensors of theirs with one pattern of names."""
+    """A rule for stored tensors whose names match one pattern."""
 
     theirs: str
 
     def claims(self, name: str) -> bool:
-        """Returns True if the rule knows this tensor of theirs."""
+        """Returns True if the rule knows the stored tensor of this name."""
         return bool(bound(self.theirs, [name]))
 
 
 @dataclass(frozen=True)
 class _JoiningRule:
-    """A rule for several tensors of theirs that are one of ours."""
+    """A rule for several stored tensors that make one tensor of ours."""
 
     theirs: tuple[str, ...]
     ours: str
 
     def claims(self, name: str) -> bool:
-        """Returns True if the rule knows this tensor of theirs."""
+        """Returns True if the rule knows the stored tensor of this name."""
         return name in self.theirs
 
 
 @dataclass(frozen=True)
 class Rename(_OneTensorRule):
-    """One tensor of theirs is one of ours. Subclasses change the values in ``inward`` and ``outward``."""
+    """One stored tensor is one of ours. Subclasses change the values in ``inward`` and ``outward``."""
 
     ours: str
 
     def inward(self, tensor: Tensor) -> Tensor:
-        """Returns our tensor for theirs."""
+        """Returns our tensor for a stored tensor."""
         return tensor
 
     def outward(self, tensor: Tensor) -> Tensor:
-        """Returns their tensor for ours."""
+        """Returns the tensor to store for a tensor of ours."""
         return tensor
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
@@ -81,7 +82,7 @@ class Rename(_OneTensorRule):
             written[self.theirs.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
 
     def their_name(self, name: str) -> str | None:
-        """Returns their name of our tensor, or None if the rule does not know it."""
+        """Returns the stored name of our tensor ``name``, or None if the rule does not know it."""
         values = bound(self.ours, [name])
         return self.theirs.format(**values[0]) if values else None
 
@@ -107,7 +108,7 @@ class RenameBeside(Rename):
     beside: str
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Writes the tensors in whose layer the tensor ``beside`` is."""
+        """Writes the tensors whose layer also has the tensor ``beside``."""
         names = {self.ours.format(**v) for v in bound(self.ours, list(ours)) if self.beside.format(**v) in ours}
         super().write({name: ours.pop(name) for name in names}, written)
 
@@ -138,7 +139,7 @@ class SqueezeUnlessZero(Squeeze):
 
 @dataclass(frozen=True)
 class RenameUnlessZero(Rename):
-    """Renames tensors; a weight of zeros means that the model has none, as a pooler that the architecture requires.
+    """Renames tensors; a weight of zeros means that the model lacks the layer, such as a pooler.
 
     The weight alone decides, as for the ``StoredTensor`` config key.
     """
@@ -154,7 +155,7 @@ class RenameUnlessZero(Rename):
 
 @dataclass(frozen=True)
 class Split(_OneTensorRule):
-    """One tensor of theirs is several of ours: equal parts along the first axis, after a transposition if stored so.
+    """One stored tensor is several of ours: equal parts of the first axis, or of the last if it is stored transposed.
 
     GPT-2's ``c_attn`` holds query, key and value.
     """
@@ -163,7 +164,7 @@ class Split(_OneTensorRule):
     transposed: bool = False
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
-        """Splits their tensor."""
+        """Splits the stored tensor into ours."""
         for values in bound(self.theirs, list(stored)):
             whole = stored.pop(self.theirs.format(**values))
             parts = self._transposed(whole).chunk(len(self.ours))
@@ -171,7 +172,7 @@ class Split(_OneTensorRule):
                 loaded[name.format(**values)] = part
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Joins our tensors."""
+        """Joins our tensors into the tensor to store."""
         import torch
 
         for values in bound(self.ours[0], list(ours)):
@@ -179,7 +180,7 @@ class Split(_OneTensorRule):
             written[self.theirs.format(**values)] = self._transposed(torch.cat(parts))
 
     def their_name(self, name: str) -> str | None:
-        """Returns their name of our tensor, or None if the rule does not know it."""
+        """Returns the stored name of our tensor ``name``, or None if the rule does not know it."""
         values = [values for pattern in self.ours for values in bound(pattern, [name])]
         return self.theirs.format(**values[0]) if values else None
 
@@ -189,13 +190,13 @@ class Split(_OneTensorRule):
 
 @dataclass(frozen=True)
 class Join(_JoiningRule):
-    """Several tensors of theirs, (1, 1, D) each, are the rows of one of ours along the second axis.
+    """Several stored tensors, (1, 1, D) each, are the rows of one of ours along the second axis.
 
     DeiT stores its class and distillation tokens apart.
     """
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
-        """Joins the tensors if all are stored; otherwise they remain, and are reported as unexpected."""
+        """Joins the tensors if all are stored; otherwise the stored tensors remain and are reported as unexpected."""
         import torch
 
         if not all(name in stored for name in self.theirs):
@@ -213,33 +214,33 @@ class Join(_JoiningRule):
             written.update({name: row.clone() for name, row in zip(self.theirs, rows, strict=True)})
 
     def their_name(self, name: str) -> str | None:
-        """Returns their names of our tensor, or None if the rule does not know it."""
+        """Returns the stored names of our tensor ``name``, or None if the rule does not know it."""
         return " + ".join(self.theirs) if name == self.ours else None
 
 
 @dataclass(frozen=True)
 class Tie(_JoiningRule):
-    """Several names of theirs for one tensor: any of them is read, the first is written."""
+    """Several stored names for one tensor: any of the names is read, the first is written."""
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
-        """Reads the first that is stored; the others must be equal."""
+        """Reads the first name that is stored; the tensors of the other names must be equal."""
         copies = {name: stored.pop(name) for name in self.theirs if name in stored}
         if copies:
             loaded[self.ours] = same(copies)
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Writes our tensor under their first name."""
+        """Writes our tensor under the first stored name."""
         if self.ours in ours:
             written[self.theirs[0]] = ours.pop(self.ours)
 
     def their_name(self, name: str) -> str | None:
-        """Returns their first name of our tensor, or None if the rule does not know it."""
+        """Returns the first stored name of our tensor ``name``, or None if the rule does not know it."""
         return self.theirs[0] if name == self.ours else None
 
 
 @dataclass(frozen=True)
 class Drop(_OneTensorRule):
-    """A tensor that is neither read nor written: computed, or of a head that the model does not have."""
+    """A stored tensor that is neither read nor written: it is computed, or belongs to a head that the model lacks."""
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Drops the tensor."""

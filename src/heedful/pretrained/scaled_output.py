@@ -1,4 +1,4 @@
-"""Scaled output maps: train in another unit than they are saved in."""
+"""Scaled output layers: they are trained in another unit than the unit they are saved in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
 
     The module is replaced because the meaning of its parameters changes, as with quantised weights. Without ``mean``
     the head's function stays the same. With ``mean`` the weights keep their values instead, and the bias, if there is
-    one, is set so that the output is about the mean.
+    one, is set so that the output starts near the mean.
     """
     plain = head.get_submodule("output")
     assert isinstance(plain, nn.Linear)

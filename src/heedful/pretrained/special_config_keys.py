@@ -1,4 +1,4 @@
-"""Config keys of single model types: rotary scaling, repeated keys, patches, windows, position rows, T5's own head."""
+"""Config keys that few model types have: rotary scaling, repeated keys, patches, windows, position rows, T5's head."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RotaryKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class RepeatedKey(ConfigKey):
-    """A redundant key of their ``config.json``: checked against keys that were read before, not written.
+    """A redundant key of their ``config.json``: compared with the keys that were read before it, and not written.
 
     Other programs may read this key instead. ``words`` maps their values to ours.
     """
@@ -137,7 +137,7 @@ class PatchTokensKey(ConfigKey):
 
 @dataclass(frozen=True)
 class WindowKeys(ConfigKey):
-    """Qwen's sliding window. Theirs may be in some layers only; ours is in all layers or none."""
+    """Qwen's sliding attention window. Their layers may differ; in ours, all layers have the window or none."""
 
     theirs: str = "sliding_window"
     ours: str = "decoder.window"
@@ -161,7 +161,7 @@ class WindowKeys(ConfigKey):
         elif all(kind == "sliding_attention" for kind in kinds):
             ours[self.ours] = checked(self.theirs, window, self.default)
         else:
-            raise HeedfulError("only some layers have a sliding window (layer_types); only all or none are supported")
+            raise HeedfulError("layer_types gives only some layers a sliding window; give it to all layers or none")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Sets the size of the attention window, and each layer's type: sliding or full attention."""
@@ -212,7 +212,7 @@ class OwnHeadKeys(StoredTensor):
         return own.shape != shared.shape or not own.equal(shared)
 
     def from_config(self, ours: Flat) -> bool:
-        """Returns True if the head will be stored so."""
+        """Returns True if the head will be stored with other values than the embedding's."""
         return not ours.get("head.tied")
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
@@ -223,7 +223,7 @@ class OwnHeadKeys(StoredTensor):
         ours["head.scale"] = "sqrt" if scaled else "none"
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets both keys, the first as older programs read it."""
+        """Sets both keys; ``tie_word_embeddings`` is set as older programs read it."""
         scaled = ours.get("head.scale") == "sqrt"
         theirs["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
         theirs["scale_decoder_outputs"] = scaled

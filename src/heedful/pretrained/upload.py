@@ -64,7 +64,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
 
 
 def _upload_files(folder: Path) -> dict[str, Path | bytes]:
-    """Returns the files to upload by name; ``heedful.json`` without paths of this machine."""
+    """Returns the files to upload, by name; in ``heedful.json`` the paths of this machine are removed."""
     read_json(folder / CONFIG)  # raises if there is no model
     patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))

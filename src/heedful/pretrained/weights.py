@@ -29,7 +29,7 @@ def read_tensors(folder: Path) -> Tensors:
             tensors = read(folder / name)
             break
     else:
-        raise HeedfulError(f"{folder} has no weights: give it {WEIGHTS}, {INDEX} or {PICKLE}")
+        raise HeedfulError(f"{folder} has no weights; add {WEIGHTS}, {INDEX} or {PICKLE}")
     unsupported = [f"{name} is {tensor.dtype}" for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
     if unsupported:
         raise HeedfulError(f"unsupported weights in {folder}: {', '.join(unsupported)}; convert them to float32")
@@ -67,21 +67,21 @@ def _safetensors(path: Path) -> Tensors:
 
 
 def _pickle(path: Path) -> Tensors:
-    """Returns the tensors of a file of ``torch.save``. Files from before 2020 are no archives, and are not mapped."""
+    """Returns the tensors of a file of ``torch.save``. Files from before 2020 cannot be memory-mapped."""
     try:
         is_archive = zipfile.is_zipfile(path)
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive and not WINDOWS)
     except Exception as error:  # a damaged pickle may raise anything
         raise HeedfulError(
-            f"{path} is damaged, or holds other Python objects than tensors ({reason(error)}); they are not loaded "
-            "because they could run code: save it as safetensors with the program that wrote it"
+            f"{path} is damaged or contains pickled Python objects ({reason(error)}), which could run code and are not "
+            "loaded; save the weights as safetensors with the program that wrote the file"
         ) from None
     if not isinstance(state, dict) or not all(_is_plain(name, value) for name, value in state.items()):
         raise HeedfulError(
-            f"{path} holds other Python objects than tensors; save it as safetensors with the program that wrote it"
+            f"{path} contains pickled Python objects; save it as safetensors with the program that wrote it"
         )
     if is_archive and _tensor_bytes(state) != _archive_bytes(path):  # PyTorch does not check a mapped file
-        raise HeedfulError(f"{path} is damaged (its sizes do not fit); copy or download it again")
+        raise HeedfulError(f"{path} is damaged (a tensor is larger than the file); copy or download it again")
     return {name: tensor.detach() for name, tensor in state.items()}
 
 
@@ -109,7 +109,7 @@ def _archive_bytes(path: Path) -> int:
 
 
 def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensors:
-    """Returns the tensors of all shards that an index names; raises if a tensor is missing or in another shard."""
+    """Returns the tensors of all shards that an index names; raises if a tensor is missing or in the wrong shard."""
     shard_of = weight_map(index, ending)
     files = sorted(set(shard_of.values()))
     missing = [name for name in files if not (index.parent / name).is_file()]
@@ -120,7 +120,7 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
     for file in files:
         shard = read(index.parent / file)
         problems += [f"{name} is not in {file}" for name in shard_of if shard_of[name] == file and name not in shard]
-        problems += [f"{file} holds {name}, which is not listed" for name in shard if shard_of.get(name) != file]
+        problems += [f"{file} holds {name}, unlisted in the index" for name in shard if shard_of.get(name) != file]
         tensors |= shard
     if problems:
         raise HeedfulError(f"{index} does not fit its files: {'; '.join(problems)}; download all of them again")
@@ -131,7 +131,9 @@ def weight_map(index: Path, ending: str = ".safetensors") -> dict[str, str]:
     """Returns the file name of each tensor's shard, as an index lists them; the shards are in the index's folder."""
     shard_of = read_json(index).get("weight_map")
     if not isinstance(shard_of, dict) or not all(_is_file_name(file, ending) for file in shard_of.values()):
-        raise HeedfulError(f'{index} has no "weight_map" from tensors to {ending} files beside it; download it again')
+        raise HeedfulError(
+            f'{index} has no "weight_map" that maps tensors to {ending} files in its folder; download it again'
+        )
     return shard_of
 
 

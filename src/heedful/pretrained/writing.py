@@ -66,7 +66,7 @@ def save(
     ``heedful.json`` and the model card, ``README.md``, are added; a README.md that a person wrote is not replaced.
 
     Tied weights are stored once. The write is atomic: after a crash the folder loads with the old weights or the new.
-    Old weights are deleted, shards too; other files in the folder stay.
+    Old weight files, shards too, are deleted; other files in the folder stay.
 
     Of a model with an adapter (``heedful.adapters``) only the adapter is saved, as PEFT does, in a folder of its own:
     ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the other files. To save a whole
@@ -170,8 +170,8 @@ def _with_source_keys(
 ) -> dict[str, Any]:
     """Returns ``config_json`` completed with those keys of the source's ``config.json`` that Heedful does not write.
 
-    The source's keys are left out if the layout differs, or if another model would be read with them. A key that is
-    written only for other programs (``max_position_embeddings`` of Marian) has the source's value.
+    The source's keys are left out if the layout differs, or if another model would be read with them. A key that
+    Heedful writes only for other programs (``max_position_embeddings`` of Marian) keeps the source's value.
     """
     if model_type.name != model.layout or model_type is OWN or not model.source_config:
         return config_json
@@ -205,7 +205,7 @@ def _untied(model: Model) -> Tensors:
 
 
 def _zero_pooler(architecture: Architecture, dim: int) -> Tensors:
-    """Returns a pooler of zeros if the architecture has one, for a pooled model, which has none."""
+    """Returns a pooler of zeros if the architecture has a pooler, for a pooled model, which has no pooler."""
     has_pooler = any(
         isinstance(config_key, StoredTensor) and config_key.ours == "head.pooler"
         for config_key in architecture.config_keys

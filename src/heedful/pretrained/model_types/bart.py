@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020): post-norm encoder and decoder, a norm after the embedding, positions from row 2 on."""
+"""BART (Lewis et al. 2020): post-norm encoder and decoder, a norm after the embedding, positions from table row 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and its kin: RMS pre-norm, rotary positions, gated SiLU.
+"""Llama (Touvron et al. 2023), Mistral, Qwen2 and Qwen3: RMS pre-norm, rotary positions, gated SiLU.
 
 Mistral (Jiang et al. 2023) has a sliding window, Qwen2 (Yang et al. 2024) biases on queries, keys and values, Qwen3
 (Yang et al. 2025) a norm on queries and keys and a head size of its own.

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa: BERT's body with positions from row 2 on, and heads of their own."""
+"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa: BERT's body with positions that start at row 2, and other heads."""
 
 from __future__ import annotations
 

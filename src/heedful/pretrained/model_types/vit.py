@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): pre-norm over image patches, a class token before them."""
+"""ViT (Dosovitskiy et al. 2021): pre-norm over image patches, a class token before the patches."""
 
 from __future__ import annotations
 
