@@ -579,7 +579,7 @@ def test_a_decoder_pools_its_last_real_token() -> None:
     ("name", "options", "said"),
     [
         ("bert-tiny", {"head": "sequnce"}, "unknown head 'sequnce'; did you mean 'sequence'"),
-        ("bert-tiny", {"num_labels": 3}, "give head= of a classifier"),
+        ("bert-tiny", {"num_labels": 3}, "give head='sequence'"),
         ("gpt-micro", {"num_labels": 3}, "'language-model' head has no labels"),
         ("vit-micro", {"head": "language-model"}, "head|language"),
         ("vit-micro", {"head": "masked-language-model"}, "head|language"),

@@ -154,7 +154,7 @@ def refused(folder: Path, *words: str) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"peft_type": "IA3"}, ("peft_type 'IA3'", "only LORA")),
+        ({"peft_type": "IA3"}, ("peft_type 'IA3'", "only 'LORA'")),
         ({"use_dora": True}, ("use_dora=True", "merge_and_unload")),
         ({"rank_pattern": {"query": 2}}, ("rank_pattern={'query': 2}",)),
         ({"alpha_pattern": {"query": 2}}, ("alpha_pattern",)),
@@ -162,7 +162,7 @@ def refused(folder: Path, *words: str) -> None:
         ({"init_lora_weights": "pissa"}, ("init_lora_weights='pissa'",)),
         ({"a_later_invention": 3}, ("a_later_invention=3",)),
         ({"r": "four"}, ("r must be a whole number, not 'four'",)),
-        ({"r": 5}, ("does not fit", "query has A (4, 16) and B (16, 4) for a map (16, 16) and r 5")),
+        ({"r": 5}, ("does not fit", "query has A (4, 16) and B (16, 4) for a (16, 16) linear map with r = 5")),
         ({"base_model_name_or_path": None}, ("base_model_name_or_path must be a text",)),
         ({"base_model_name_or_path": "../nowhere"}, ("is an adapter of '../nowhere'", "no folder", "put it back, or")),
         (
@@ -194,7 +194,7 @@ def test_tensors_that_do_not_fit(adapter: Path) -> None:
         lambda t: t.update({b.replace("layer.0", "layer.7"): t[b], a.replace("layer.0", "layer.7"): t[a]}), "layer.7"
     )
     spoiled(lambda t: t.update({"base_model.model.bert.embeddings.word_embeddings.weight": torch.ones(23, 16)}), "head")
-    spoiled(lambda t: t.update({"base_model.model.what.weight": torch.ones(1)}), "what.weight is not of the head")
+    spoiled(lambda t: t.update({"base_model.model.what.weight": torch.ones(1)}), "what.weight is not in the head")
     spoiled(lambda t: t.update({"base_model.model.classifier.bias": torch.ones(4)}), "classifier.bias is (4,)")
     spoiled(lambda t: t.update({f"{QUERY}.lora_magnitude_vector": torch.ones(16)}), "lora_magnitude_vector")
     spoiled(lambda t: t.update({"elsewhere": torch.ones(16)}), "elsewhere")

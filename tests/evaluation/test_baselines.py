@@ -195,7 +195,7 @@ def test_what_a_baseline_lacks_is_said_before_the_model_is_scored(
     data = [str(tmp_path / "asked.jsonl")]
     told: list[str] = []
     evaluate(str(folder), data, say=told.append, draw=partial(draw_report, tmp_path / "drawn"))
-    assert told[-1].startswith("nothing was drawn: text-generation has no figure")
+    assert told[-1].startswith("no figure was drawn: there is none for text-generation")
     assert not (tmp_path / "drawn").exists()
     monkeypatch.setattr(TextGeneration, "measure", None)  # a call would fail otherwise
     with pytest.raises(HeedfulError, match="there is no baseline for prompts or messages; leave --baseline out"):
@@ -212,7 +212,7 @@ def test_a_translation_is_held_against_its_source(tmp_path: Path) -> None:
     expected = translation_metrics(*zip(*pairs, strict=True))
     assert found["metrics"] == pytest.approx({name: expected[name] for name in ("bleu", "chrf", "ter", "exact_match")})
     assert found["metrics"]["exact_match"] > 0
-    with pytest.raises(HeedfulError, match=r"train has no effect: the baseline \(.*source.*\) learns nothing"):
+    with pytest.raises(HeedfulError, match=r"train has no effect: the baseline \(.*source.*\) is not trained"):
         evaluate(str(folder), [str(file)], baseline_train=[str(file)], **options)
 
 

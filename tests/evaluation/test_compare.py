@@ -271,7 +271,7 @@ def test_rows_that_one_model_cannot_take_are_left_out_for_both(
     assert told == [
         "3 examples",
         "B: 1 example longer than 16 tokens left out (the model takes no more)",
-        "1 example left out for both: not accepted by one of the models",
+        "1 example left out for both models: not accepted by one of the models",
         "the interval of 3 examples is too narrow; give 30 examples or more",
     ]
     (tmp_path / "none.tsv").write_text(f"source\ttarget\n{'the fig ' * 40}\tfig\n", "utf-8")

@@ -112,8 +112,8 @@ def test_what_it_goes_with():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        ({"penalty_alpha": 0.6}, "penalty_alpha=0.6 chooses among top_k tokens; give top_k of 2 or more"),
-        ({"penalty_alpha": 0.6, "top_k": 1}, "give top_k of 2 or more"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha=0.6 chooses among top_k tokens; give top_k=2 or more"),
+        ({"penalty_alpha": 0.6, "top_k": 1}, "give top_k=2 or more"),
         ({"penalty_alpha": 1.5, "top_k": 4}, "penalty_alpha is 1.5; give from 0 to 1"),
         ({"penalty_alpha": 0.6, "top_k": 4, "num_beams": 2}, "has no effect on beam decoding"),
         ({"penalty_alpha": 0.6, "top_k": 4, "do_sample": True}, "penalty_alpha=0.6 has no effect on sampling"),
@@ -130,5 +130,5 @@ def test_what_makes_no_sense_is_one_line(call, words):
 
 
 def test_no_part_of_a_text_is_forgotten(pairs, prompts):
-    with pytest.raises(HeedfulError, match=r"context=8 works only for a decoder.* not for contrastive search"):
+    with pytest.raises(HeedfulError, match=r"context=8 works only for .* by a decoder, not for contrastive search"):
         decode(pairs["gpt2"](0).ours, *prompts([5]), penalty_alpha=0.6, top_k=4, context=8)

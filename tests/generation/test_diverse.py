@@ -144,7 +144,10 @@ def test_recording(pairs, prompts, family):
             {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": -1.0},
             "diversity_penalty is -1.0; give 0 or more",
         ),
-        ({"num_beams": 4, "num_beam_groups": 2, "do_sample": True}, "num_beams=4 searches, but do_sample samples"),
+        (
+            {"num_beams": 4, "num_beam_groups": 2, "do_sample": True},
+            "num_beams=4 is for beam search, do_sample for sampling",
+        ),
         (
             {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0, "force_words_ids": [[7]]},
             "force_words_ids and num_beam_groups=2 cannot be used together",

@@ -129,7 +129,7 @@ def test_errors_are_one_line(pairs, prompts):
     model, ids = pairs["marian"](0).ours, prompts(LENGTHS, "right")[0]
     with pytest.raises(HeedfulError, match="for a decoder, put them in the prompt"):
         decode(pairs["gpt2"](0).ours, ids, decoder_input_ids=ids)
-    with pytest.raises(HeedfulError, match="decoder_input_ids have 2 rows, the ids 4"):
+    with pytest.raises(HeedfulError, match="decoder_input_ids have 2 rows, but the ids have 4"):
         decode(model, ids, decoder_input_ids=ids[:2])
     with pytest.raises(HeedfulError, match=r"decoder_input_ids are torch.float32 of shape \(4, 8\)"):
         decode(model, ids, decoder_input_ids=ids.float())

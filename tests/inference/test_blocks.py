@@ -49,7 +49,7 @@ def test_blocks_draw_as_one_call_would(task: str, seed: Any, monkeypatch: pytest
 def test_a_seed_too_few_or_too_many(small: None, count: int) -> None:
     pipe = Pipeline(*made("translation"))
     with pytest.raises(
-        HeedfulError, match=rf"seed has {count} numbers, but there are .* prompts; give one seed for each"
+        HeedfulError, match=rf"seed has {count} numbers, but there are .* inputs; give one seed for each"
     ):
         list(pipe(iter(TEXTS), seed=[1] * count, **DRAWN))
     with pytest.raises(HeedfulError, match=rf"seed has {count} numbers"):

@@ -116,7 +116,8 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     vectors, texts = (made / "vectors.npy").read_bytes(), (made / "texts.jsonl").read_text()
     (made / "texts.jsonl").write_text(texts.partition("\n")[2])
     refused(
-        rf"holds {len(TEXTS) - 1} texts and vectors of shape \({len(TEXTS)}, 32\), not {len(TEXTS)} of both; create"
+        rf"should hold {len(TEXTS)} texts and vectors, but holds {len(TEXTS) - 1} texts and vectors of shape "
+        rf"\({len(TEXTS)}, 32\); create"
     )
     (made / "texts.jsonl").write_text(texts.replace('{"text"', '{"text', 1))
     refused(r"broken JSON in .*texts\.jsonl:1: .*; create the index again")
@@ -127,12 +128,12 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     refused(r"cannot read .*vectors\.npy \(.*\); create the index again")  # which is never unpickled
     np.save(made / "vectors.npy", -index.vectors)
     refused(
-        "was created with another model than the one in .*, or that model was trained since; create the index again"
+        "was created with another model than the one in .*, or the model was trained further since; create the index again"
     )
     np.save(made / "vectors.npy", index.vectors[:, :8])
     refused("was created with another model")
     (made / "index.json").write_text(json.dumps({"format": 9}))
-    refused("has a format that this version does not know")
+    refused("has a format that this version cannot read")
 
 
 @pytest.mark.parametrize(

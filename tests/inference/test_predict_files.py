@@ -121,7 +121,7 @@ def test_what_is_drawn_is_drawn_again(
     with monkeypatch.context() as patch:
         patch.setattr(through.PartialFile, "add", stop)
         _, err = run(capsys, *given, "--out", "y.jsonl", status=130)
-        assert err == "12 predictions kept in y.jsonl.part; the same call continues after them\nheedful: stopped\n"
+        assert err == "12 predictions kept in y.jsonl.part; the same command continues from there\nheedful: stopped\n"
     drawn = json.loads(Path("y.jsonl.part.json").read_text())["kept"]["seed"]
     _, err = run(capsys, *given, "--out", "y.jsonl")
     assert err.startswith("continues after 11 predictions\n9 inputs predicted in ")

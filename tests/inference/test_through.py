@@ -285,7 +285,9 @@ def test_nothing_is_mixed(echo: Echo, change: Callable[[], object], what: str) -
     stopped(echo, after=2)
     change()
     given = {"options": {"batch_tokens": 5}} if what == "options" else {}
-    with pytest.raises(HeedfulError, match=rf"y.jsonl.part was begun with different {what}; --overwrite starts anew"):
+    with pytest.raises(
+        HeedfulError, match=rf"y.jsonl.part was begun with different {what}; add --overwrite to start again"
+    ):
         quietly("x.txt", **given)
     quietly("x.txt", overwrite=True, **given)
     assert len(Path("y.jsonl").read_text().splitlines()) == 20 + (what == "input")
@@ -297,7 +299,7 @@ def test_what_is_there_is_not_lost(echo: Echo) -> None:
     with pytest.raises(HeedfulError, match=r"y.jsonl exists; --overwrite replaces it"):
         quietly("x.txt")
     Path("part.jsonl.part").write_text("of somebody else's\n")
-    with pytest.raises(HeedfulError, match=r"part.jsonl.part has no record of its origin; --overwrite"):
+    with pytest.raises(HeedfulError, match=r"part.jsonl.part has no valid record \(.part.json\); add --overwrite"):
         quietly("x.txt", "part.jsonl")
     before = Path("y.jsonl").read_bytes()
     stopped(echo, after=1, overwrite=True)
@@ -326,7 +328,7 @@ def test_standard_input_cannot_be_gone_on_with(echo: Echo, monkeypatch: pytest.M
     typed()
     stopped(echo, after=2, source="-")
     typed()
-    with pytest.raises(HeedfulError, match="was begun with different input; --overwrite"):
+    with pytest.raises(HeedfulError, match="was begun with different input; add --overwrite"):
         quietly("-")
     typed()
     assert quietly("-", overwrite=True)["inputs"] == 20

@@ -227,7 +227,7 @@ def test_it_is_for_answering_alone(tmp_path: Path) -> None:
         with pytest.raises(heedful.HeedfulError, match=r"optimised for inference, in float32.*from_pretrained"):
             call()
     assert not (tmp_path / "out").exists()
-    with pytest.raises(heedful.HeedfulError, match="optimised already, in float32"):
+    with pytest.raises(heedful.HeedfulError, match="already optimised, in float32"):
         optimize(model, "int8")
     with pytest.raises(heedful.HeedfulError, match="no gradients"):
         model.decoder(torch.randn(1, 3, 32, requires_grad=True))

@@ -169,7 +169,7 @@ def told(scores: EntityScores) -> list[dict[str, Any]]:
 
 def test_a_strict_scheme_names_what_it_does_not_have() -> None:
     for scheme, tag in (("IOB2", "E-PER"), ("IOB2", "NOUN"), ("BIOES", "X-PER")):
-        with pytest.raises(HeedfulError, match=f"{scheme} has no tag '{tag}'; read such tags as 'BIO'"):
+        with pytest.raises(HeedfulError, match=f"{scheme} has no tag '{tag}'; use the scheme 'BIO'"):
             entities(["O", tag], scheme)  # type: ignore[arg-type]
 
 

@@ -191,27 +191,33 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a short storage": (short_storage, "pytorch_model.bin is damaged"),
     "an empty pickle": (lambda f: (f / WHOLE).unlink() or _write(f / PICKLE, b""), "is damaged"),
     # shards
-    "a path above": (shards(lambda w, f: w.update({WTE: "../" + ONE})), 'no "weight_map" from tensors to .safetensors'),
-    "an absolute path": (shards(lambda w, f: w.update({WTE: "/tmp/x.safetensors"})), 'no "weight_map" from tensors'),
-    "a path below": (shards(lambda w, f: w.update({WTE: "a/x.safetensors"})), 'no "weight_map" from tensors'),
-    "the folder above": (shards(lambda w, f: w.update({WTE: ".."})), 'no "weight_map" from tensors'),
-    "a pickle among shards": (shards(lambda w, f: w.update({WTE: "x.bin"})), 'no "weight_map" from tensors'),
+    "a path above": (
+        shards(lambda w, f: w.update({WTE: "../" + ONE})),
+        'no "weight_map" that maps tensors to .safetensors',
+    ),
+    "an absolute path": (
+        shards(lambda w, f: w.update({WTE: "/tmp/x.safetensors"})),
+        'no "weight_map" that maps tensors',
+    ),
+    "a path below": (shards(lambda w, f: w.update({WTE: "a/x.safetensors"})), 'no "weight_map" that maps tensors'),
+    "the folder above": (shards(lambda w, f: w.update({WTE: ".."})), 'no "weight_map" that maps tensors'),
+    "a pickle among shards": (shards(lambda w, f: w.update({WTE: "x.bin"})), 'no "weight_map" that maps tensors'),
     "an endless name": (shards(lambda w, f: w.update({WTE: "x" * 5000 + ".safetensors"})), 'no "weight_map" from'),
-    "no name": (shards(lambda w, f: w.update({WTE: 3})), 'no "weight_map" from tensors'),
+    "no name": (shards(lambda w, f: w.update({WTE: 3})), 'no "weight_map" that maps tensors'),
     "an absent shard": (shards(lambda w, f: f.pop(TWO)), f"lacks {TWO}, named in model.safetensors.index.json; down"),
     "an odd name": (shards(lambda w, f: w.update({WTE: "\0.safetensors"})), r"lacks .*, named in model"),
     "not in its shard": (shards(lambda w, f: f[ONE].pop(WTE)), f"{WTE} is not in {ONE}"),
     "in another shard": (
         shards(lambda w, f: f[TWO].update({WTE: f[ONE].pop(WTE)})),
-        f"{ONE}; {TWO} holds {WTE}, which is not listed",
+        f"{ONE}; {TWO} holds {WTE}, not listed for it",
     ),
     "in two shards": (
         shards(lambda w, f: f[TWO].update({WTE: f[ONE][WTE]})),
-        f"{TWO} holds {WTE}, which is not listed; download",
+        f"{TWO} holds {WTE}, not listed for it; download",
     ),
     "unnamed in a shard": (
         shards(lambda w, f: f[TWO].update(x=torch.ones(1))),
-        f"{TWO} holds x, which is not listed; download",
+        f"{TWO} holds x, not listed for it; download",
     ),
     "an index of nothing": (
         lambda f: shards(lambda w, f: None)(f) or (f / INDEX).write_text('{"weight_map": {}}'),
@@ -219,7 +225,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "an index of lists": (
         lambda f: shards(lambda w, f: None)(f) or (f / INDEX).write_text('{"weight_map": []}'),
-        'no "weight_map" from tensors',
+        'no "weight_map" that maps tensors',
     ),
     # config.json
     "no object": (lambda f: (f / "config.json").write_text('["gpt2"]'), "config.json is not a JSON object"),
@@ -362,7 +368,7 @@ def test_a_task_that_is_no_name(task: Any, gpt: Path) -> None:
 @pytest.mark.parametrize("columns", [0.5, -1e308, "text", ["text"], True, {"text": 3}])
 def test_columns_that_are_no_names(columns: Any, gpt: Path) -> None:
     (gpt / "heedful.json").write_text(json.dumps({"task": "text-generation", "columns": columns}))
-    with pytest.raises(heedful.HeedfulError, match=r"heedful.json: columns is .*it must be an object"):
+    with pytest.raises(heedful.HeedfulError, match=r"heedful.json: columns is .*write an object of names"):
         heedful.pipeline(None, gpt)
 
 
@@ -437,7 +443,7 @@ def test_large_numbers_are_finite_and_those_beyond_the_wanted_type_are_not(gpt: 
     assert load(gpt).embedding.token.weight[0, 0] == torch.tensor(3e38)
     filled(NORM, 1e300, torch.float64)(gpt)
     assert load(gpt).dtype == torch.float64
-    with pytest.raises(heedful.HeedfulError, match=rf"{NORM} holds 1e\+300, more than float32 has"):
+    with pytest.raises(heedful.HeedfulError, match=rf"{NORM} holds 1e\+300, too large for float32"):
         load(gpt, dtype="float32")
 
 

@@ -202,7 +202,7 @@ def test_types(gpt: Path, tmp_path: Path) -> None:
     assert load(gpt).dtype == torch.bfloat16
     save(load(gpt), tmp_path / "b")
     assert json.loads((tmp_path / "b" / "config.json").read_text())["dtype"] == "bfloat16"
-    with pytest.raises(heedful.HeedfulError, match="float16 is hundreds of times slower on a CPU; use"):
+    with pytest.raises(heedful.HeedfulError, match="float16 is hundreds of times slower than float32 on a CPU; use"):
         load(gpt, dtype="float16")
     with pytest.raises(heedful.HeedfulError, match="did you mean 'bfloat16'"):
         load(gpt, dtype="bfloat")
@@ -267,7 +267,7 @@ def test_all_misfits_in_one_error(gpt: Path) -> None:
     for part in (
         "missing: transformer.h.0.ln_1.bias, transformer.h.1.attn.c_attn.weight;",
         "unexpected: extra.weight",
-        "transformer.ln_f.weight is (3,), the configuration says (16,)",
+        "transformer.ln_f.weight is (3,), but the configuration requires (16,)",
         str(gpt),
     ):
         assert part in message
@@ -279,7 +279,7 @@ BREAKS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text('{"a": 1,\n,'), "broken JSON in .*config.json:2"),
     "no object": (lambda f: (f / "config.json").write_text("[]"), "is not a JSON object"),
     "binary config": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "cannot read .*config.json"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights: give it model.safetensors"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights; add model.safetensors"),
     "cut weights": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-100]),
         "model.safetensors is not a complete safetensors file",

@@ -36,7 +36,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "qwen2",
         {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]},
-        "only some layers have a sliding window",
+        "layer_types gives only some layers a sliding window",
     ),
     ("roberta masked", {"tie_word_embeddings": False}, "tie_word_embeddings is False; only True"),
     ("roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
@@ -136,7 +136,7 @@ def test_a_start_token_that_the_vocabulary_has_not(tmp_path: Path) -> None:
 
 def test_an_id_that_the_vocabulary_has_not(tmp_path: Path) -> None:
     model = load(edited("llama", {}, tmp_path))
-    with pytest.raises(HeedfulError, match=r"token ids from 1 to 9999, but the model has \d+ tokens"):
+    with pytest.raises(HeedfulError, match=r"token ids are 1 to 9999, but the model has \d+ tokens"):
         model(torch.tensor([[1, 9999]]))
 
 

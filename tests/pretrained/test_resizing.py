@@ -206,7 +206,11 @@ def test_more_tokens_under_another_head(tmp_path: Path) -> None:
 
 NOTHING: dict[str, tuple[Any, dict[str, Any], str]] = {
     "image_size of text": (GPT, {"image_size": 32}, "image_size is 32, but this model reads text; leave it out"),
-    "positions of images": (VIT, {"positions": 32}, "positions is for text; for images give image_size"),
+    "positions of images": (
+        VIT,
+        {"positions": 32},
+        "positions applies to text models; for this image model give image_size",
+    ),
     "both": (VIT, {"positions": 32, "image_size": 64}, "positions and image_size are both given"),
     "tokens of images": (VIT, {"vocab_size": 32}, "vocab_size is 32, but this model has no vocabulary; leave it out"),
     "fewer tokens": (

@@ -73,7 +73,7 @@ def test_shown_where_asked_for_and_empty_for_nothing() -> None:
 
 def test_beams_that_draw_are_refused_and_streams_tell_none() -> None:
     pipe = Pipeline(*made("text-generation"))
-    with pytest.raises(HeedfulError, match=r"num_beams=2 searches, but do_sample samples"):
+    with pytest.raises(HeedfulError, match=r"num_beams=2 is for beam search, do_sample for sampling"):
         pipe("the", logprobs=True, num_beams=2, do_sample=True)
     with pytest.raises(HeedfulError, match=r"stream cannot return logprobs; call the pipeline"):
         pipe.stream("the", logprobs=True)

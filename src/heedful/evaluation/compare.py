@@ -181,7 +181,7 @@ def _encoded(pipes: Sequence[Pipeline], rows: Rows, say: Callable[[str], None]) 
         return encoded
     if not both:
         raise HeedfulError("no example is accepted by both models; give shorter examples")
-    say(f"{plural(len(rows) - len(both))} left out for both models: one of the models does not accept them")
+    say(f"{plural(len(rows) - len(both))} left out for both models: not accepted by one of the models")
     return [pipe.task.encode(both) for pipe in pipes]
 
 

@@ -50,7 +50,7 @@ def check_output(source: str, out: str | None, overwrite: bool) -> None:
     if path.exists() and os.path.exists(source) and path.samefile(source):
         raise HeedfulError(f"--out {out} is the file of inputs; name another file")
     if path.exists() and not overwrite and not path.with_name(path.name + ".part").exists():
-        raise HeedfulError(f"{out} already exists; add --overwrite to replace it")
+        raise HeedfulError(f"{out} exists; --overwrite replaces it")
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -125,10 +125,12 @@ class PartialFile:
 
     def _check_free(self, facts: Mapping[str, Any], recorded: dict[str, Any] | None) -> None:
         if self.path.exists():
-            raise HeedfulError(f"{self.path} already exists; add --overwrite to replace it")
+            raise HeedfulError(f"{self.path} exists; --overwrite replaces it")
         if self.part.exists() and self.part.stat().st_size:
             changed = [name for name, fact in facts.items() if recorded is None or recorded["facts"].get(name) != fact]
-            origin = f"was begun with different {' and '.join(changed)}" if recorded else "has no valid .json file"
+            origin = (
+                f"was begun with different {' and '.join(changed)}" if recorded else "has no valid record (.part.json)"
+            )
             raise HeedfulError(f"{self.part} {origin}; add --overwrite to start again")
 
     def _whole_lines(self) -> int:

@@ -106,7 +106,7 @@ def caveats(scored: Scored, bounds: Mapping[str, Interval]) -> list[str]:
     number = len(scored)
     if number < 2:
         return ["a single example has no interval (a text counts as one example); give more examples"]
-    lines = [f"an interval from {number} examples is too narrow; give {FEW} examples or more"] if number < FEW else []
+    lines = [f"the interval of {number} examples is too narrow; give {FEW} examples or more"] if number < FEW else []
     constant = [name for name, (low, high) in bounds.items() if low == high]
     if constant:
         lines.append(

@@ -120,7 +120,7 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
     for file in files:
         shard = read(index.parent / file)
         problems += [f"{name} is not in {file}" for name in shard_of if shard_of[name] == file and name not in shard]
-        problems += [f"{file} holds {name}, unlisted in the index" for name in shard if shard_of.get(name) != file]
+        problems += [f"{file} holds {name}, not listed for it" for name in shard if shard_of.get(name) != file]
         tensors |= shard
     if problems:
         raise HeedfulError(f"{index} does not fit its files: {'; '.join(problems)}; download all of them again")
