@@ -128,7 +128,7 @@ def test_what_cannot_be_opened(pipe: Pipeline, tmp_path: Path) -> None:
     refused(r"cannot read .*vectors\.npy \(.*\); create the index again")  # which is never unpickled
     np.save(made / "vectors.npy", -index.vectors)
     refused(
-        "was created with another model than the one in .*, or the model was trained further since; create the index again"
+        "was created with another model than the one in .*, or the model was trained further since; create the index"
     )
     np.save(made / "vectors.npy", index.vectors[:, :8])
     refused("was created with another model")
