@@ -50,7 +50,7 @@ def test_evaluate_tells_how_many_and_the_score_on_the_others(folder: Path, tmp_p
         assert found["metrics_others"][name] == approx(value, "training")
     (line,) = [line for line in said if "trained on" in line]
     assert "50 of 80" in line
-    assert f"{found['metrics_others']['accuracy']:.4g} on the others" in line
+    assert f"{found['metrics_others']['accuracy']:.4g} on the other rows" in line
     assert json.loads(json.dumps(found))["trained_on"] == 50
 
 

@@ -114,7 +114,7 @@ def test_what_it_goes_with():
     [
         ({"penalty_alpha": 0.6}, "penalty_alpha=0.6 chooses among top_k tokens; give top_k=2 or more"),
         ({"penalty_alpha": 0.6, "top_k": 1}, "give top_k=2 or more"),
-        ({"penalty_alpha": 1.5, "top_k": 4}, "penalty_alpha is 1.5; give from 0 to 1"),
+        ({"penalty_alpha": 1.5, "top_k": 4}, "penalty_alpha is 1.5; give a number from 0 to 1"),
         ({"penalty_alpha": 0.6, "top_k": 4, "num_beams": 2}, "has no effect on beam decoding"),
         ({"penalty_alpha": 0.6, "top_k": 4, "do_sample": True}, "penalty_alpha=0.6 has no effect on sampling"),
         ({"penalty_alpha": 0.6, "top_k": 4, "top_p": 0.9}, "has no effect on sampling"),

@@ -142,7 +142,7 @@ def test_recording(pairs, prompts, family):
         ({"num_beams": 4, "diversity_penalty": 1.0}, "diversity_penalty=1.0 has no effect without num_beam_groups"),
         (
             {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": -1.0},
-            "diversity_penalty is -1.0; give 0 or more",
+            "diversity_penalty is -1.0; give a number of 0 or more",
         ),
         (
             {"num_beams": 4, "num_beam_groups": 2, "do_sample": True},

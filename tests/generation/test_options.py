@@ -66,7 +66,7 @@ def test_the_call_goes_over_the_folder():
         ({"num_return_sequences": 2}, "num_return_sequences=2 has no effect on greedy decoding"),
         ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences=3 is more than num_beams=2"),
         ({"max_length": 5, "max_new_tokens": 4}, "max_length and max_new_tokens"),
-        ({"temperature": 0}, "temperature is 0; give above 0"),
+        ({"temperature": 0}, "temperature is 0; give a number from"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_k": 1.5}, "top_k is 1.5; give a whole number"),

@@ -299,7 +299,7 @@ def test_without_a_tokenizer_it_is_one_line():
 
 @pytest.mark.parametrize("value", ["", [""], ["a", 3], 7, [["a"]]])
 def test_a_stop_string_is_a_text(value):
-    with pytest.raises(HeedfulError, match=r"stop_strings is .*; give texts, none empty"):
+    with pytest.raises(HeedfulError, match=r"stop_strings is .*; give a text or texts, none empty"):
         generate(heedful.create("gpt-micro", seed=0), torch.tensor([[1]]), stop_strings=value, tokenizer=small())
 
 

@@ -156,5 +156,5 @@ def overlap_line(overlap: Overlap, metric: str, metrics: Mapping[str, Any], othe
     line = f"! the model was trained on {about}{overlap.trained:,} of {plural(overlap.rows)}"
     if metric in metrics_others and metric in metrics:
         name = metric.replace("_", " ")
-        return f"{line}: {name} is {metrics[metric]:.4g} on all, {metrics_others[metric]:.4g} on the others"
+        return f"{line}: {name} is {metrics[metric]:.4g} on all rows, {metrics_others[metric]:.4g} on the other rows"
     return f"{line}, so that the scores do not tell how good the model is; evaluate on a file that was held out"

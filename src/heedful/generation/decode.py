@@ -103,7 +103,7 @@ def _steps(
 
 
 def _all(steps: Generator[Tensor, None, Generated]) -> Generated:
-    """Runs all steps and returns the rows. Copies outside of inference mode may be used in training."""
+    """Runs all steps and returns the rows, copied outside of inference mode so that training may use them."""
     while True:
         try:
             next(steps)

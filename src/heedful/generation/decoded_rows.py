@@ -42,7 +42,7 @@ class DecodedRows:
         return self.ids[self.running, : self.columns]
 
     def append(self, tokens: Tensor) -> Tensor:
-        """Appends ``tokens`` (R,) to the running rows, ``NONE`` to the others; returns the new column (N,)."""
+        """Appends ``tokens`` (R,) to the running rows, ``NONE`` to the other rows; returns the new column (N,)."""
         self.ids[self.running, self.columns] = torch.where(self.done, NONE, tokens)
         self.columns += 1
         return self.ids[:, self.columns - 1]

@@ -80,7 +80,8 @@ FORCED_WORDS: Check = (
 )
 STOPPING: Check = (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
 TEMPERATURE: Check = _number(
-    lambda v: v >= MIN_TEMPERATURE, "a number above 0 (do_sample=False takes the most probable token)"
+    lambda v: v >= MIN_TEMPERATURE,
+    f"a number from {MIN_TEMPERATURE:g} (do_sample=False takes the most probable token)",
 )
 
 
@@ -170,14 +171,14 @@ class Options:
     seed: int | Sequence[int] | None = _option(None, SEEDS)
     temperature: float = _option(1.0, TEMPERATURE)
     top_k: int = _option(0, _whole(0))
-    top_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "above 0 and at most 1"))
-    min_p: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "from 0 to 1"))
-    typical_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "above 0 and at most 1"))
+    top_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
+    min_p: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"))
+    typical_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
     num_beams: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
     num_return_sequences: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
     length_penalty: float = _option(1.0, _number(lambda v: abs(v) <= 10, "a number from -10 to 10"))
     early_stopping: bool | str = _option(False, STOPPING)
-    repetition_penalty: float = _option(1.0, _number(lambda v: v >= 1 / MAX_NUMBER, "above 0"))
+    repetition_penalty: float = _option(1.0, _number(lambda v: v >= 1 / MAX_NUMBER, "a number above 0"))
     presence_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
     frequency_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
     no_repeat_ngram_size: int = _option(0, _whole(0))
@@ -193,15 +194,15 @@ class Options:
     assistant_model: Any = _option(None, ASSISTANT)  # noqa: RUF009 (immutable)
     num_assistant_tokens: int = _option(5, _whole(1, MAX_WIDTH), needs="assistant_model")
     prompt_lookup_num_tokens: int = _option(0, _whole(0, MAX_WIDTH), neutral=True)
-    penalty_alpha: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "from 0 to 1"), neutral=True)
+    penalty_alpha: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"), neutral=True)
     num_beam_groups: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
-    diversity_penalty: float = _option(0.0, _number(lambda v: v >= 0, "0 or more"), needs="num_beam_groups")
+    diversity_penalty: float = _option(0.0, _number(lambda v: v >= 0, "a number of 0 or more"), needs="num_beam_groups")
     force_words_ids: Sequence[Sequence[Any]] = _option((), FORCED_WORDS)
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def base(self) -> Method:
-        """Method that these options choose, before a method that extends it is considered."""
+        """Basic method that these options choose; ``variant`` may extend it."""
         return _base(vars(self))
 
     @property
@@ -211,13 +212,13 @@ class Options:
 
     @property
     def variant(self) -> Method:
-        """Method that decodes: one that extends ``base`` if a switch of it is on, otherwise ``base``."""
+        """Method that decodes: a method that extends ``base`` and has a switch that is on, otherwise ``base``."""
         base = self.base
         return next((m for m in METHODS if base.name in m.extends and _is_on(m, vars(self))), base)
 
     def for_rows(self, rows: Iterable[int], count: int) -> Options:
-        """Returns the options for the prompts with the indices ``rows``, of ``count`` prompts: a list of seeds, one a
-        prompt, is reduced to the seeds of these prompts.
+        """Returns the options for the prompts with the indices ``rows``, of ``count`` prompts: a list of seeds, one
+        per prompt, is reduced to the seeds of these prompts.
 
         >>> Options(do_sample=True, seed=[5, 6, 7]).for_rows([2, 0], 3).seed
         [7, 5]
@@ -243,7 +244,7 @@ def _base(values: Mapping[str, Any]) -> Method:
 
 
 def _users(name: str) -> list[Method]:
-    """Returns the methods that use an option; none for one that applies to every method."""
+    """Returns the methods that use an option; no methods if the option applies to every method."""
     return [method for method in METHODS if name in method.options]
 
 

@@ -167,7 +167,7 @@ class TypicalP:
 
 @dataclass(frozen=True)
 class LogitNormalization:
-    """Normalises the scores that earlier processors have changed to log-probabilities."""
+    """Normalises scores, which earlier processors may have changed, to log-probabilities."""
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""

@@ -1,4 +1,4 @@
-"""Blocked attention for training on a CPU: each block of weights is used while it is in the processor's cache.
+"""Blocked attention for training on a CPU: each block of attention weights is used while the CPU's cache holds it.
 
 Nothing is computed above a causal diagonal, and dropout costs little. In bfloat16 on short sequences, the backward pass
 of PyTorch's fused kernel takes several times as long as its matrix products; this backward pass does not.
@@ -49,7 +49,7 @@ def attention_blocks(q: Tensor, k: Tensor, causal: bool) -> Iterator[AttentionBl
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Returns the softmax over the last axis, in the type of ``scores``. In bfloat16, rows whose length is no
+    """Returns the softmax over the last axis, in the dtype of ``scores``. In bfloat16, rows whose length is no
     multiple of the vector size are computed in float32, since PyTorch computes the rest of such a row number by number.
 
     >>> softmax(torch.tensor([2.0, 4.0, 5.0]))

@@ -39,7 +39,7 @@ class DropoutMasks:
 
 
 class CpuDropout(torch.autograd.Function):
-    """x · b / (1 − rate), b = 0 with probability ``rate`` and else 1, for each number (Srivastava et al. 2014)."""
+    """x · b / (1 − rate), b = 0 with probability ``rate`` and else 1, for each element (Srivastava et al. 2014)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:

@@ -96,7 +96,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
 
 
 def _linear_class(model: Model, dtype_name: str) -> tuple[type[PrepackedLinear] | None, torch.dtype]:
-    """Returns the class of prepacked linear maps (None for plain ones) and the dtype of all other weights.
+    """Returns the class of prepacked linear maps (None if maps stay plain) and the dtype of other weights.
 
     Raises ``HeedfulError`` for a dtype that the device or the weights do not support.
     """

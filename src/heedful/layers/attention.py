@@ -27,7 +27,7 @@ class AttentionCache:
     """Cache that stores nothing: every call computes its keys and values. Caches that store them: ``heedful.cache``."""
 
     def update(self, project: Project) -> KeysValues:
-        """Returns the keys and values (B, K, S, E) to attend to; ``project`` computes those of this call."""
+        """Returns the keys and values (B, K, S, E) to attend to; ``project`` computes the new keys and values."""
         return project()
 
     def select(self, rows: Tensor) -> None:

@@ -105,7 +105,7 @@ def by_class(
 
 
 class Mistakes:
-    """Collector of wrong predictions: keeps the ``max_kept`` most confident ones and counts all.
+    """Collector of wrong predictions: keeps the ``max_kept`` most confident and counts all.
 
     >>> mistakes = Mistakes(max_kept=1)
     >>> mistakes.add(0, "a", "spam", "ham", 0.6)

@@ -13,7 +13,7 @@ Metrics = dict[str, float]
 
 
 class Scored(Protocol):
-    """Protocol of per-example scores."""
+    """Protocol of per-example scores: objects that return the metrics of any selection of the examples."""
 
     def __len__(self) -> int:
         """Returns the number of examples."""

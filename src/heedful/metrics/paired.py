@@ -78,7 +78,7 @@ def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> di
     For each example a coin decides whether the two models' predictions are exchanged.
     """
     if not isinstance(a, Joins) or not isinstance(b, Joins):
-        raise ValueError(f"{type(a).__name__} cannot be joined with another model's scores")
+        raise ValueError(f"{type(a).__name__} has no method joined, which p-values need; add the method")
     joined, size = a.joined(b), len(a)
     generator = np.random.default_rng(seed)
     rows, indices = max(1, MAX_DRAWN // (2 * size)), np.arange(size)

@@ -164,7 +164,7 @@ class _SelectedScores:
 
     def joined(self, other: Any) -> Scored:
         if not isinstance(self.scored, Joins):
-            raise ValueError(f"{type(self.scored).__name__} cannot be joined with another model's scores")
+            raise ValueError(f"{type(self.scored).__name__} has no method joined, which p-values need; add the method")
         selected = other if isinstance(other, _SelectedScores) else _SelectedScores(other, np.arange(len(other)))
         places = np.concatenate([self.places, selected.places + len(self.scored)])
         return _SelectedScores(self.scored.joined(selected.scored), places)

@@ -52,14 +52,14 @@ def checked(key: str, value: Any, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """Maps a key of their ``config.json`` to our field, or to several fields of ours with the same value.
+    """Maps a key of a Hugging Face ``config.json`` to our field, or to several fields of ours with the same value.
 
     Attributes:
-        theirs: their key.
-        ours: our field, or fields, by path.
+        theirs: key of the ``config.json``.
+        ours: path of our field, or paths of several.
         default: the value of an absent key; it sets the type.
-        words: maps their values to ours; if several of theirs map to the same value of ours, the first is written.
-        fallback: their key to read instead of an absent or null one.
+        words: maps values of ``config.json`` to ours; if several map to the same value of ours, the first is written.
+        fallback: key to read instead if ``theirs`` is absent or null.
         minimum: smallest allowed whole number.
         null: accept null.
     """
@@ -99,7 +99,7 @@ class ConfigKey:
         theirs[self.theirs] = value if self.words is None else self._word_for(value)
 
     def _word_for(self, value: Any) -> Any:
-        """Returns the first of their words that maps to our value."""
+        """Returns the first word of ``config.json`` that maps to our value."""
         for word, meaning in (self.words or {}).items():
             if meaning == value:
                 return word
@@ -108,10 +108,10 @@ class ConfigKey:
 
 @dataclass(frozen=True)
 class WordKey(ConfigKey):
-    """Maps a word in their ``config.json`` to several fields of ours with different values, as T5's "gated-gelu"."""
+    """Maps a word in ``config.json``, such as T5's "gated-gelu", to several fields of ours with different values."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our fields to the values of their word."""
+        """Sets our fields to the values that the word in ``theirs`` stands for."""
         word, words = theirs.get(self.theirs, self.default), self.words or {}
         if not isinstance(word, str) or word not in words:
             raise HeedfulError(f"{self.theirs} is {word!r}; only {', '.join(map(repr, words))} are supported")
@@ -124,7 +124,7 @@ class WordKey(ConfigKey):
 
 @dataclass(frozen=True)
 class TokenIdKey(ConfigKey):
-    """Maps a token id or null. With ``several``, our value is a list of ids; theirs is an id, a list or null."""
+    """Maps a token id or null. With ``several``, ``config.json`` has an id, a list or null, and ours is a list."""
 
     several: bool = False
     required: bool = False  # their configuration refuses null
@@ -149,7 +149,7 @@ class TokenIdKey(ConfigKey):
 
 @dataclass(frozen=True)
 class SizeKey(ConfigKey):
-    """Maps a size in pixels. Theirs is a side or (height, width); ours is a pair, or one number with ``square``."""
+    """Maps a size in pixels: in ``config.json`` a side or (height, width); ours is a pair, or a side if ``square``."""
 
     square: bool = False
 
@@ -207,7 +207,7 @@ class StoredTensor(ConfigKey):
 
 @dataclass(frozen=True)
 class OnlyValue:
-    """A key of their ``config.json`` that changes the computation and of which only one value is supported."""
+    """A key of ``config.json`` that changes the computation, and for which only one value is supported."""
 
     theirs: str
     value: Any
@@ -231,10 +231,10 @@ class OnlyValue:
 
 @dataclass(frozen=True)
 class LayerTypesKey(OnlyValue):
-    """Checks the words of ``layer_types``, the attention type of each layer; ``WindowKeys`` reads them."""
+    """Checks ``layer_types``, the attention type of each layer; ``WindowKeys`` reads its values."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Raises for unknown words."""
+        """Raises ``HeedfulError`` for an unknown attention type."""
         kinds = theirs.get(self.theirs)
         if kinds is None:
             return

@@ -87,7 +87,7 @@ def _group_tied(state: Mapping[str, Tensor]) -> dict[str, list[str]]:
 def match_tensors(
     model: Model, loaded: Tensors, unknown: list[str], their_name: Callable[[str], str], may_be_fresh: bool
 ) -> tuple[Tensors, list[str]]:
-    """Returns the loaded tensor of each parameter and buffer; raises one error for all that do not fit.
+    """Returns the loaded tensor of each parameter and buffer; raises one error for all tensors that do not fit.
 
     Args:
         model: of :func:`build_empty`.
@@ -127,7 +127,8 @@ def match_tensors(
     }
     if any(problems.values()):
         listed = "; ".join(f"{problem}: {', '.join(names)}" for problem, names in problems.items() if names)
-        raise HeedfulError(f"the weights do not fit the configuration; {listed}")
+        remedy = "use the config.json and the weights of the same model"
+        raise HeedfulError(f"the weights do not fit the configuration; {listed}; {remedy}")
     return tensors, fresh
 
 

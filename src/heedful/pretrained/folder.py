@@ -158,7 +158,7 @@ def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator
 
 
 def finish_writing(folder: Path) -> None:
-    """Finishes complete but unmoved writes of ``atomic_write`` in ``folder``. Several processes may do so at once."""
+    """Moves the files of complete but interrupted writes of ``atomic_write``; several processes may do so at once."""
     for ready in sorted(folder.glob(f".*{READY}")):
         if (ready / MOVES).exists():
             _move_files(ready, folder)

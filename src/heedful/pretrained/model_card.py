@@ -20,7 +20,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
 
 
 def is_ours(folder: Path) -> bool:
-    """Returns True if a folder has no README.md, or one that this module wrote."""
+    """Returns True if a folder has no README.md, or a README.md that this module wrote."""
     path = folder / MODEL_CARD
     return not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace"))
 
@@ -53,7 +53,7 @@ def _without_folders(value: Any, key: str) -> Any:
 
 
 def card_text(name: str, card: Mapping[str, Any], config: Mapping[str, Any], base: str | None = None) -> str:
-    """Returns the model card.
+    """Returns the text of a model card.
 
     Args:
         name: of the model.

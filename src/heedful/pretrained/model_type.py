@@ -100,7 +100,7 @@ class ModelType:
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Returns our configuration for their ``config.json``; ``stored`` is the result of :meth:`implied_by`."""
+        """Returns our configuration for the ``config.json`` ``theirs``; ``stored`` is what :meth:`implied_by` returns."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
             config_key.read(theirs, ours, stored)
@@ -115,7 +115,7 @@ class ModelType:
             raise HeedfulError(f"{key}: {error}" if key else str(error)) from None
 
     def _their_key(self, architecture: Architecture, path: str) -> str | None:
-        """Returns the key of their ``config.json`` that sets our field, such as "dropout.hidden"; None if none does."""
+        """Returns the key of ``config.json`` that sets our field, such as "dropout.hidden"; None if there is none."""
         named = [
             (field, config_key.theirs)
             for config_key in (*architecture.config_keys, *self.config_keys)
@@ -126,7 +126,7 @@ class ModelType:
         return next((theirs for end in ends for field, theirs in named if f".{field}".endswith(f".{end}")), None)
 
     def write(self, config: ModelConfig, architecture: Architecture) -> dict[str, Any] | None:
-        """Returns their ``config.json`` for our configuration, or None if reading it back would give another model."""
+        """Returns the ``config.json`` for our configuration, or None if reading it back would give another model."""
         ours = flat(config)
         theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
         config_keys = (*self.config_keys, *architecture.config_keys)

@@ -96,9 +96,9 @@ class RotaryKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class RepeatedKey(ConfigKey):
-    """A redundant key of their ``config.json``: compared with the keys that were read before it, and not written.
+    """A redundant key of ``config.json``: compared with the keys that were read before it, and not written.
 
-    Other programs may read this key instead. ``words`` maps their values to ours.
+    Other programs may read this key instead. ``words`` maps values of ``config.json`` to ours.
     """
 
     ours: str
@@ -120,7 +120,7 @@ class RepeatedKey(ConfigKey):
 
 @dataclass(frozen=True)
 class PatchTokensKey(ConfigKey):
-    """Sets our number of positions, which their ``config.json`` lacks: patches and prefix tokens."""
+    """Sets our number of positions, which ``config.json`` lacks: the number of patches plus prefix tokens."""
 
     theirs: str = ""
     ours: str = "encoder.position.length"
@@ -137,7 +137,7 @@ class PatchTokensKey(ConfigKey):
 
 @dataclass(frozen=True)
 class WindowKeys(ConfigKey):
-    """Qwen's sliding attention window. Their layers may differ; in ours, all layers have the window or none."""
+    """Qwen's sliding attention window. In Qwen, layers may differ; here all layers have the window, or none."""
 
     theirs: str = "sliding_window"
     ours: str = "decoder.window"

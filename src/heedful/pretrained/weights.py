@@ -81,7 +81,7 @@ def _pickle(path: Path) -> Tensors:
             f"{path} contains pickled Python objects; save it as safetensors with the program that wrote it"
         )
     if is_archive and _tensor_bytes(state) != _archive_bytes(path):  # PyTorch does not check a mapped file
-        raise HeedfulError(f"{path} is damaged (a tensor is larger than the file); copy or download it again")
+        raise HeedfulError(f"{path} is damaged (its size does not fit its tensors); copy or download it again")
     return {name: tensor.detach() for name, tensor in state.items()}
 
 
