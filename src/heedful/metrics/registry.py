@@ -1,4 +1,4 @@
-"""Registry of metrics: the label of each, and whether higher or lower is better, as the file of its scorer lists.
+"""Registry of metrics: each has a label and a direction (higher or lower is better), listed in its scorer's file.
 
 Every file of this package may have a tuple ``METRICS``. For a metric that no file
 lists, higher is better, and its label is its name. No torch.

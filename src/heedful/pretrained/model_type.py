@@ -100,7 +100,7 @@ class ModelType:
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Returns our configuration for the ``config.json`` ``theirs``; ``stored`` is what :meth:`implied_by` returns."""
+        """Returns our configuration for a ``config.json``; ``stored`` is the result of :meth:`implied_by`."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
             config_key.read(theirs, ours, stored)
