@@ -160,8 +160,8 @@ def _lora_pairs(
         maps = [model.get_parameter(f"{path}.weight") for path in parts]
         rank, shape = config["r"], (sum(map(len, maps)), maps[0].size(1) if maps else 0)
         if maps and (tuple(b.shape), tuple(a.shape)) != ((shape[0], rank), (rank, shape[1])):
-            found = f"A {tuple(a.shape)} and B {tuple(b.shape)}"
-            misshaped.append(f"{name} has {found} for a {shape} linear map with r = {rank}")
+            shapes = f"A {tuple(a.shape)} and B {tuple(b.shape)}"
+            misshaped.append(f"{name} has {shapes} for a {shape} linear map with r = {rank}")
         elif maps:
             dtype = model.dtype if exact else torch.promote_types(a.dtype, model.dtype)
             a, b = (tensor.to(model.device, dtype, copy=True) for tensor in (a, b))
