@@ -139,7 +139,7 @@ def test_a_pickle_is_read_as_plain_tensors(adapter: Path) -> None:
             return os.mkdir, (str(adapter / "harm"),)
 
     torch.save({f"{QUERY}.lora_A.weight": Harm()}, adapter / "adapter_model.bin")
-    refused(adapter, "a pickle may run code")
+    refused(adapter, "could run code")
     assert not (adapter / "harm").exists()
 
 

@@ -91,7 +91,7 @@ def test_an_unknown_option_of_the_folder_is_named_too():
 
 def test_lengths_that_cannot_be():
     model, ids = heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2, 3]])
-    with pytest.raises(HeedfulError, match="prompt 0 has 3 tokens already"):
+    with pytest.raises(HeedfulError, match="prompt 0 already has 3 tokens"):
         generate(model, ids, max_length=3)
     with pytest.raises(HeedfulError, match="min_new_tokens=9, but only 4 are allowed"):
         generate(model, ids, max_new_tokens=4, min_new_tokens=9)
@@ -144,7 +144,7 @@ def test_every_default_of_transformers_is_understood():
     ],
 )
 def test_what_a_folder_asks_for_and_we_do_not_speak_is_refused_by_name(key, value):
-    with pytest.raises(HeedfulError, match=f"generation config sets {key}=.*; it is not supported") as caught:
+    with pytest.raises(HeedfulError, match=f"generation config sets {key}=.*; {key} is not supported") as caught:
         resolve({}, {key: value})
     assert "\n" not in str(caught.value)
 
@@ -217,6 +217,6 @@ def test_a_vocabulary_of_which_nothing_is_left(name):
     model = heedful.create("gpt-micro", seed=0)
     size = model.config.embedding.vocab_size
     every = [[number] for number in range(size)] if name == "bad_words_ids" else list(range(size))
-    with pytest.raises(HeedfulError, match=f"{name} forbids all {size} tokens"):
+    with pytest.raises(HeedfulError, match=f"{name} forbid all {size} tokens"):
         generate(model, torch.tensor([[1, 2]]), max_new_tokens=2, **{name: every})
     assert generate(model, torch.tensor([[1, 2]]), max_new_tokens=2, **{name: every[1:]})[0, 2] == 0

@@ -133,9 +133,9 @@ def test_errors_are_one_line(pairs, prompts):
         decode(model, ids, decoder_input_ids=ids[:2])
     with pytest.raises(HeedfulError, match=r"decoder_input_ids are torch.float32 of shape \(4, 8\)"):
         decode(model, ids, decoder_input_ids=ids.float())
-    with pytest.raises(HeedfulError, match=r"the mask has shape \(4, 7\), the decoder_input_ids \(4, 8\)"):
+    with pytest.raises(HeedfulError, match=r"the mask has shape \(4, 7\), but the decoder_input_ids have \(4, 8\)"):
         decode(model, ids, decoder_input_ids=ids, decoder_attention_mask=torch.ones(4, 7))
     with pytest.raises(HeedfulError, match="decoder_attention_mask has no effect without decoder_input_ids"):
         decode(model, ids, decoder_attention_mask=torch.ones(4, 8))
-    with pytest.raises(HeedfulError, match="max_length=9, but prompt 0 has 9 tokens already"):
+    with pytest.raises(HeedfulError, match="max_length=9, but prompt 0 already has 9 tokens"):
         decode(model, ids, decoder_input_ids=ids, max_length=9)

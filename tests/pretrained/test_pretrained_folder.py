@@ -338,7 +338,7 @@ def test_a_pickle_with_more_than_tensors_is_refused(gpt: Path) -> None:
     with pytest.raises(heedful.HeedfulError, match=r"pytorch_model.bin is damaged"):
         load(gpt)
     torch.save({"x": 1}, gpt / "pytorch_model.bin")
-    with pytest.raises(heedful.HeedfulError, match="holds more than tensors"):
+    with pytest.raises(heedful.HeedfulError, match="is not a plain mapping"):
         load(gpt)
 
 

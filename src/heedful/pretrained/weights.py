@@ -72,13 +72,14 @@ def _pickle(path: Path) -> Tensors:
         is_archive = zipfile.is_zipfile(path)
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive and not WINDOWS)
     except Exception as error:  # a damaged pickle may raise anything
+        detail = "" if "Weights only" in str(error) else f" ({reason(error)})"  # PyTorch's advice is to run the code
         raise HeedfulError(
-            f"{path} is damaged or contains pickled Python objects ({reason(error)}), which could run code and are not "
+            f"{path} is damaged or contains pickled Python objects{detail}, which could run code and are not "
             "loaded; save the weights as safetensors with the program that wrote the file"
         ) from None
     if not isinstance(state, dict) or not all(_is_plain(name, value) for name, value in state.items()):
         raise HeedfulError(
-            f"{path} contains pickled Python objects; save it as safetensors with the program that wrote it"
+            f"{path} is not a plain mapping from names to tensors; save it as safetensors with the program that wrote it"
         )
     if is_archive and _tensor_bytes(state) != _archive_bytes(path):  # PyTorch does not check a mapped file
         raise HeedfulError(f"{path} is damaged (its size does not fit its tensors); copy or download it again")
