@@ -79,7 +79,7 @@ def _pickle(path: Path) -> Tensors:
         ) from None
     if not isinstance(state, dict) or not all(_is_plain(name, value) for name, value in state.items()):
         raise HeedfulError(
-            f"{path} is not a plain mapping from names to tensors; save it as safetensors with the program that wrote it"
+            f"{path} is not a plain mapping of names to tensors; save it as safetensors with the program that wrote it"
         )
     if is_archive and _tensor_bytes(state) != _archive_bytes(path):  # PyTorch does not check a mapped file
         raise HeedfulError(f"{path} is damaged (its size does not fit its tensors); copy or download it again")
