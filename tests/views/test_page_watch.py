@@ -98,7 +98,7 @@ def test_a_full_series_is_a_page_below_five_megabytes(tmp_path: Path) -> None:
     html = draw_watch(tmp_path).read_text(encoding="utf-8")
     facts = held(html)
     assert 12 <= len(facts["snapshots"]) < 60
-    assert f"{60 - len(facts['looks'])} others, evenly spread, are left out" in html
+    assert f"{60 - len(facts['snapshots'])} others, evenly spread, are left out" in html
     assert 1_500_000 < len(html.encode()) < 5_000_000
 
 
