@@ -81,15 +81,15 @@ def test_a_look_at_the_start_and_at_each_evaluation(watched: Path) -> None:
     assert [(line["step"], line["value"]) for line in lines[1:]] == list(logged.items())
     assert lines[0]["value"] is None
     for line in lines:
-        for maps in line["looks"]:
+        for maps in line["maps"]:
             names = [one["name"] for one in maps]
             assert names == ["encoder self-attention", "decoder self-attention", "cross-attention"]
             for one in maps:
                 assert weights(one).sum(-1) == pytest.approx(1, abs=0.03)  # of up to 12 bytes, each rounded
-    cross = lines[-1]["looks"][0][2]
+    cross = lines[-1]["maps"][0][2]
     assert [piece.strip() for piece in cross["queries"]] == ["three", "two", "one", "</s>"]
     assert [piece.strip() for piece in cross["keys"]] == ["one", "two", "three", "</s>"]
-    assert [piece.strip() for piece in lines[-1]["looks"][0][1]["queries"]][1:] == ["three", "two", "one"]
+    assert [piece.strip() for piece in lines[-1]["maps"][0][1]["queries"]][1:] == ["three", "two", "one"]
 
 
 def test_the_maps_are_those_of_transformers_on_the_same_weights(watched: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_maps_are_those_of_transformers_on_the_same_weights(watched: Path) -
         out = model(source, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1), output_attentions=True)
     expected = out.encoder_attentions, out.decoder_attentions, out.cross_attentions
     _, lines = looks(watched)
-    for one, theirs in zip(lines[-1]["looks"][0], expected, strict=True):
+    for one, theirs in zip(lines[-1]["maps"][0], expected, strict=True):
         np.testing.assert_allclose(weights(one), torch.cat(theirs).numpy(), atol=0.5 / 255 + 1e-5)
 
 
@@ -113,10 +113,10 @@ def test_without_a_target_the_models_own_words_are_looked_at(watched: Path) -> N
     said = heedful.pipeline("translation", watched / "last")(OWN, num_beams=1, do_sample=False, max_new_tokens=64)[
         "output"
     ]
-    written = lines[-1]["looks"][1][2]["queries"]
+    written = lines[-1]["maps"][1][2]["queries"]
     assert "".join(written).removesuffix("</s>").split() == said.split()
-    first = lines[0]["looks"][1][2]
-    assert len(first["queries"]) == len(lines[0]["looks"][1][1]["queries"])
+    first = lines[0]["maps"][1][2]
+    assert len(first["queries"]) == len(lines[0]["maps"][1][1]["queries"])
 
 
 def test_a_run_with_watch_ends_with_the_same_bits(watched: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_decoder(tmp_path: Path) -> None:
     arguments = ["train", "text-generation", "--train", str(text), "--out", str(tmp_path / "out"), "--max-steps", "1"]
     assert cli.main([*arguments, "--preset", "gpt-micro", "--training.record-attention", "the cat"]) == 0
     _, lines = looks(tmp_path / "out")
-    (one,) = lines[-1]["looks"][0]
+    (one,) = lines[-1]["maps"][0]
     assert one["name"] == "self-attention"
     assert one["queries"] == one["keys"]
     assert one["keys"][1:] == list("the cat")
@@ -198,7 +198,7 @@ def test_an_encoder_and_its_pair_of_texts(tmp_path: Path, capsys: pytest.Capture
     arguments = ["train", "text-classification", "--train", str(tmp_path / "texts.tsv"), "--max-steps", "1"]
     more = ["--preset", "bert-tiny", "--training.record-attention"]
     assert cli.main([*arguments, "--out", str(tmp_path / "out"), *more, "one two"]) == 0
-    (one,) = looks(tmp_path / "out")[1][-1]["looks"][0]
+    (one,) = looks(tmp_path / "out")[1][-1]["maps"][0]
     assert one["name"] == "self-attention"
     assert len(one["queries"]) >= 4
     assert one["queries"] == one["keys"]
@@ -243,7 +243,7 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "images" / "light" / "3.png"
     assert cli.main([*arguments, "--out", str(tmp_path / "out"), *more, str(file)]) == 0
     head, lines = looks(tmp_path / "out")
-    (one,) = lines[-1]["looks"][0]
+    (one,) = lines[-1]["maps"][0]
     assert one["queries"] == ["[class]"]
     assert one["keys"][:3] == ["[class]", "0,0", "0,1"]
     assert weights(one).sum(-1) == pytest.approx(1, abs=0.06)
