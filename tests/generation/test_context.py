@@ -77,7 +77,7 @@ def test_where_a_context_cannot_be():
     ids = torch.tensor([[1, 2]])
     model = heedful.create("gpt-micro", seed=0)
     for wrong in (0, 65):
-        with pytest.raises(HeedfulError, match=f"context is {wrong}; .* from 1 to 64"):
+        with pytest.raises(HeedfulError, match=f"context is {wrong}, .* give 1 to 64"):
             generate(model, ids, context=wrong)
     with pytest.raises(HeedfulError, match="not for a beam search"):
         generate(model, ids, context=8, num_beams=2)
