@@ -273,7 +273,7 @@ def test_a_data_set_of_the_hub(hub: Hub, tmp_path: Path) -> None:
 def test_names_and_revisions_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     for name, revision, line in (
-        ("org/name@v1", "v2", "org/name@v1 names a revision, and revision='v2' is another"),
+        ("org/name@v1", "v2", "org/name@v1 names a revision, and revision='v2' names another"),
         ("org/name@", None, "no folder org/name@ here; give"),
         ("a/b/c", None, "no folder a/b/c here; give"),
         (str(tmp_path / "here"), "v1", "revision is 'v1', but .*here is a local folder; leave it out"),
