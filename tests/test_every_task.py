@@ -243,17 +243,21 @@ SHARED_OUT = [(name, way) for name in MADE for way in list(WAYS)[: 4 if name in 
 
 
 @pytest.fixture(scope="module")
-def learned_by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Path, Path]]:
-    """Of each task and way to share the work: the folder of a run of one process, and that of one of two processes."""
+def learned_by_two(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], tuple[Path, Path]]:
+    """Of each tested task and way to share the work: the folder of a run of one process, and that of one of two."""
     parent = tmp_path_factory.mktemp("ranks")
+    tests = [item.callspec.params for item in request.session.items if "learned_by_two" in item.fixturenames]
+    chosen = {(params["name"], params["way"]) for params in tests}
     found, commands = {}, []
-    for name in MADE:
+    for name in dict.fromkeys(name for name, _ in SHARED_OUT if name in {task for task, _ in chosen}):
         folder = parent / name
         folder.mkdir()
         common = [*command_of(name, folder), "--max-steps=4", "--json"]
         common += ["--training.batch-size=5", "--training.accumulate=3", "--training.eps=1e-4"]
         assert cli.main([*common, "--out", str(folder / "alone")]) == 0
-        for way in (way for task, way in SHARED_OUT if task == name):
+        for way in (way for task, way in SHARED_OUT if (task, way) in chosen and task == name):
             found[name, way] = (folder / "alone", folder / way)
             commands.append([*common, *WAYS[way], "--out", str(folder / way)])
     (parent / "commands.json").write_text(json.dumps(commands), encoding="utf-8")

@@ -606,13 +606,13 @@ def test_words_that_begin_alike_by_right_have_no_prefix(words: list[str]) -> Non
 
 def test_a_label_that_stands_on_one_word_alone(tmp_path: Path) -> None:
     [found] = named(
-        audited("token-classification", conll(tmp_path, [*TRIPS, *[[("Acme", "B-ORG")]] * 5])), "single-word labels"
+        audited("token-classification", conll(tmp_path, [*TRIPS, *[[("Acme", "B-ORG")]] * 5])), "single-word"
     )
     assert (found.level, found.count, found.places) == ("warning", 1, [f"{tmp_path / 'set.conll'}:181"])
     assert "B-ORG" in found.text
-    assert not named(audited("token-classification", conll(tmp_path, TRIPS)), "single-word labels")
+    assert not named(audited("token-classification", conll(tmp_path, TRIPS)), "single-word")
     speech = [[("to", "PART"), (f"go{i}", "VERB")] for i in range(20)]  # a part of speech may have one word
-    assert not named(audited("token-classification", conll(tmp_path, speech)), "single-word labels")
+    assert not named(audited("token-classification", conll(tmp_path, speech)), "single-word")
 
 
 def test_labels_that_are_numbers_are_told(tmp_path: Path) -> None:

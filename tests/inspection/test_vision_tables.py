@@ -90,7 +90,7 @@ def test_positions_on_the_grid() -> None:
         (lambda: patch_filters(made(), 33), "count is 33; give a number from 1 to 32: the model's 40 filters"),
         (lambda: patch_filters(made(), 0), "count is 0; give"),
         (lambda: feature_maps(made(), torch.randn(1, 2, 8, 12).double(), layer=2), "no block 2; it has 2"),
-        (lambda: feature_maps(made(), torch.randn(1, 2, 12, 8).double()), "but the model takes"),
+        (lambda: feature_maps(made(), torch.randn(1, 2, 12, 8).double()), "but the model needs"),
         (lambda: patch_position_similarity(made(position=RotaryPosition())), "'rotary' positions add no rows"),
     ],
 )

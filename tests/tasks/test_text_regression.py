@@ -299,5 +299,5 @@ def test_an_audit_tells_the_range(run: tuple[Path, str, list[str]], capsys: pyte
     _, data, _ = run
     main(["audit", "text-classification", "--train", data, "--preset", "bert-tiny"])
     told = capsys.readouterr().out
-    assert "labels      numbers from 1" in told
+    assert "labels          numbers from 1" in told
     assert "rare" not in told

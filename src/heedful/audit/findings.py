@@ -39,7 +39,7 @@ class Finding:
         more = ", ..." if len(self.places) > PLACES else ""
         where = f" ({', '.join(self.places[:PLACES])}{more})" if self.places else ""
         part = "validation: " if self.part == "valid" else ""
-        return f"{'!' if self.level == 'warning' else ' '} {self.name + '  ':<12}{part}{self.text}{where}"
+        return f"{'!' if self.level == 'warning' else ' '} {self.name + '  ':<16}{part}{self.text}{where}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the finding as a dictionary for JSON."""

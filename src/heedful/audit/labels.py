@@ -185,7 +185,7 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
 
     >>> rows = [Row({"words": ("in", "Oslo"), "tags": ("O", "B-LOC")}, "a.conll", 3 * i + 1) for i in range(6)]
     >>> print(*[finding.line() for finding in check_single_word_labels(rows, {"words": "words", "tags": "tags"})])
-    ! single-word labels  1 label occurs with only one word: 'B-LOC' with 'oslo' (6 times); add other words (a.conll:2)
+    ! single-word     1 label occurs with only one word: 'B-LOC' with 'oslo' (6 times); add other words (a.conll:2)
     """
     if list(columns.values()) != ["words", "tags"]:
         return
@@ -209,4 +209,4 @@ def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -
         more = ", ..." if len(tags) > 3 else ""
         verb = "occurs" if len(tags) == 1 else "occur"
         text = f"{plural(len(tags), 'label')} {verb} with only one word: {listed}{more}; add other words"
-        yield Finding("single-word labels", "warning", len(tags), text, [first[tag] for tag in tags])
+        yield Finding("single-word", "warning", len(tags), text, [first[tag] for tag in tags])
