@@ -268,7 +268,7 @@ def test_the_weakest_heads_are_pruned() -> None:
         ({"by": "zeros"}, "did you mean 'zero'"),
         ({"groups": 4}, "groups apply to units only"),
         ({"what": "units", "groups": 11}, "has 10 units, which cannot form 11 groups"),
-        ({"what": "units", "groups": [[0], [10]]}, "no unit 10; number its 10 units from 0"),
+        ({"what": "units", "groups": [[0], [10]]}, "no unit 10; its 10 units are numbered from 0"),
         ({"what": "units", "groups": [[]]}, r"a group of units of .* is empty"),
         ({"layers": [2]}, "no block 2"),
         ({"what": "layers", "layers": [2]}, "no block 2"),

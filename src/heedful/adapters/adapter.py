@@ -113,7 +113,8 @@ def fresh_head(model: Model) -> tuple[str, ...]:
 
 
 def merge(model: M) -> M:
-    """Merges the adapter into the weights, in place: W becomes W + s B A in a plain linear map; all become trainable.
+    """Merges the adapter into the weights, in place: each layer becomes a plain linear layer with W + s B A (s is
+    the adapter's scale), and all weights become trainable.
 
     Outputs stay equal up to rounding. The model is then saved with all its weights.
 

@@ -147,9 +147,11 @@ def ended_beams(inputs: MethodInput, beams: Beams, tokens: Tensor, limits: Tenso
 
 
 def order_by_parent(parents: Tensor) -> Tensor:
-    """Returns an order (S, K) of beams in which one child of each of the ``parents`` (S, K) is at its parent's index.
+    """Returns a permutation (S, K) of the new beams that puts one child of each parent at its parent's index.
 
-    >>> parents = torch.tensor([[2, 0, 2]])  # the third beam takes the place of 1, which has no children
+    Further children take the indices of beams without children. ``parents`` (S, K) has the parent of each new beam.
+
+    >>> parents = torch.tensor([[2, 0, 2]])  # new beam 2 goes to index 1: old beam 1 has no child
     >>> parents.gather(1, order_by_parent(parents))
     tensor([[0, 2, 2]])
     """

@@ -21,6 +21,7 @@ from heedful.generation.diverse_beam import DIVERSE_BEAM
 from heedful.generation.method import Method
 from heedful.generation.sampling import GREEDY, SAMPLING
 
+# The first method whose switch is on decodes, so the order matters.
 METHODS: tuple[Method, ...] = (SAMPLING, BEAM, CONTRASTIVE, GREEDY, ASSISTED, DIVERSE_BEAM, CONSTRAINED_BEAM)
 LENGTHS = (
     ("max_length", "max_new_tokens"),

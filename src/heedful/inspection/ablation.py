@@ -140,7 +140,7 @@ def _units(
         for group in lists:
             wrong = [unit for unit in group if not 0 <= unit < size]
             if wrong:
-                raise HeedfulError(f"{point.path} has no unit {wrong[0]}; number its {size} units from 0")
+                raise HeedfulError(f"{point.path} has no unit {wrong[0]}; its {size} units are numbered from 0")
             if not group:
                 raise HeedfulError(f"a group of units of {point.path} is empty; give at least one unit")
             yield _RemovablePart(_module_path(point.path), point, group, 2)

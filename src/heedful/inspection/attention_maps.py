@@ -164,7 +164,7 @@ def class_token_overlay(attention: Tensor, grid: tuple[int, int], token: int = 0
     """
     prefix = _prefix(attention, grid)
     if not 0 <= token < attention.size(-2):
-        raise HeedfulError(f"there is no token {token}; number the {attention.size(-2)} tokens from 0")
+        raise HeedfulError(f"there is no token {token}; the {attention.size(-2)} tokens are numbered from 0")
     return attention[..., token, prefix:].unflatten(-1, grid)
 
 

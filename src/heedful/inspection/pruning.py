@@ -128,7 +128,9 @@ def _numbers_by_path(parts: Parts, sizes: Mapping[str, int]) -> dict[str, set[in
         for path in _matching_paths(key, list(sizes), "part"):
             wrong = [n for n in numbers if not 0 <= n < sizes[path]]
             if wrong:
-                raise HeedfulError(f"{path} has no part {wrong[0]}; number its {sizes[path]} heads or units from 0")
+                raise HeedfulError(
+                    f"{path} has no part {wrong[0]}; its {sizes[path]} heads or units are numbered from 0"
+                )
             removed[path] |= {int(n) for n in numbers}
     return removed
 

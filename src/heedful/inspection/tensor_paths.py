@@ -177,7 +177,7 @@ def select_hook_points(
             raise HeedfulError(f"{point.path} has no heads; leave heads out, or name a pattern, query or mixed")
         wrong = [head for head in heads or () if not 0 <= head < point.heads]
         if wrong:
-            raise HeedfulError(f"{point.path} has no head {wrong[0]}; number its {point.heads} heads from 0")
+            raise HeedfulError(f"{point.path} has no head {wrong[0]}; its {point.heads} heads are numbered from 0")
         if queries is not None and "T" not in point.kind.axes:
             raise HeedfulError(f"{point.path} has no queries; leave queries out")
     return selected

@@ -154,7 +154,7 @@ class SizeKey(ConfigKey):
     square: bool = False
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our size in pixels from ``theirs``."""
+        """Sets the image size in pixels in ``ours`` from ``theirs``, the content of ``config.json``."""
         value = theirs.get(self.theirs, self.default)
         sides = list(value) if isinstance(value, list | tuple) else [value, value]
         if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):

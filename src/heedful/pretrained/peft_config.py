@@ -98,8 +98,8 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
     unknown += [PREFIX + name for name in others if ".lora_" in name]  # without its partner, or of another kind
     if unknown:
         raise HeedfulError(
-            f"{folder} has tensors that are not lora_A and lora_B of a linear map: {', '.join(unknown)}; "
-            "save the adapter again with PEFT"
+            f"{folder} has tensors that are not lora_A and lora_B of a linear layer: {', '.join(unknown)}; only "
+            "these are supported, without DoRA and embeddings"
         )
     if not pairs:
         raise HeedfulError(f"{folder} has no pair of tensors lora_A and lora_B; save the adapter again with PEFT")

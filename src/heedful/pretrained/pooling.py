@@ -65,7 +65,9 @@ def pooled_head(folder: Path) -> PooledHead | None:
 
 
 def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
-    """Returns ``{path: JSON}`` of the files that ``pooled_head`` reads, for a head of width ``dim``, no dense layer."""
+    """Returns the files that ``pooled_head`` reads, as ``{path: JSON}``, for a head without a dense layer that gives
+    embeddings of ``dim`` numbers.
+    """
     kinds = MODULE_KINDS if head.normalise else MODULE_KINDS[:2]
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": TYPE_PREFIX + kind}

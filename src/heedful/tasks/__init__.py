@@ -127,7 +127,7 @@ def main_metrics(name: str) -> Sequence[str]:
 
 
 def specific_settings() -> frozenset[str]:
-    """Returns the settings ("section" or "section.name") that only some tasks use: ``used_settings`` of all tasks."""
+    """Returns the settings ("section" or "section.name") that some tasks use and others do not."""
     paths = [path for entry in TASKS.values() for path in (entry.path, *entry.variants.values())]
     return frozenset[str]().union(*(_imported(path).used_settings for path in paths))
 

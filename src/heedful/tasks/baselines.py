@@ -65,8 +65,8 @@ def linear_text(
 
 
 def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequence[str]) -> NDArray[np.float64]:
-    """Returns the numbers that ridge regression predicts for ``new_texts``: on the vectors of ``linear_text``, with a
-    penalty of 1 for standardised numbers (scikit-learn's ``Ridge``).
+    """Fits ridge regression with the penalty α = 1 (scikit-learn's ``Ridge``) to ``numbers``, standardised, on the
+    TF-IDF vectors of ``texts``; returns its predictions for ``new_texts``.
     """
     words = _sklearn("feature_extraction.text").TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+")
     try:

@@ -27,7 +27,8 @@ from heedful.tasks.model_setup import stacks_of
 
 # ------------------------------------------------------------------------------------------------------ learning rates
 
-FROM_SCRATCH_LR = 1e-3  # of an encoder-decoder of width 256, scaled by lr_for_width; of others as it is (nanoGPT)
+# Of an encoder-decoder of width 256, scaled by lr_for_width; of decoders (nanoGPT) and small encoders as it is.
+FROM_SCRATCH_LR = 1e-3
 # Fine-tuning an encoder-decoder or a decoder: a tenth, since a large rate overwrites what the model has learned.
 FINETUNING_LR = 1e-4
 VISION_LR = 1.4e-3  # at a width of 128; nearly the same rule as FROM_SCRATCH_LR
@@ -105,6 +106,7 @@ class VisionSize(NamedTuple):
     batch_size: int
 
 
+# classification, tagging, questions and embeddings; larger sets have larger models, which learn with half the rate
 ENCODER: Sizes[EncoderSize] = (
     (50_000, EncoderSize("bert-tiny", vocabulary=8_000, dropout=0.3, epochs=20, lr=FROM_SCRATCH_LR)),
     (500_000, EncoderSize("bert-mini", vocabulary=16_000, dropout=0.2, epochs=10, lr=5e-4)),

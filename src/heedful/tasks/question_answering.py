@@ -208,7 +208,9 @@ class QuestionAnswering(EncoderTask):
         return min(self.window, super().longest)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Splits each row into windows; the note counts contexts of several windows and truncated questions."""
+        """Splits each row into windows of at most ``max_length`` tokens; the note of the result tells how many contexts
+        need several windows and how many questions were truncated.
+        """
         split = self._windows(rows, max_length=max_length)
         return Encoded(split.windows, rows, split.note, len(split.unread), [rows[index] for index in split.unread])
 

@@ -37,8 +37,8 @@ class Translation(SequenceToSequence):
 
     With a column ``language`` of target languages, a tag before the source, ``<2fr>``, tells the model the language. It
     is one token of the source vocabulary (Johnson et al. 2017, "Google's multilingual neural machine translation
-    system", section 3; Marian's models have ``>>fra<<``). An input begins with the tag, or ``--prefix`` adds the tag to
-    all inputs. ``<BT>``, which marks a back-translated source, is one token, too.
+    system", section 3; Marian's models have ``>>fra<<``). To translate, begin each input with the tag, or add it to all
+    inputs with ``--prefix``. ``<BT>``, which marks a back-translated source, is one token, too.
     """
 
     name: ClassVar[str] = "translation"
@@ -52,7 +52,9 @@ class Translation(SequenceToSequence):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer, or two of them, on the training texts; each tag becomes one token."""
+        """Trains one tokenizer for both languages, or one for each (``tokenizer.shared``), on the training texts; each
+        language tag, such as ``<2fr>``, becomes one token.
+        """
         task = super().prepare(rows, settings)
         task.columns = _columns("language" in rows[0].values)
         tags = {_tag(row.values["language"]) for row in rows if "language" in row.values}

@@ -142,4 +142,6 @@ def _tensor(output: Any) -> Tensor:
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             return getattr(output, name)
-    raise Skipped(f"transformers returns {', '.join(output.keys())}, which no head of heedful returns")
+    raise Skipped(
+        f"cannot compare: transformers returns only {', '.join(output.keys())}, and no head of heedful has this output"
+    )

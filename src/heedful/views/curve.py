@@ -200,7 +200,9 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Returns 1, 2 and 5 times powers of ten that enclose ``low`` and ``high``; over three decades only the powers."""
+    """Returns 1, 2 and 5 times powers of ten that enclose ``low`` and ``high``; for more than three decades only the
+    powers.
+    """
     factors = (1, 2, 5) if high / low < 1000 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     marks = [factor * 10.0**power for power in powers for factor in factors]

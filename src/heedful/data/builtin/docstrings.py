@@ -34,12 +34,13 @@ class Docstring(NamedTuple):
 
 
 def rows(argument: str | None, split: str) -> list[dict[str, str]]:
-    """Returns the rows of a split: ``text`` (the name and the detail), ``summary`` and ``name``.
+    """Returns the rows of a split: ``text`` (the name and the rest of the docstring), ``summary`` and ``name``.
 
-    A summary is the first line of a docstring, of 3 to 25 words, before an empty line and a detail of 12 words or more,
-    without doctest examples. Docstrings with equal summaries, and those whose details have 8 consecutive words in
-    common, are one family. A family is in one split; families of 1 % of all rows or more are for training. Splits are
-    drawn in the order of a hash. Other versions of Python and the packages have other docstrings.
+    They come from the docstrings of the installed Python and packages, so other versions give other rows. A summary is
+    the first line of a docstring, of 3 to 25 words, before an empty line and 12 words or more, without doctest
+    examples. Docstrings with equal summaries, and those whose rests have 8 consecutive words in common, are one family.
+    A family is in one split; families of 1 % of all rows or more are for training. A hash of its summaries decides the
+    split of a family, so that splits can be repeated.
 
     Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
     """

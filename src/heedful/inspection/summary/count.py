@@ -36,7 +36,9 @@ def _countable() -> Iterator[None]:
     except RuntimeError as error:
         if not re.search(r"overflow|allocate", str(error)):
             raise
-        raise HeedfulError("the input is too large to be counted; give a smaller length, batch or image size") from None
+        raise HeedfulError(
+            "the input is too large for counting operations; give a smaller length, batch or image size"
+        ) from None
 
 
 @_countable()
