@@ -16,6 +16,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import FreeMemory
 from heedful.training.averages import Average
 from heedful.training.best_weights import BestWeights
+from heedful.training.callbacks import Callbacks
 from heedful.training.checkpoint import FORMAT, Interrupts, with_stored, without_stored
 from heedful.training.clock import Clock, ReservedTime
 from heedful.training.engine import Alone
@@ -77,6 +78,7 @@ class Loop:
     evaluation: Evaluation | None = None
     saving: Saving | None = None
     logging: Logging = field(default_factory=Logging)
+    callbacks: Callbacks | None = None
     reserved: ReservedTime = field(default_factory=ReservedTime)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,7 @@ class Loop:
         self._window = LogWindow()
         self._best = BestWeights(self.evaluation.metric if self.evaluation else "loss", self._margin)
         self._pending: list[tuple[Tensor, Tensor]] = []  # loss and gradient norm of steps that were not checked yet
+        self._last_loss: tuple[Tensor, int] | None = None  # of the last step: summed, and number of predictions
         self._saved: tuple[int, int] | None = None  # step and evaluation of the last checkpoint
         self._saved_at = 0.0  # seconds of the run when it was written
         self._reduced = False  # True: the newest checkpoint lacks weights that the run folder stores
@@ -142,6 +145,9 @@ class Loop:
         if self._saved is not None and self.saving is not None:
             self.saving.on_resume(self)
         log.begin(first)
+        if self.callbacks is not None:
+            self.callbacks.begin(self)
+            reason = reason or self._callback_reason()
         self.model.train()
         ranks, all_interrupted = self.engine.ranks, False
         with log, Interrupts() as interrupts:
@@ -202,6 +208,7 @@ class Loop:
             if self.average is not None:
                 self.average.update()
         self._pending.append((loss, norm))
+        self._last_loss = (loss, micro_batches.total)
         if self.logging.ceiling is not None:
             self.logging.ceiling.add(micro_batches.own)
         counters.step += 1
@@ -209,6 +216,9 @@ class Loop:
         self._window.tokens += micro_batches.total
         self._loader_before = None
         self._window.seconds += self._clock.lap()
+        if self.callbacks is not None:
+            self.callbacks.step()
+            self._clock.lap()  # the callbacks' time is not part of a step
 
     def _note_split(self, parts: int) -> None:
         self._counters.parts = parts
@@ -260,7 +270,17 @@ class Loop:
         limit = self._clock.update(self.engine.ranks, self.step, self.loader.epochs)
         self.logging.log.tick(self.step, self._clock.progress, self._clock.left())
         patience = self.evaluation.patience if self.evaluation else None
-        return "patience" if patience is not None and self._best.stale >= patience else limit
+        return "patience" if patience is not None and self._best.stale >= patience else limit or self._callback_reason()
+
+    def _callback_reason(self) -> str | None:
+        """Returns "callback" if a callback of any rank stops the run, else None."""
+        if self.callbacks is None:
+            return None
+        return "callback" if self.engine.ranks.sum(self.callbacks.wants_stop)[0] else None
+
+    def last_loss(self) -> float | None:
+        """Returns the loss of the last step for each prediction; None before the first step. Waits for the device."""
+        return None if self._last_loss is None else self._last_loss[0].item() / self._last_loss[1]
 
     def _due(self, every: int | None) -> bool:
         step = self.step
@@ -282,6 +302,8 @@ class Loop:
         finally:
             self.model.train()
         self._counters.evaluated = self.step
+        if self.callbacks is not None and metrics is not None:
+            self.callbacks.evaluated(metrics)
         self._clock.lap()
         return metrics
 
@@ -374,6 +396,8 @@ class Loop:
             self.saving.checkpoints.save(state, wait=False)
         self._saved, self._saved_at = (counters.step, counters.evaluated), self._clock.updated
         self._reduced = False
+        if self.callbacks is not None and not rescue:
+            self.callbacks.saved()
         self._clock.lap()
 
     def _wait(self) -> None:

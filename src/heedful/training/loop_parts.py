@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
+from heedful.errors import HeedfulError
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, LoadWeights
 from heedful.training.gradient import Batch
 from heedful.training.log import Log
 
 if TYPE_CHECKING:
+    from heedful.models import Model
+    from heedful.training.callbacks import Callbacks
     from heedful.training.loop import Loop
+    from heedful.training.schedule import Schedule
 
 
 class Steps(Protocol):
@@ -140,3 +144,50 @@ class Logging:
     log: Log = field(default_factory=partial(Log, quiet=True))
     every: int = 50
     ceiling: Ceiling | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomParts:
+    """Parts of a run that are passed from Python in place of those that the settings name.
+
+    Attributes:
+        optimizer: given the model, returns the optimiser, whose learning rates are the peaks.
+        schedule: given the next step (from 1) and the share of the run that is done (None: no limit), returns the
+            factor of the learning rates.
+        objective: given model and batch, returns the loss summed over the batch's predictions.
+        metrics: functions by name: given the outputs and the expected outputs of the validation rows, each returns a
+            number.
+        callbacks: calls the run's callbacks.
+    """
+
+    optimizer: Callable[[Model], Optimiser] | None = None
+    schedule: Schedule | None = None
+    objective: Callable[[nn.Module, Batch], Tensor] | None = None
+    metrics: Mapping[str, Callable[[Sequence[Any], Sequence[Any]], float]] = field(default_factory=dict)
+    callbacks: Callbacks | None = None
+
+    def names(self) -> dict[str, str]:
+        """Returns the name of each part that changes the weights, for ``heedful.json``: "module.function"."""
+        parts = {"optimizer": self.optimizer, "schedule": self.schedule, "objective": self.objective}
+        return {name: _name_of(part) for name, part in parts.items() if part is not None}
+
+    def check_resumed(self, folder: str, stored: Mapping[str, str]) -> None:
+        """Raises ``HeedfulError`` where a resumed run lacks a part that it began with, or has one that it did not."""
+        given = self.names()
+        for name in sorted({*stored, *given}):
+            if name not in given:
+                raise HeedfulError(
+                    f"the run in {folder} has a custom {name} ({stored[name]}); resume it from Python: "
+                    f"heedful.train(..., out={folder!r}, resume=True, {name}=...)"
+                )
+            if name not in stored:
+                raise HeedfulError(
+                    f"the run in {folder} began without a custom {name}; resume it without {name}, or train into "
+                    "another folder"
+                )
+
+
+def _name_of(part: object) -> str:
+    function = part.func if isinstance(part, partial) else part
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', type(function).__module__)}.{name}"

@@ -77,6 +77,7 @@ def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
         "max_epochs": "all epochs are done",
         "max_minutes": "all planned steps are done" if planned else "the time of --max-minutes is over",
         "patience": "no more gain",
+        "callback": "a callback stopped the run",
         "already done": f"this run had already ended, by {_flag(outcome.met)},",
     }
     return f"{reasons[outcome.stopped_because]} after {plural(outcome.steps, 'step')} and {outcome.seconds:,.0f} s"

@@ -47,7 +47,7 @@ from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop
-from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimiser, Saving
+from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Objective, Optimiser, Saving
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw, layer_rates
@@ -88,6 +88,7 @@ def train(
     draw_attention: Callable[[Path], object] | None = None,
     started: float | None = None,
     audit: Audit | None = None,
+    custom: CustomParts | None = None,
 ) -> dict[str, Any]:
     """Trains a model for ``settings.task`` and writes its folder.
 
@@ -104,6 +105,7 @@ def train(
         started: ``time.monotonic`` from which ``--max-minutes`` counts; None: now.
         audit: given the task, its training and validation rows and the encoded training examples, returns warnings
             about the data; they are printed before the first step.
+        custom: optimiser, schedule, objective, metrics and callbacks that are passed from Python.
 
     Returns:
         ``{"task", "model", "metrics", "seconds", "steps", "epochs", "stopped_because", "parameters", "trained",
@@ -114,7 +116,7 @@ def train(
         HeedfulError: the data or settings are wrong (raised before anything is written), another process trains in the
             folder, or the folder holds a run and neither ``resume`` nor ``overwrite`` is given.
     """
-    started = time.monotonic() if started is None else started
+    started, custom = time.monotonic() if started is None else started, custom or CustomParts()
     with join_ranks() as ranks, threads_restored(), ExitStack() as stack:
         if not ranks.is_first:
             say, quiet, draw, draw_attention, audit = print_nothing, True, None, None, None
@@ -124,13 +126,18 @@ def train(
             if ranks.is_first and not stack.enter_context(locked(Path(settings.out))):
                 say(f"! the file system of {settings.out} has no file locks; do not start a second run in that folder")
             check_unused(settings)
-            run = prepare(settings, ranks, say, started=started, draw_attention=draw_attention, audit=audit)
+            run = prepare(
+                settings, ranks, say, started=started, draw_attention=draw_attention, audit=audit, custom=custom
+            )
         ranks.barrier()  # until all have read the data
-        validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder)
+        validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder, custom.metrics)
         loop = build_loop(run, validation, ranks, quiet, say)
         with deterministic(run.settings.deterministic), within_memory(run.settings.training):
             outcome = loop.fit()
-        return finish(run, loop, validation, outcome, say, draw)
+        result = finish(run, loop, validation, outcome, say, draw)
+        if loop.callbacks is not None:
+            loop.callbacks.end(result)
+        return result
 
 
 def print_nothing(line: str) -> None:
@@ -155,6 +162,7 @@ class Run:
         card: content of ``heedful.json``; without a digest of the data until the settings are fitted to the time.
         plan: time plan of a new run with ``--max-minutes``.
         recorder: records attention maps; on rank 0 with ``--training.record-attention``.
+        custom: the parts passed from Python.
     """
 
     settings: ResolvedSettings
@@ -167,6 +175,7 @@ class Run:
     card: dict[str, Any] = field(default_factory=lambda: {"data": {"sha256": ""}})
     plan: TimePlan | None = None
     recorder: AttentionRecorder | None = None
+    custom: CustomParts = field(default_factory=CustomParts)
 
     @property
     def out(self) -> Path:
@@ -182,12 +191,14 @@ def prepare(
     started: float,
     draw_attention: Callable[[Path], object] | None = None,
     audit: Audit | None = None,
+    custom: CustomParts | None = None,
 ) -> Run:
     """Returns a run before its first step, the same on each rank; only rank 0 writes the run's folder."""
-    out, cpu_seconds = Path(given.out), time.process_time()
+    out, cpu_seconds, custom = Path(given.out), time.process_time(), custom or CustomParts()
     kind, given = _given_settings(given, ranks, say)
     same: Same = content_digest
     if given.resume:
+        custom.check_resumed(given.out, read_card(out / "last").get("custom", {}))
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
 
     rows, valid_rows = train_and_validation_rows(kind, given, settled=given.resume, same=same)
@@ -210,18 +221,24 @@ def prepare(
         valid=valid,
         started=started,
         ending_seconds=ending_seconds(settings, model, slowdown),
+        custom=custom,
     )
     if not settings.resume and settings.max_minutes:
         run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
+    names = custom.names()
     for line in (
         *opening_lines(task, train, valid, run.model, run.settings, ranks.size, _notes(rows, valid_rows)),
+        *([f"custom     {', '.join(f'{part} {name}' for part, name in names.items())}"] if names else []),
         *(run.plan.lines() if run.plan is not None else ()),
         *(audit(task, rows, valid_rows, train) if audit is not None else ()),
     ):
         say(line)
 
     recorder = _recorder(run, draw_attention) if run.settings.training.record_attention and ranks.is_first else None
-    run = replace(run, card=card_of(task, train.rows, run.settings, rows.mapping, same), recorder=recorder)
+    card = card_of(task, train.rows, run.settings, rows.mapping, same)
+    if names:
+        card["custom"] = names
+    run = replace(run, card=card, recorder=recorder)
     _write_first_files(run)
     return run
 
@@ -347,8 +364,9 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         objective=objective,
         loader=loader,
         average=create_average(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last),
-        optimiser=_optimiser(model, settings, dtype),
-        schedule=schedule(training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio),
+        optimiser=run.custom.optimizer(model) if run.custom.optimizer else _optimiser(model, settings, dtype),
+        schedule=run.custom.schedule
+        or schedule(training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio),
         limits=Limits(
             max_steps=settings.max_steps,
             max_epochs=settings.max_epochs,
@@ -362,6 +380,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         evaluation=None if validation is None else _evaluation(run, validation, engine, loader),
         saving=_saving(run, engine, lambda: loop.state(), say),
         logging=logging,
+        callbacks=None if validation is None else run.custom.callbacks,
         reserved=ReservedTime(
             beginning=time.monotonic() - run.started,
             evaluation=run.plan.evaluation_seconds if run.plan is not None else 0.0,
@@ -373,8 +392,9 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
 
 def _objective(run: Run, engine: Alone) -> Objective:
     task, model, label_smoothing = run.task, run.model, run.settings.training.label_smoothing
+    objective: Any = partial(task.objective, label_smoothing=label_smoothing)
     return Objective(
-        loss=engine.wrap(model, lambda model, batch: task.objective(model, batch, label_smoothing)),
+        loss=engine.wrap(model, run.custom.objective or objective),
         count=task.count,
         unit=task.unit,
         divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),

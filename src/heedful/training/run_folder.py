@@ -31,6 +31,7 @@ from heedful.util.locks import contents
 SETTINGS, UNFINISHED_SETTINGS = "run.toml", "run.toml.part"
 RUN_MARKERS = (SETTINGS, UNFINISHED_SETTINGS, "heedful.json")  # a folder with one of these was written by a run
 MODEL_FOLDERS = (".", "last", "average")  # in a run folder
+DATA = "data"  # folder of a run folder with tables of Python data; written before the run begins
 SHARDS = "shards"  # prefix of the folders of a sharded checkpoint
 OVERWRITE_LINE = "overwrite = true\n"  # at the head of run.toml.part: all other files in the folder are removed
 
@@ -55,7 +56,7 @@ def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy:
         finish_writing(folder)
         for path in temporary_files(folder) if tidy else ():
             remove(path)
-    if not contents(out):
+    if is_unused(out):
         settings = replace(settings, resume=False)
         say(f"{out} holds no run yet; the run starts from the beginning")
         return settings
@@ -99,12 +100,21 @@ def check_unused(settings: RunSettings) -> None:
         raise HeedfulError(f"--out {settings.out} is not empty; --resume continues that run, --overwrite replaces it")
 
 
+def is_unused(out: Path) -> bool:
+    """Returns True for a missing folder, and for one that is empty but for tables of Python data."""
+    return {path.name for path in contents(out)} <= {DATA}
+
+
 def create_run_folder(out: Path, settings: RunSettings) -> None:
-    """Creates the folder, emptied with ``overwrite``; write the run's first files next, then ``mark_complete``."""
+    """Creates the folder, emptied with ``overwrite``; write the run's first files next, then ``mark_complete``.
+
+    Tables of Python data that the run reads stay.
+    """
+    read = any(Path(path).is_relative_to(out / DATA) for path in (*settings.train, *(settings.valid or ())))
     write(out / UNFINISHED_SETTINGS, (OVERWRITE_LINE if settings.overwrite else "") + to_toml(settings))
     if settings.overwrite:
         for path in contents(out):
-            if path.name != UNFINISHED_SETTINGS:
+            if path.name != UNFINISHED_SETTINGS and not (read and path.name == DATA):
                 remove(path)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from heedful.data.rows import Row, Rows
 from heedful.data.texts_on_disk import row_size
+from heedful.errors import HeedfulError
 from heedful.metrics.intervals import standard_error
 from heedful.models import Model
 from heedful.pretrained import load
@@ -33,6 +36,7 @@ class Validation:
         examples: all encoded validation examples; ``--training.evaluate-examples`` says how many are used.
         settings: of the run.
         recorder: records attention maps at each evaluation.
+        custom_metrics: functions of outputs and expected outputs, by the names of their metrics.
 
     Attributes:
         last: the last evaluation, ``last_examples`` its examples and ``samples`` some of its outputs.
@@ -46,8 +50,9 @@ class Validation:
         examples: Encoded,
         settings: ResolvedSettings,
         recorder: AttentionRecorder | None = None,
+        custom_metrics: Mapping[str, Callable[[Sequence[Any], Sequence[Any]], float]] = MappingProxyType({}),
     ) -> None:
-        self.task, self.model, self.recorder = task, model, recorder
+        self.task, self.model, self.recorder, self.custom_metrics = task, model, recorder, custom_metrics
         self.max_length = settings.data.max_length
         share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
         self.examples = part(task, examples, share, self.max_length)
@@ -65,9 +70,18 @@ class Validation:
         )
         self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
+        metrics |= self._custom_metrics(self.last, self.last_examples.rows)
         if self.recorder is not None:
             self.recorder.record(step, metrics)
         return metrics
+
+    def _custom_metrics(self, measured: Measured, rows: Rows) -> dict[str, float]:
+        if not self.custom_metrics:
+            return {}
+        if not measured.outputs:
+            raise HeedfulError(f"{self.task.name} keeps no outputs of its evaluations; leave metrics out")
+        expected = [self.task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
+        return {name: float(metric(measured.outputs, expected)) for name, metric in self.custom_metrics.items()}
 
     def mark_best(self) -> None:
         """Records that the weights evaluated last were saved as the best."""

@@ -152,6 +152,14 @@ def join_ranks() -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error: the others may have ended, and it would wait for them
 
 
+def current_rank() -> int:
+    """Returns this process's rank, before or after :func:`join_ranks`; 0 if it is the only one."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+    return int(os.environ.get("RANK") or 0) if several else 0
+
+
 def own_device(device: str | None = None) -> str | None:
     """Returns the rank's own GPU and makes it the current one, for None or "cuda" under ``torchrun``.
 

@@ -1,0 +1,192 @@
+"""Callbacks of a run: what the loop calls, and the run as callbacks and Python users see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import HeedfulError, nearest
+from heedful.util.files import parse_json
+
+if TYPE_CHECKING:
+    from heedful.inference.pipeline import Pipeline
+    from heedful.models import Model
+    from heedful.training.loop import Loop
+
+EVENTS = ("on_begin", "on_step", "on_evaluation", "on_save", "on_end")
+SHOWN_METRICS = 12  # rows of the table in a notebook
+
+
+class TrainingRun:
+    """A training run: followed and stopped by callbacks, and returned by ``heedful.train``.
+
+    Attributes:
+        folder: the run's folder.
+        task: name of the task.
+        metrics: of the best evaluation after training, of the last one during it; ``{}`` before the first.
+        result: what ``heedful train --json`` prints, with the ``"verdict"``; ``{}`` during training.
+
+    >>> import heedful
+    >>> run = heedful.train("text-classification", "reviews.csv", out="runs/reviews")  # doctest: +SKIP
+    >>> run.metrics["accuracy"], run.pipeline("A fine film.")["output"]  # doctest: +SKIP
+    (87.5, 'positive')
+    """
+
+    def __init__(self, folder: str | Path, task: str) -> None:
+        self.folder, self.task = Path(folder), task
+        self.metrics: dict[str, float] = {}
+        self.result: dict[str, Any] = {}
+        self._loop: Loop | None = None
+        self._stop_reason = ""
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return int(self.result.get("steps", 0)) if self._loop is None else self._loop.step
+
+    @property
+    def epoch(self) -> float:
+        """Number of epochs done, with a fraction."""
+        return float(self.result.get("epochs", 0.0)) if self._loop is None else self._loop.loader.epochs
+
+    @property
+    def loss(self) -> float | None:
+        """The last step's training loss for each prediction; waits for the device. None before the first step."""
+        if self._loop is not None:
+            return self._loop.last_loss()
+        losses = [line["loss"] for line in self.history if line.get("loss") is not None]
+        return losses[-1] if losses else None
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The logged lines: ``"step"``, ``"loss"``, ``"lr"`` and, of an evaluation, ``"valid_..."``."""
+        log = self.folder / "metrics.jsonl"
+        if not log.is_file():
+            return []
+        texts = log.read_text(encoding="utf-8").splitlines()
+        return [line for text in texts if isinstance(line := parse_json(text, log, "remove the line"), dict)]
+
+    @property
+    def model(self) -> Model:
+        """The model: in training with its current weights, afterwards with the best ones."""
+        return self._best_model if self._loop is None else self._loop.model  # type: ignore[return-value]
+
+    @cached_property
+    def _best_model(self) -> Model:
+        from heedful.pretrained import load
+
+        return load(self.folder)
+
+    def pipeline(self, inputs: Any, **options: Any) -> Any:
+        """Predicts with the best weights: as ``heedful.pipeline(None, run.folder)(inputs, **options)``.
+
+        The model is loaded by the first call.
+        """
+        return self._pipeline(inputs, **options)
+
+    @cached_property
+    def _pipeline(self) -> Pipeline:
+        from heedful.inference.pipeline import pipeline
+
+        if self._loop is not None:
+            raise HeedfulError("a pipeline is of a run that has ended; in a callback call run.model")
+        return pipeline(None, self.folder)
+
+    def stop(self, reason: str = "a callback stopped it") -> None:
+        """Ends the run after the current step, which is evaluated and saved; the run can be resumed."""
+        self._stop_reason = reason or "a callback stopped it"
+
+    @property
+    def stop_reason(self) -> str:
+        """The reason given to :meth:`stop`, "" before."""
+        return self._stop_reason
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        return f"<run of {self.task} in {self.folder}: step {self.step:,}{', ' + numbers if numbers else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Returns the curve, the metrics and the verdict, as a notebook shows them."""
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{value:.4g}</td></tr>"
+            for name, value in list(self.metrics.items())[:SHOWN_METRICS]
+        )
+        verdict = self.result.get("verdict", {}).get("text", "")
+        curve = self.folder / "curve.svg"
+        figure = curve.read_text(encoding="utf-8") if curve.is_file() else ""
+        return (
+            f"<div><p><b>{escape(self.task)}</b> in <code>{escape(str(self.folder))}</code>, step {self.step:,}</p>"
+            f"<div style='max-width:44rem'>{figure}</div><table>{rows}</table><p>{escape(verdict)}</p></div>"
+        )
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Takes the result of the run, which has ended."""
+        self._loop = None
+        self.result = json.loads(json.dumps(result))
+        self.metrics = {name: value for name, value in result["metrics"].items() if isinstance(value, int | float)}
+
+
+class Callbacks:
+    """Calls a run's callbacks, in their order, on rank 0.
+
+    Args:
+        callbacks: objects with any of the methods ``on_begin``, ``on_step``, ``on_evaluation``, ``on_save`` and
+            ``on_end``; each takes the :class:`TrainingRun`. A function takes the place of ``on_step``.
+        run: the run.
+
+    Raises ``HeedfulError`` for an object without any of these methods, and for an unknown ``on_...`` method.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], run: TrainingRun) -> None:
+        self.run = run
+        self._functions: dict[str, list[Callable[[TrainingRun], object]]] = {event: [] for event in EVENTS}
+        for callback in callbacks:
+            self._add(callback)
+
+    def _add(self, callback: Any) -> None:
+        names = [name for name in dir(callback) if name.startswith("on_") and callable(getattr(callback, name))]
+        unknown = next((name for name in names if name not in EVENTS), None)
+        if unknown is not None:
+            raise HeedfulError(f"the callback {callback!r} has an unknown method {unknown}; {nearest(unknown, EVENTS)}")
+        if not names and not callable(callback):
+            raise HeedfulError(f"the callback {callback!r} has none of the methods {', '.join(EVENTS)}; add one")
+        for name in names:
+            self._functions[name].append(getattr(callback, name))
+        if not names:
+            self._functions["on_step"].append(callback)
+
+    def _call(self, event: str) -> None:
+        for function in self._functions[event]:
+            function(self.run)
+
+    def begin(self, loop: Loop) -> None:
+        """Called before the first step, after the checkpoint of a resumed run was read."""
+        self.run._loop = loop
+        self._call("on_begin")
+
+    def step(self) -> None:
+        """Called after each step."""
+        self._call("on_step")
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """Called after each evaluation."""
+        self.run.metrics = dict(metrics)
+        self._call("on_evaluation")
+
+    def saved(self) -> None:
+        """Called after a checkpoint was taken; a file is written in the background."""
+        self._call("on_save")
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """Called after the run's last files are written."""
+        self.run.finish(result)
+        self._call("on_end")
+
+    @property
+    def wants_stop(self) -> bool:
+        """True after :meth:`TrainingRun.stop`."""
+        return bool(self.run.stop_reason)
