@@ -1,9 +1,11 @@
-"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Progress on standard error: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
+from html import escape
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -12,10 +14,48 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 30.0  # seconds between two plain lines
 BAR_WIDTH = 24  # characters of the bar
+NOTEBOOK_ROOM = 160  # characters beside the bar of a notebook
+NOTEBOOK_SECONDS = 0.25  # seconds between two updates of the bar of a notebook
+
+
+def in_notebook() -> bool:
+    """Returns True in a kernel of Jupyter, whose output is a page."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class _NotebookBar:
+    """A bar in a notebook's page, by IPython's own display: it needs no widgets and stays in no saved notebook."""
+
+    def __init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html, self._drawn_at = HTML, 0.0
+        self._fields: dict[str, Any] = {"description": "", "text": "", "completed": None, "total": None}
+        self._handle: Any = display(HTML(""), display_id=True)
+
+    def update(self, fields: Mapping[str, Any]) -> None:
+        """Takes what has changed, and draws it at most four times a second."""
+        self._fields |= fields
+        if time.monotonic() - self._drawn_at > NOTEBOOK_SECONDS:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Draws the bar now."""
+        self._drawn_at = time.monotonic()
+        total, completed = self._fields["total"], self._fields["completed"] or 0
+        share = f' value="{completed / total:.4f}"' if total else ""
+        description, text = (escape(str(self._fields[name])) for name in ("description", "text"))
+        self._handle.update(self._html(f"<code>{description} <progress{share}></progress> {text}</code>"))
+
+    def stop(self) -> None:
+        """Removes the bar."""
+        self._handle.update(self._html(""))
 
 
 class Bar:
-    """Progress bar with a text on either side. It is drawn only on a terminal; ``note`` prints lines anywhere.
+    """Progress bar with a text on either side, on a terminal and in a notebook; ``note`` prints lines anywhere.
 
     Args:
         stream: the text stream; None: standard error.
@@ -25,14 +65,17 @@ class Bar:
     def __init__(self, stream: IO[str] | None = None, *, quiet: bool = False) -> None:
         self.stream, self.quiet = sys.stderr if stream is None else stream, quiet
         self._progress: RichProgress | None = None
+        self._notebook: _NotebookBar | None = None
 
     @property
     def active(self) -> bool:
         """True while a bar is drawn."""
-        return self._progress is not None
+        return self._progress is not None or self._notebook is not None
 
     def __enter__(self) -> Self:
-        if not self.quiet and self.stream.isatty():
+        if not self.quiet and in_notebook():
+            self._notebook = _NotebookBar()
+        elif not self.quiet and self.stream.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
             from rich.table import Column
@@ -51,22 +94,30 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+        if self._notebook is not None:
+            self._notebook.stop()
+            self._notebook = None
 
     def update(self, description: str, text: str, **numbers: float | None) -> None:
         """Sets the texts before and after the bar; ``numbers`` may set ``completed`` and ``total``."""
+        fields: dict[str, Any] = {"description": description, "text": text, **numbers}
         if self._progress is not None:
-            fields: dict[str, Any] = {"description": description, "text": text, **numbers}
             self._progress.update(self._progress.task_ids[0], **fields)
+        if self._notebook is not None:
+            self._notebook.update(fields)
 
     def room(self, *texts: str) -> int:
         """Returns the number of characters left on the line for the text after the bar and ``texts``."""
-        assert self._progress is not None
+        if self._progress is None:
+            return NOTEBOOK_ROOM
         return self._progress.console.width - BAR_WIDTH - sum(map(len, texts)) - 2  # spaces between the columns
 
     def refresh(self) -> None:
         """Draws the bar now."""
         if self._progress is not None:
             self._progress.refresh()
+        if self._notebook is not None:
+            self._notebook.refresh()
 
     def note(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -74,6 +125,8 @@ class Bar:
             return
         if self._progress is not None:
             self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif self._notebook is not None:
+            print(text)  # a notebook shows standard error in red
         else:
             print(text, file=self.stream, flush=True)
 
