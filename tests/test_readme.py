@@ -189,3 +189,12 @@ def test_pictures_and_links_exist() -> None:
 
 def test_no_placeholder_is_left() -> None:
     assert not re.findall(r"\b[A-Z]+_[A-Z_]+\b", re.sub(r"`[^`]*`", "", README))
+
+
+def test_the_python_of_the_page_on_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for code in blocks(page, "python"):
+        exec(code, names)
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"things", "small", "stopped", "own"}

@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from typing import Any
 
+    from heedful.api import evaluate, train
     from heedful.errors import HeedfulError
     from heedful.inference.pipeline import pipeline
     from heedful.inspection.record import record
@@ -37,12 +38,14 @@ __all__ = [
     "Stack",
     "VisionTransformer",
     "create",
+    "evaluate",
     "from_pretrained",
     "inspect",
     "optimize",
     "pipeline",
     "record",
     "summary",
+    "train",
 ]
 
 # public name: the room it lives in, and its name there where that is another
@@ -55,12 +58,14 @@ _HOMES = {
     "Stack": "heedful.stack",
     "VisionTransformer": "heedful.models",
     "create": "heedful.models.create",
+    "evaluate": "heedful.api",
     "from_pretrained": "heedful.pretrained:load",
     "inspect": "heedful.views.inspect.inspect",
     "optimize": "heedful.kernels.optimize",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
     "summary": "heedful.inspection.summary",
+    "train": "heedful.api",
 }
 _ROOMS = ("adapters", "config", "layers", "presets", "tasks", "verify")
 
