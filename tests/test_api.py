@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -345,3 +347,31 @@ def test_a_run_is_replaced_with_its_data(tmp_path: Path) -> None:
     assert run.result["settings"]["valid"] is None
     with pytest.raises(HeedfulError, match="has 36 rows of train data, but 48 were passed"):
         train(tmp_path / "run", ROWS, resume=True)
+
+
+SCRIPT = f"""
+import heedful, sys
+rows = {ROWS!r}
+
+class Stop:
+    def on_step(self, run):
+        print("step", run.step, flush=True)
+        if run.step == 4:
+            run.stop()
+
+run = heedful.train("text-classification", iter(rows), out=sys.argv[1], callbacks=[Stop()], **{SMALL!r})
+assert (run.step, run.result["stopped_because"]) == (4, "callback")
+"""
+
+
+def test_two_processes_train_on_rows_and_stop_together(run: TrainingRun, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [*launch, str(script), str(tmp_path / "run")], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.split() == ["step", "1", "step", "2", "step", "3", "step", "4"]
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert losses == [approx(line["loss"]) for line in run.history[:4]]

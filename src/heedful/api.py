@@ -124,6 +124,8 @@ def train(
     run = TrainingRun(Path(out), task)
     called = Callbacks(callbacks, run)  # checks them
     is_first = current_rank() == 0
+    if not is_first:
+        called = Callbacks((), run)  # the ranks agree on whether a callback stops the run
     given = {
         "task": task,
         "out": os.fspath(out),
@@ -144,7 +146,7 @@ def train(
         schedule=schedule,
         objective=objective,
         metrics=dict(metrics or {}),
-        callbacks=called if callbacks and is_first else None,
+        callbacks=called if callbacks else None,
     )
     with tables.removed_on_error():
         given |= tables.sources(data, valid)
