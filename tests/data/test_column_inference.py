@@ -93,10 +93,23 @@ def test_columns_are_guessed_from_their_content(write: Write, case: str) -> None
     assert all(f"{column}={name}" in rows.notes[-1] for column, name in expected.items())
 
 
+@pytest.mark.parametrize("count", [20, 2500])  # fewer and more than are read ahead
+@pytest.mark.parametrize("ending", [".jsonl", ".json"])
+def test_guessed_keys_lose_no_record(write: Write, count: int, ending: str) -> None:
+    """Records that were read ahead to guess the columns were left out."""
+    lines = [json.dumps({"body": f"text number {n} of many", "kind": "ab"[n % 2]}) for n in range(count)]
+    text = "\n".join(lines) + "\n" if ending == ".jsonl" else "[" + ",\n".join(lines) + "]"
+    rows = read(write(f"rows{ending}", text), CLASSES)
+    assert rows.mapping == {"text": "body", "label": "kind"}
+    assert [row.values["text"] for row in rows] == [f"text number {n} of many" for n in range(count)]
+    assert [row.line for row in rows] == list(range(1, count + 1))
+
+
 def test_keys_of_records_are_guessed_too(write: Write) -> None:
     records = [{"n": n, "data": {"body": a, "kind": b}} for n, a, b in zip(IDS, TEXTS, MOODS, strict=True)]
     rows = read(write("a.jsonl", "\n".join(map(json.dumps, records))), CLASSES)
     assert rows.mapping == {"text": "data.body", "label": "data.kind"}
+    assert len(rows) == 6
     both = [{"translation": {"en": a, "fr": b}} for a, b in zip(TEXTS, TEXTS[::-1], strict=True)]
     rows = read(write("b.json", json.dumps(both)), PAIR)
     assert rows.mapping == {"source": "translation.en", "target": "translation.fr"}

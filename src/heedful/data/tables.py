@@ -348,23 +348,27 @@ class Table:
     def _records(
         self, records: Iterable[tuple[int, dict[str, Any]]], features: Mapping[str, Any]
     ) -> Iterator[tuple[int, list[Any]]]:
-        first_line, readers = 0, list[Reader | None]()
         records = iter(records)
-        for line, record in records:
+        for first_line, first in records:
+            if first is not BLANK:
+                break
+            yield first_line, []
+        else:
+            return
+        names = {*self.columns, *self.remembered.values()}
+        self._choose_columns({name for name in names if nested_value(first, name) is not MISSING})
+        sample: list[tuple[int, dict[str, Any]]] = []
+        if self.names is None:
+            if any(nested_value(first, name) is MISSING for name in self.file_columns):
+                sample = list(islice(records, SAMPLE))
+                self._infer_keys([first, *(other for _, other in sample)], features)
+            else:
+                self._note_columns("as in training")
+        readers = self._readers(features)
+        for line, record in chain([(first_line, first)], sample, records):
             if record is BLANK:
                 yield line, []
                 continue
-            if not first_line:
-                names = {*self.columns, *self.remembered.values()}
-                self._choose_columns({name for name in names if nested_value(record, name) is not MISSING})
-                if self.names is None:
-                    if any(nested_value(record, name) is MISSING for name in self.file_columns):
-                        sample = list(islice(records, SAMPLE))
-                        self._infer_keys([record, *(other for _, other in sample)], features)
-                        records = chain(sample, records)
-                    else:
-                        self._note_columns("as in training")
-                first_line, readers = line, self._readers(features)
             late = next((name for name in self._absent() if nested_value(record, name) is not MISSING), None)
             if late is not None:
                 raise HeedfulError(
