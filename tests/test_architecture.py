@@ -27,7 +27,7 @@ ROOMS = [
     *("renamed", "errors", "util", "config", "presets", "recipes", "settings", "text", "data", "metrics"),
     *("layers", "cache", "stack", "heads", "models", "adapters", "kernels", "pretrained", "generation", "inspection"),
     *("tasks", "inference", "evaluation", "training", "audit", "verify", "export", "views", "demos", "serving"),
-    *("api", "doctor", "cli", "__main__"),
+    *("api", "registration", "doctor", "cli", "__main__"),
 ]
 CORE = ("config", "presets", "layers", "cache", "stack", "heads", "models")
 RUNTIME = ("layers", "cache", "stack", "heads", "models")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
     from heedful.models.create import create
     from heedful.pretrained import load as from_pretrained
+    from heedful.registration import register
     from heedful.stack import Block, Stack
     from heedful.views.inspect.inspect import inspect
 
@@ -44,6 +45,7 @@ __all__ = [
     "optimize",
     "pipeline",
     "record",
+    "register",
     "summary",
     "train",
 ]
@@ -64,6 +66,7 @@ _HOMES = {
     "optimize": "heedful.kernels.optimize",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
+    "register": "heedful.registration",
     "summary": "heedful.inspection.summary",
     "train": "heedful.api",
 }

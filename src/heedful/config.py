@@ -19,7 +19,7 @@ from heedful.renamed import old_attribute
 from heedful.util.values import check, describe, fits
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
-Norm = Literal["layer", "rms", "batch"]
+Norm = Literal["layer", "rms", "batch"]  # or a registered name, as of attention, feed-forward and block
 Pooling = Literal["first", "last", "mean", "max"]
 
 
@@ -40,6 +40,15 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type flo
 }
 
 
+# names of parts that ``heedful.register`` added, by kind; the field of ``StackConfig`` has the same name
+REGISTERED: dict[str, set[str]] = {kind: set() for kind in ("norm", "position", "attention", "feed_forward", "block")}
+
+
+def unregistered(kind: str, name: str) -> str:
+    """Returns the remedy for a part whose name is not registered, for messages."""
+    return f"register it first: heedful.register({kind!r}, {name!r}, ...), or --import the file with that line"
+
+
 class Config:
     """Base class of all configurations: checks its fields, and converts to a dictionary and back.
 
@@ -58,9 +67,13 @@ class Config:
         hints = _hints(type(self))  # type: ignore[arg-type]  # a class can be hashed
         for f in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value, hint = getattr(self, f.name), hints[f.name]
+            if self.kind == "stack" and isinstance(value, str) and value in REGISTERED.get(f.name, ()):
+                continue
             if not fits(value, hint):
                 words = get_args(hint) if get_origin(hint) is Literal else None
                 remedy = nearest(str(value), words) if words else f"give {describe(hint)}"
+                if self.kind == "stack" and isinstance(value, str) and f.name in REGISTERED:
+                    remedy += f"; or {unregistered(f.name, value)}"
                 raise HeedfulError(f"{self.kind}.{f.name} is {value!r}; {remedy}")
             least = 0 if f.default == 0 else self.least
             for number in value if isinstance(value, tuple) else (value,):
@@ -187,7 +200,28 @@ class RelativePosition(Config):
     max_distance: int = 128
 
 
-Position = NoPosition | SinusoidalPosition | LearnedPosition | RotaryPosition | AlibiPosition | RelativePosition
+@dataclass(frozen=True, kw_only=True)
+class CustomPosition(Config):
+    """A position scheme that ``heedful.register("position", name, ...)`` added."""
+
+    kind: ClassVar[str] = "custom"
+    name: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name not in REGISTERED["position"]:
+            raise HeedfulError(f"the position scheme {self.name!r} is unknown; {unregistered('position', self.name)}")
+
+
+Position = (
+    NoPosition
+    | SinusoidalPosition
+    | LearnedPosition
+    | RotaryPosition
+    | AlibiPosition
+    | RelativePosition
+    | CustomPosition
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ the stack
@@ -230,7 +264,10 @@ class StackConfig(Config):
     ff_bias: bool = True
     scale: Literal["sqrt", "none"] = "sqrt"
     qk_norm: Literal["head", "none"] = "none"
-    position: Position = field(default_factory=NoPosition)
+    position: Position = field(default_factory=NoPosition)  # or the name of a registered scheme
+    attention: Literal["softmax"] = "softmax"
+    feed_forward: Literal["mlp"] = "mlp"
+    block: Literal["standard"] = "standard"
     causal: bool = False
     cross: bool = False
     window: int | None = None  # a query attends to the last `window` keys, itself included
@@ -239,6 +276,8 @@ class StackConfig(Config):
     init_std: float = 0.02
 
     def __post_init__(self) -> None:
+        if isinstance(self.position, str):
+            object.__setattr__(self, "position", CustomPosition(name=self.position))
         super().__post_init__()
         if self.head_dim is None and self.dim % self.heads:
             raise HeedfulError(f"dim {self.dim} is not a multiple of {self.heads} heads; change one, or give head_dim")

@@ -17,7 +17,7 @@ from heedful.config import StackConfig
 from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
-from heedful.layers.feedforward import FeedForward
+from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
 from heedful.layers.mask import Mask, causal_mask, window_mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import PositionEncoding, position_of
@@ -29,6 +29,20 @@ ALL_TOKENS = slice(None)
 def norm_of(config: StackConfig) -> nn.Module:
     """Returns a norm of the kind that the stack's configuration names."""
     return NORMS[config.norm](config.dim, eps=config.norm_eps)
+
+
+def feed_forward_of(config: StackConfig) -> nn.Module:
+    """Returns the feed-forward network of a stack's blocks: a registered one, or ``FeedForward``."""
+    if config.feed_forward in FEED_FORWARDS:
+        return FEED_FORWARDS[config.feed_forward](config)
+    return FeedForward(
+        config.dim,
+        config.ff_dim,
+        activation=config.activation,
+        gated=config.gated,
+        bias=config.ff_bias,
+        dropout=config.dropout.hidden,
+    )
 
 
 Sublayer = Callable[..., Tensor]  # attention or feed-forward
@@ -100,14 +114,7 @@ class Block(nn.Module):
         self.attention_residual = Residual(config)
         self.cross_attention = Attention.of(config) if config.cross else Identity()
         self.cross_residual = Residual(config) if config.cross else Skip()
-        self.feed_forward = FeedForward(
-            config.dim,
-            config.ff_dim,
-            activation=config.activation,
-            gated=config.gated,
-            bias=config.ff_bias,
-            dropout=config.dropout.hidden,
-        )
+        self.feed_forward = feed_forward_of(config)
         self.feed_forward_residual = Residual(config)
         self.run: BlockCall = called  # or the kernel of a plan: heedful.kernels.plan
 
@@ -144,6 +151,9 @@ class Block(nn.Module):
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
+
+
+BLOCKS: dict[str, Callable[[StackConfig], nn.Module]] = {}  # registered blocks
 
 
 def bidirectional(tokens: TokenPositions, config: StackConfig) -> Mask:
@@ -227,7 +237,8 @@ class Stack(nn.Module):
         self.position = position_of(config)
         self.embedding_norm = norm_of(config) if config.embedding_norm else Identity()
         self.dropout = Dropout(config.dropout.embedding)
-        self.block = nn.ModuleList(Block(config) for _ in range(config.depth))
+        block = BLOCKS.get(config.block, Block)
+        self.block = nn.ModuleList(block(config) for _ in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
         if config.window is not None:  # the configuration is then causal
             self.attention_mask = sliding_window

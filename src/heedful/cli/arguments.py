@@ -324,3 +324,24 @@ def check_out(settings: RunSettings) -> None:
     parent = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise HeedfulError(f"--out {out}: cannot write in {parent}; choose another folder")
+
+
+def without_imports(tokens: Sequence[str]) -> list[str]:
+    """Imports the files that ``--import`` names, in order; returns the other tokens.
+
+    ``--import mine.py`` and ``--import=mine.py`` may stand anywhere; the parts that a file registers are then known to
+    every command.
+    """
+    rest: list[str] = []
+    remaining = iter(tokens)
+    for token in remaining:
+        if token != "--import" and not token.startswith("--import="):
+            rest.append(token)
+            continue
+        source = token.partition("=")[2] if "=" in token else next(remaining, "")
+        if not source:
+            raise HeedfulError("--import names no file; give a Python file that registers parts: --import mine.py")
+        from heedful.registration import import_file
+
+        import_file(source)
+    return rest

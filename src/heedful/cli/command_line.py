@@ -13,7 +13,7 @@ from io import TextIOWrapper
 
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
-from heedful.cli.arguments import by_flags, join_dashes, likely, with_new_names
+from heedful.cli.arguments import by_flags, join_dashes, likely, with_new_names, without_imports
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
 from heedful.cli.model_folders import export, inspect, proofs, summary
@@ -131,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(encoding="utf-8")  # as input files, whatever the locale
     try:
         _check_current_folder()
+        tokens = without_imports(tokens)
         check_shared(tokens)
         status = app(tokens, exit_on_error=False, print_error=False)
         sys.stdout.flush()

@@ -21,9 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.errors import HeedfulError
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.tensor_paths import HookPoint
-from heedful.layers.attention import Attention, attention_scores, weights_of
+from heedful.kernels.plan import KERNELS
+from heedful.layers.attention import Attention, CustomAttention, attention_scores, weights_of
 from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, repeat_shared_rows
 
 _hooks: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
@@ -75,6 +77,8 @@ class ObservedAttention:
         """Returns the output of ``attend`` (B, H, T, E), or the values weighted by the edited weights."""
         shared = (k, v, mask)
         k, v, mask = repeat_shared_rows(q, k, v, mask)
+        if self.attention.attend not in KERNELS["attend"]:  # no softmax
+            return self._custom(q, shared, k, v, mask, scale, dropout)
         if not any(self.taps.values()):
             for observer in self.observers:
                 _recompute(observer, q.detach(), k.detach(), mask, scale)
@@ -83,8 +87,40 @@ class ObservedAttention:
         pattern = self.taps["pattern"](weights_of(scores))
         for observer in self.observers:
             _select(observer, (scores if observer.kind == "scores" else pattern).detach())
-        mixed = F.dropout(pattern, dropout) @ precise(v).repeat_interleave(q.size(1) // v.size(1), dim=1)
-        return mixed.to(v.dtype)
+        return _mix(pattern, v, q.size(1), dropout)
+
+    def _custom(
+        self,
+        q: Tensor,
+        shared: tuple[Tensor, Tensor, Any],
+        k: Tensor,
+        v: Tensor,
+        mask: Any,
+        scale: float,
+        dropout: float,
+    ) -> Tensor:
+        """Attends as a custom function does; its own weights are shown and edited, or ``HeedfulError`` is raised."""
+        attend = self.attention.attend
+        name = getattr(attend, "__name__", type(attend).__name__)
+        if self.taps["scores"] or any(observer.kind == "scores" for observer in self.observers):
+            raise HeedfulError(f"the attention {name!r} is no softmax and has no scores; record or change 'pattern'")
+        if not isinstance(attend, CustomAttention):
+            raise HeedfulError(
+                f"the attention function {name!r} is not registered, so that its weights are not known; register it "
+                "with its weights: heedful.register('attention', ...)"
+            )
+        pattern = self.taps["pattern"](attend.weights(q, k, mask, scale))
+        for observer in self.observers:
+            _select(observer, pattern.detach())
+        if not self.taps["pattern"]:
+            return attend(q, *shared, scale, dropout)
+        return _mix(pattern, v, q.size(1), dropout)
+
+
+def _mix(pattern: Tensor, v: Tensor, heads: int, dropout: float) -> Tensor:
+    """Returns the values (B, K, S, E), mixed by weights (B, H, T, S): (B, H, T, E)."""
+    mixed = F.dropout(pattern, dropout) @ precise(v).repeat_interleave(heads // v.size(1), dim=1)
+    return mixed.to(v.dtype)
 
 
 def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:

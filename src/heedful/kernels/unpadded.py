@@ -11,7 +11,7 @@ head size.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from heedful.layers.attention import Attend, Attention, fused_attention
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import Mask, padding_mask
 from heedful.layers.position import PositionEncoding
-from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Stack, StackInput, padded
+from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Residual, Stack, StackInput, padded
 
 
 def is_observed(part: nn.Module) -> bool:
@@ -38,10 +38,19 @@ def is_observed(part: nn.Module) -> bool:
     return hooked or state.get("probe") is not None or any(is_observed(child) for child in part.children())
 
 
+def is_standard(block: nn.Module) -> TypeGuard[Block]:
+    """Returns True for a ``Block`` that computes as the class does: no subclass and no instance replaces a method."""
+    if not isinstance(block, Block) or vars(block).keys() & {"forward", "sublayers"}:
+        return False
+    residuals = (type(block.attention_residual), type(block.feed_forward_residual))
+    methods = (type(block).forward, type(block).sublayers, *(residual.forward for residual in residuals))
+    return methods == (Block.forward, Block.sublayers, Residual.forward, Residual.forward)
+
+
 def attends_with(stack: Stack, attend: Attend) -> bool:
-    """Returns True if each block of a stack is a ``Block`` whose attentions hold the kernel ``attend``."""
+    """Returns True if each block of a stack is a standard ``Block`` whose attentions hold the kernel ``attend``."""
     for block in stack.block:
-        if not isinstance(block, Block) or block.attention.attend is not attend:
+        if not is_standard(block) or block.attention.attend is not attend:
             return False
         if isinstance(block.cross_attention, Attention) and block.cross_attention.attend is not attend:
             return False

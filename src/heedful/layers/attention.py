@@ -18,6 +18,7 @@ from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NO_ENCODING, PositionEncoding
+from heedful.layers.probe import repeat_shared_rows
 
 KeysValues = tuple[Tensor, Tensor]
 Project = Callable[[], KeysValues]
@@ -108,6 +109,46 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float
     return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
 
 
+class CustomAttention:
+    """Calls a registered attention function, with keys and values for each query head and row, and a bias as the mask.
+
+    Args:
+        name: the registered name.
+        function: (q, k, v, bias, scale, dropout) → (B, H, T, E), all of q, k and v (B, H, ·, E); ``bias`` broadcasts to
+            the scores (B, H, T, S), −∞ where attention is not allowed. Its attribute ``weights``, a function (q, k,
+            bias, scale) → (B, H, T, S), gives the weights with which it mixes the values; without it the pattern
+            cannot be recorded or changed.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Tensor]) -> None:
+        self.__name__, self.function = name, function
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
+        """Returns the output of the function (B, H, T, E)."""
+        k, v, mask = repeat_shared_rows(q, k, v, mask)
+        group = q.size(1) // k.size(1)
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+        return self.function(q, k, v, self._bias(q, k, mask), scale, dropout)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
+        """Returns the weights (B, H, T, S); raises ``HeedfulError`` for a function that does not give them."""
+        weights = getattr(self.function, "weights", None)
+        if weights is None:
+            raise HeedfulError(
+                f"the attention {self.__name__!r} does not give its weights, so that its pattern cannot be recorded or "
+                "changed; add them: function.weights = lambda q, k, bias, scale: ..."
+            )
+        k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+        return weights(q, k, self._bias(q, k, mask), scale)
+
+    @staticmethod
+    def _bias(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return float_mask(mask, q.new_empty(1).expand(q.size(0), q.size(1), q.size(2), k.size(2)))
+
+
+ATTENTIONS: dict[str, CustomAttention] = {}  # registered attention functions
+
+
 def float_mask(mask: Mask, scores: Tensor) -> Tensor:
     """Returns the bias of ``scores`` (B, H, T, S) for a mask: 0 where attention is allowed, −∞ elsewhere."""
     tensor = tensor_mask(mask, scores.size(-2), scores.size(-1), scores.device)
@@ -188,7 +229,7 @@ class Attention(nn.Module):
     @classmethod
     def of(cls, config: StackConfig) -> Attention:
         """Returns the attention of a stack's blocks, from its configuration."""
-        return cls(
+        attention = cls(
             config.dim,
             config.heads,
             kv_heads=config.kv_heads,
@@ -199,6 +240,8 @@ class Attention(nn.Module):
             norm_eps=config.norm_eps,
             dropout=config.dropout.attention,
         )
+        attention.attend = ATTENTIONS.get(config.attention, fused_attention)
+        return attention
 
     def forward(
         self,

@@ -23,6 +23,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {}  # registered networks, made from a ``StackConfig``
+
+
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: down(act(up(x))), or gated: down(act(gate(x)) ⊙ up(x)).
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Callable
 
-from heedful.config import Norm
+from torch import Tensor, nn
 
 
 class Identity(nn.Identity):
@@ -66,7 +66,7 @@ class BatchNorm(nn.BatchNorm1d):
         return x.new_zeros(x.shape).masked_scatter(mask, super().forward(x[mask[..., 0]]))
 
 
-NORMS: dict[Norm, type[LayerNorm] | type[RMSNorm] | type[BatchNorm]] = {
+NORMS: dict[str, Callable[..., nn.Module]] = {  # ``heedful.register`` adds others
     "layer": LayerNorm,
     "rms": RMSNorm,
     "batch": BatchNorm,

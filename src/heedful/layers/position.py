@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from heedful.config import (
     AlibiPosition,
+    CustomPosition,
     LearnedPosition,
     NoPosition,
     RelativePosition,
@@ -289,12 +290,14 @@ def position_of(config: StackConfig) -> PositionScheme:
     return _BUILDERS[type(config.position)](config, config.position, head_dim)
 
 
+SCHEMES: dict[str, Callable[[StackConfig], PositionScheme]] = {}  # registered schemes
 _BUILDERS = {
     NoPosition: lambda stack, p, head_dim: PositionScheme(),
     SinusoidalPosition: lambda stack, p, _: Sinusoidal(stack.dim, order=p.order, base=p.base, offset=p.offset),
     LearnedPosition: lambda stack, p, _: Learned(stack.dim, length=p.length, offset=p.offset),
     RotaryPosition: lambda stack, p, head_dim: Rotary(head_dim, p),
     AlibiPosition: lambda stack, p, _: Alibi(stack.heads),
+    CustomPosition: lambda stack, p, _: SCHEMES[p.name](stack),
     RelativePosition: lambda stack, p, _: Relative(
         stack.heads, buckets=p.buckets, max_distance=p.max_distance, both_ways=not stack.causal
     ),

@@ -52,7 +52,7 @@ class Tap:
 
 def repeat_shared_rows(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
     """Repeats keys, values and mask if several rows of queries share them, so that each row has its own."""
-    if len(q) == len(k):
+    if q.size(0) == k.size(0):  # not ``len``, which a tracer turns into a constant
         return k, v, mask
     rows = torch.arange(len(q), device=q.device) // (len(q) // len(k))
     return k[rows], v[rows], mask.expand(len(k), *mask.shape[1:])[rows] if isinstance(mask, Tensor) else mask

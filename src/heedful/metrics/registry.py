@@ -25,6 +25,9 @@ class Metric:
     headline: bool = False  # figures of a run show a headline metric before others
 
 
+REGISTERED: dict[str, Metric] = {}  # by ``heedful.register``
+
+
 @cache
 def registered() -> Mapping[str, Metric]:
     """Returns every listed metric by its name."""
@@ -33,7 +36,7 @@ def registered() -> Mapping[str, Metric]:
     table = {metric.name: metric for metric in listed}
     if len(table) < len(listed):
         raise ValueError(f"a metric is listed twice: {sorted(metric.name for metric in listed)}; remove one entry")
-    return table
+    return table | REGISTERED
 
 
 def lower_is_better(name: str) -> bool:

@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 from heedful import __version__
 from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
+from heedful.kernels.plan import KERNELS
+from heedful.layers.attention import ATTENTIONS, Attention
 from heedful.models import Model
 from heedful.pretrained.config_keys import StoredTensor, WrittenKey, label_tables
 from heedful.pretrained.configuration import GENERATION_KEYS
-from heedful.pretrained.fill_model import tied_names
+from heedful.pretrained.fill_model import build_empty, tied_names
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
     ADAPTER_CONFIG,
@@ -87,6 +89,7 @@ def save(
         The layout: other programs read "gpt2", "bert", ...; only heedful reads its own, "heedful".
     """
     model.check_not_optimised("save it")
+    check_parts(model)
     extra = dict(extra or {})
     model_type, architecture, config_json = express(model.config, model.layout) or (
         OWN,
@@ -113,6 +116,32 @@ def save(
         files[GENERATION] = _generation_config(model)
     _write(Path(folder).expanduser().resolve(), files, shards, STALE if model.adapter is None else None)
     return model_type.name
+
+
+def check_parts(model: Model) -> None:
+    """Raises ``HeedfulError`` for a part that the configuration does not describe: a folder would lose it in silence.
+
+    Adapters and quantised storage are described elsewhere. A part that ``heedful.register`` knows under the name in the
+    configuration is described.
+    """
+    described = dict(build_empty(model.config).named_modules())
+    for path, part in model.named_modules():
+        expected = described.get(path)
+        if expected is None or type(part).__module__.startswith("heedful."):
+            custom = False  # inside an adapter, or one of ours, which says itself what it stores
+        else:
+            custom = type(part) is not type(expected)
+        if custom or "forward" in vars(part):
+            raise HeedfulError(
+                f"{path or 'the model'} was replaced ({type(part).__name__}), and the configuration does not name the "
+                "new part, so that a folder would lose it; register it (heedful.register) and name it in the configuration"
+            )
+        if isinstance(part, Attention) and part.attend not in (*KERNELS["attend"], *ATTENTIONS.values()):
+            name = getattr(part.attend, "__name__", type(part.attend).__name__)
+            raise HeedfulError(
+                f"{path}.attend is the function {name!r}, which no folder stores; register it: "
+                f"heedful.register('attention', {name!r}, ...), and name it in the configuration"
+            )
 
 
 def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], stale: re.Pattern[str] | None) -> None:

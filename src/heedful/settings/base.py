@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 
@@ -10,10 +10,16 @@ from heedful import renamed
 from heedful.errors import HeedfulError, nearest
 from heedful.util.values import BOUNDS, check
 
+# names that ``heedful.register`` added, by setting
+REGISTERED: dict[str, list[str]] = {"training.optimiser": [], "training.schedule": []}
 
-def option(help: str, default: Any = None, **bounds: float) -> Any:
-    """Returns a field with its line of help and the bounds of its numbers (above, least, below, most)."""
-    return field(default=default, metadata={"help": help, **bounds})
+
+def option(help: str, default: Any = None, words: Sequence[str] = (), **bounds: float) -> Any:
+    """Returns a field with its line of help and the bounds of its numbers (above, least, below, most).
+
+    A field with ``words`` takes one of them, or a name that ``heedful.register`` added.
+    """
+    return field(default=default, metadata={"help": help, "words": tuple(words), **bounds})
 
 
 class _OldNames(type):
@@ -43,6 +49,10 @@ class Settings(metaclass=_OldNames):
                 value = tuple(value)
                 object.__setattr__(self, f.name, value)
             flag = "--" + key(type(self), f.name).replace("_", "-")
+            words = f.metadata.get("words", ())
+            words = (*words, *REGISTERED.get(key(type(self), f.name), ())) if words else ()
+            if words and value is not None and value not in words:
+                raise HeedfulError(f"unknown {flag} {value!r}; {nearest(str(value), words)}")
             check(flag, value, hints[f.name], **{name: f.metadata[name] for name in BOUNDS if name in f.metadata})
 
     def _split(self, name: str) -> None:

@@ -71,9 +71,9 @@ class ResolvedTraining(Resolved, TrainingSettings):
         "record_attention": (),
     }
 
-    optimiser: Literal["adamw", "muon"]
+    optimiser: str
     lr: float
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"]
+    schedule: str
     warmup: int
     accumulate: int
     label_smoothing: float

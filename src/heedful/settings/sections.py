@@ -102,6 +102,11 @@ class ModelSettings(Settings):
     kv_heads: int | None = option("number of key and value heads; fewer than heads: grouped-query attention", least=1)
     ff_dim: int | None = option("hidden size of the feed-forward layers", least=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = option("feed-forward activation")
+    norm: str | None = option("layer, rms or batch, or a registered norm")
+    position: str | None = option("a registered position scheme")
+    attention: str | None = option("a registered attention function")
+    feed_forward: str | None = option("a registered feed-forward network")
+    block: str | None = option("a registered block")
     dropout: float | None = option("dropout probability of embeddings and sublayer outputs", least=0, below=1)
     drop_path: float | None = option("stochastic depth: skip probability of the last block", least=0, below=1)
     r_drop: float | None = option("R-Drop: factor of the divergence between two forward passes; 5 is usual", least=0)
@@ -119,10 +124,11 @@ class TrainingSettings(Settings):
 
     section: ClassVar[str] = "training"
 
-    optimiser: Literal["adamw", "muon"] | None = option("AdamW, or Muon for the matrices of the blocks")
+    optimiser: str | None = option("adamw, or muon for the matrices of the blocks", words=("adamw", "muon"))
     lr: float | None = option("peak learning rate", above=0)
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant", "wsd"] | None = option(
-        "schedule after the warm-up"
+    schedule: str | None = option(
+        "after the warm-up: inverse_sqrt, cosine, linear, constant or wsd",
+        words=("inverse_sqrt", "cosine", "linear", "constant", "wsd"),
     )
     warmup: int | None = option("steps of linear warm-up", least=0)
     min_lr_ratio: float | None = option(

@@ -54,11 +54,14 @@ def preset_of(name: str, family: type[C], task: str) -> C:
     return config
 
 
+OWN_NAMES = ("heads", "kv_heads", "activation", "norm", "position", "attention", "feed_forward", "block")  # of a stack
+
+
 def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -> StackConfig:
     """Returns the stack with the settings' changes. If the width changes, the feed-forward width changes by the same
     ratio.
     """
-    given = {name: value for name, value in model.given().items() if name in ("heads", "kv_heads", "activation")}
+    given = {name: value for name, value in model.given().items() if name in OWN_NAMES}
     dim = model.dim or stack.dim
     dropout = stack.dropout
     if model.dropout is not None:

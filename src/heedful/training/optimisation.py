@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -69,6 +69,9 @@ def groups_by_rate(
     for parameter in parameters:
         groups.setdefault(rates.get(id(parameter), 1.0), []).append(parameter)
     return [{"params": groups[rate], "lr": lr * rate, **options} for rate in sorted(groups, reverse=True)]
+
+
+OPTIMISERS: dict[str, Callable[..., Any]] = {}  # registered: (model, lr=, weight_decay=) → optimiser
 
 
 def layer_rates(model: Model, decay: float) -> dict[int, float]:

@@ -46,6 +46,7 @@ def opening_lines(
 ) -> list[str]:
     """Returns the first lines of a run: data, ``notes`` on how it was read, model, training, processes and folder."""
     rows, t = train.rows, settings.training
+    optimiser = NAMES.get(t.optimiser, t.optimiser)
     means = task.lengths(train.examples).mean(axis=0)
     left_out = f", {rows.skipped:,} empty or unreadable rows skipped" if rows.skipped else ""
     limits = [f"{name[4:]} {v:g}" for name, v in vars(settings).items() if name.startswith("max_") and v is not None]
@@ -62,7 +63,7 @@ def opening_lines(
         *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else origin}, "
         f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
-        f"training   {NAMES[t.optimiser]}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
+        f"training   {optimiser}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(limits) or 'patience'}",
         *([f"processes  {processes}, {weights}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",

@@ -50,7 +50,7 @@ from heedful.training.loop import Loop
 from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Objective, Optimiser, Saving
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
-from heedful.training.optimisation import adamw, layer_rates
+from heedful.training.optimisation import OPTIMISERS, adamw, layer_rates
 from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.resolve import for_ranks, resolved, with_recipe
@@ -392,7 +392,10 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
 
 def _objective(run: Run, engine: Alone) -> Objective:
     task, model, label_smoothing = run.task, run.model, run.settings.training.label_smoothing
-    objective: Any = partial(task.objective, label_smoothing=label_smoothing)
+
+    def objective(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return task.objective(model, batch, label_smoothing)
+
     return Objective(
         loss=engine.wrap(model, run.custom.objective or objective),
         count=task.count,
@@ -451,9 +454,11 @@ def _loader(run: Run) -> Loader:
 
 def _optimiser(model: Model, settings: ResolvedSettings, dtype: torch.dtype) -> Optimiser:
     """Returns AdamW or Muon; Muon orthogonalises in ``dtype`` where the machine has instructions for it."""
+    training = settings.training
+    if training.optimiser in OPTIMISERS:
+        return OPTIMISERS[training.optimiser](model, lr=training.lr, weight_decay=training.weight_decay)
     product = torch.float32 if emulates_bfloat16(model.device) else dtype
     optimisers: Mapping[str, Callable[..., Optimiser]] = {"adamw": adamw, "muon": partial(muon, dtype=product)}
-    training = settings.training
     return optimisers[training.optimiser](
         model,
         lr=training.lr,

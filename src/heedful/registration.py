@@ -1,0 +1,280 @@
+"""``heedful.register``: parts of one's own under a name, which configurations, settings and commands then know.
+
+A registered name stands in ``config.json`` or ``run.toml`` like a built-in one. The code does not: it must be
+registered again before a folder that names it is opened, from Python or by ``--import FILE`` on the command line.
+Nothing is imported because a folder says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from heedful.config import REGISTERED, Norm
+from heedful.errors import HeedfulError, nearest
+
+T = TypeVar("T")
+NAME = re.compile(r"[A-Za-z][\w.+-]*")
+
+
+class NormFactory(Protocol):
+    """Kind "norm": makes a module with ``forward(x, real=None)``: (B, T, D) → (B, T, D).
+
+    ``real`` (B, T) is False for padding; most norms ignore it.
+    """
+
+    def __call__(self, dim: int, eps: float) -> Any:
+        """Returns the module."""
+
+
+class PositionFactory(Protocol):
+    """Kind "position": makes a ``heedful.layers.position.PositionScheme`` from a ``StackConfig``.
+
+    Its ``embed(x, positions, end=None)`` adds to the embedding, its ``prepare(queries, keys)`` returns what attention
+    needs: ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns queries and keys. Positions are (B
+    or 1, T) and count non-padding tokens, so that padding and caches change nothing.
+    """
+
+    def __call__(self, config: Any) -> Any:
+        """Returns the module."""
+
+
+class AttentionFunction(Protocol):
+    """Kind "attention": (q, k, v, bias, scale, dropout) → (B, H, T, E), in place of softmax(scale · q kᵀ + bias) v.
+
+    q is (B, H, T, E), k and v are (B, H, S, E); ``bias`` broadcasts to (B, H, T, S) and is −∞ where attention is not
+    allowed. Its attribute ``weights``, a function (q, k, bias, scale) → (B, H, T, S), gives the weights that mix the
+    values: y = weights @ v. Without it, recording or changing the pattern is refused.
+    """
+
+    def __call__(self, q: Any, k: Any, v: Any, bias: Any, scale: float, dropout: float) -> Any:
+        """Returns the mixed values of each head."""
+
+
+class FeedForwardFactory(Protocol):
+    """Kind "feed_forward": makes a module with ``forward(x)``: (..., D) → (..., D), from a ``StackConfig``."""
+
+    def __call__(self, config: Any) -> Any:
+        """Returns the module."""
+
+
+class BlockFactory(Protocol):
+    """Kind "block": makes a module from a ``StackConfig``, with the arguments of ``heedful.Block.forward``.
+
+    It hands ``mask``, ``position`` and its part of ``cache`` to its attention. A subclass of ``heedful.Block`` keeps
+    the names of its parts, and with them what ``record`` and ``optimize`` find there.
+    """
+
+    def __call__(self, config: Any) -> Any:
+        """Returns the module."""
+
+
+class OptimizerFactory(Protocol):
+    """Kind "optimizer", for ``--training.optimiser``: makes a PyTorch optimiser for the model's parameters."""
+
+    def __call__(self, model: Any, *, lr: float, weight_decay: float) -> Any:
+        """Returns the optimiser; its learning rates are the peaks."""
+
+
+class ScheduleFactory(Protocol):
+    """Kind "schedule", for ``--training.schedule``: given the warm-up, returns (step, progress) → factor."""
+
+    def __call__(self, warmup: int) -> Callable[[int, float | None], float]:
+        """Returns the schedule; ``step`` counts from 1, ``progress`` from 0 to 1 is the share of the run done."""
+
+
+def _add_norm(name: str, thing: Any) -> None:
+    from heedful.layers.norm import NORMS
+
+    NORMS[name] = thing
+
+
+def _add_position(name: str, thing: Any) -> None:
+    from heedful.layers.position import SCHEMES
+
+    SCHEMES[name] = thing
+
+
+def _add_attention(name: str, thing: Any) -> None:
+    from heedful.layers.attention import ATTENTIONS, CustomAttention
+
+    ATTENTIONS[name] = CustomAttention(name, thing)
+
+
+def _add_feed_forward(name: str, thing: Any) -> None:
+    from heedful.layers.feedforward import FEED_FORWARDS
+
+    FEED_FORWARDS[name] = thing
+
+
+def _add_block(name: str, thing: Any) -> None:
+    from heedful.stack import BLOCKS
+
+    BLOCKS[name] = thing
+
+
+def _add_optimizer(name: str, thing: Any) -> None:
+    from heedful.settings import base
+    from heedful.training.optimisation import OPTIMISERS
+
+    OPTIMISERS[name] = thing
+    base.REGISTERED["training.optimiser"] = sorted(OPTIMISERS)
+
+
+def _add_schedule(name: str, thing: Any) -> None:
+    from heedful.settings import base
+    from heedful.training.schedule import SCHEDULES
+
+    SCHEDULES[name] = thing
+    base.REGISTERED["training.schedule"] = sorted(SCHEDULES)
+
+
+def _add_metric(name: str, thing: Any) -> None:
+    from heedful.metrics import registry
+
+    if not isinstance(thing, registry.Metric):
+        raise HeedfulError(f"metric {name!r} is of type {type(thing).__name__}; give a heedful.metrics.registry.Metric")
+    if thing.name != name:
+        raise HeedfulError(f"the metric is called {thing.name!r}, not {name!r}; give one name")
+    registry.REGISTERED[name] = thing
+    registry.registered.cache_clear()
+
+
+def _add_task(name: str, thing: Any) -> None:
+    from heedful import tasks
+    from heedful.tasks.task import Task
+
+    if not (isinstance(thing, type) and issubclass(thing, Task)):
+        raise HeedfulError(f"task {name!r} is no subclass of heedful.tasks.task.Task; give such a class")
+    if "<locals>" in thing.__qualname__:
+        raise HeedfulError(f"task {name!r} is a class inside a function; define it at the top of a file or notebook")
+    summary = (thing.__doc__ or name).strip().splitlines()[0]
+    tasks.TASKS[name] = tasks.TaskEntry(
+        path=f"{thing.__module__}:{thing.__qualname__}", summary=summary, main_metrics=(thing.main_metric,)
+    )
+
+
+def _add_model_type(name: str, thing: Any) -> None:
+    from heedful.pretrained.model_type import ModelType
+    from heedful.pretrained.model_types import MODEL_TYPES
+
+    if not isinstance(thing, ModelType):
+        raise HeedfulError(f"model type {name!r} is of type {type(thing).__name__}; give a ModelType")
+    if thing.name != name:
+        raise HeedfulError(f"the model type is called {thing.name!r}, not {name!r}; give one name")
+    MODEL_TYPES[name] = thing
+
+
+KINDS: dict[str, Callable[[str, Any], None]] = {
+    "norm": _add_norm,
+    "position": _add_position,
+    "attention": _add_attention,
+    "feed_forward": _add_feed_forward,
+    "block": _add_block,
+    "optimizer": _add_optimizer,
+    "schedule": _add_schedule,
+    "metric": _add_metric,
+    "task": _add_task,
+    "model_type": _add_model_type,
+}
+
+
+def _built_in(kind: str) -> set[str]:
+    """Returns the names that cannot be registered, since the package itself has them."""
+    from heedful import tasks
+    from heedful.settings.sections import TrainingSettings
+
+    words = {f.name: set(f.metadata["words"]) for f in TrainingSettings.__dataclass_fields__.values() if f.metadata}
+    names = {
+        "norm": {*Norm.__args__},  # type: ignore[attr-defined]
+        "attention": {"softmax"},
+        "feed_forward": {"mlp"},
+        "block": {"standard"},
+        "optimizer": words["optimiser"],
+        "schedule": words["schedule"],
+        "task": {name for name, entry in tasks.TASKS.items() if entry.path.startswith("heedful.")},
+    }
+    return names.get(kind, set())
+
+
+def register(kind: str, name: str, thing: T) -> T:
+    """Registers a part under a name; returns the part.
+
+    Args:
+        kind: what the part is; a protocol of this module says what each must be and do: "norm" (`NormFactory`),
+            "position" (`PositionFactory`), "attention" (`AttentionFunction`), "feed_forward" (`FeedForwardFactory`),
+            "block" (`BlockFactory`), "optimizer" (`OptimizerFactory`), "schedule" (`ScheduleFactory`), "metric"
+            (`heedful.metrics.registry.Metric`: label and direction), "task" (a subclass of
+            ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
+        name: of the field of ``StackConfig`` called like the kind, or of the setting. Registering a name again replaces
+            the part, in models that are created afterwards.
+        thing: the part.
+
+    Raises:
+        HeedfulError: for an unknown kind, a name that is built in or malformed, and a part that cannot be called.
+
+    >>> import torch
+    >>> class DynamicTanh(torch.nn.Module):
+    ...     def __init__(self, dim, eps):
+    ...         super().__init__()
+    ...         self.alpha, self.weight = (torch.nn.Parameter(x) for x in (torch.tensor(0.5), torch.ones(dim)))
+    ...     def forward(self, x, real=None):
+    ...         return self.weight * torch.tanh(self.alpha * x)
+    >>> _ = register("norm", "dyt", DynamicTanh)
+    >>> from heedful.config import StackConfig
+    >>> StackConfig(dim=16, depth=1, heads=4, norm="dyt").norm
+    'dyt'
+    """
+    if kind not in KINDS:
+        raise HeedfulError(f"unknown kind of part {kind!r}; {nearest(str(kind), KINDS)}")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise HeedfulError(f"the name {name!r} is not valid; begin with a letter, then letters, digits, _ . + or -")
+    if name in _built_in(kind):
+        raise HeedfulError(f"{kind} {name!r} is built in; choose another name")
+    if kind not in ("metric", "model_type") and not callable(thing):
+        raise HeedfulError(f"{kind} {name!r} is of type {type(thing).__name__}, which cannot be called")
+    KINDS[kind](name, thing)
+    if kind in REGISTERED:
+        REGISTERED[kind].add(name)
+    return thing
+
+
+def import_file(source: str) -> None:
+    """Imports a Python file, or a module by its dotted name, for the parts that it registers (``--import``).
+
+    Raises ``HeedfulError`` for a missing file, and for an error in it, with its line.
+    """
+    path = Path(source)
+    if path.suffix != ".py":
+        _run(source, lambda: importlib.import_module(source))
+        return
+    if not path.is_file():
+        raise HeedfulError(f"--import {source}: there is no such file; give a Python file or a module's name")
+    if path.stem in sys.modules and Path(getattr(sys.modules[path.stem], "__file__", None) or "") == path.resolve():
+        return
+    specification = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module  # so that its classes can be found by their module's name
+    loader = specification.loader
+    _run(source, lambda: loader.exec_module(module))
+
+
+def _run(source: str, load: Callable[[], object]) -> None:
+    try:
+        load()
+    except HeedfulError as error:
+        raise HeedfulError(f"--import {source}: {error}") from None
+    except Exception as error:
+        trace, line = error.__traceback__, ""
+        while trace is not None:
+            if Path(trace.tb_frame.f_code.co_filename).name == Path(source).name:
+                line = f":{trace.tb_lineno}"
+            trace = trace.tb_next
+        raise HeedfulError(f"--import {source}{line}: {type(error).__name__}: {error}; correct the file") from None

@@ -1,0 +1,387 @@
+"""Parts of one's own by name: those of the page train, reopen, generate and record; nothing is lost in silence."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import heedful
+from heedful import cli, config, registration, tasks
+from heedful.errors import HeedfulError
+from heedful.export import export
+from heedful.inspection import intervene
+from heedful.kernels.optimize import optimize
+from heedful.layers import attention as attention_module
+from heedful.layers import feedforward, norm, position
+from heedful.metrics import registry
+from heedful.models import Model
+from heedful.settings import RunSettings, base
+from heedful.text import Tokenizer
+from heedful.training import optimisation
+from heedful.training.schedule import SCHEDULES
+from heedful.verify import verify
+from tolerances import assert_close
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own_parts.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
+DEFINITIONS, USE = "\n".join(BLOCKS[:-1]), BLOCKS[-1]
+PARTS = {"norm": "dyt", "attention": "sigmoid", "position": "kerple", "feed_forward": "experts", "block": "parallel"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The page's parts, registered for this file alone."""
+    import heedful.stack
+
+    tables: list[Any] = [norm.NORMS, position.SCHEMES, attention_module.ATTENTIONS, feedforward.FEED_FORWARDS]
+    tables += [heedful.stack.BLOCKS, optimisation.OPTIMISERS, SCHEDULES, registry.REGISTERED, tasks.TASKS]
+    tables += [config.REGISTERED, base.REGISTERED]
+    before = [copy.deepcopy(table) if table in tables[-2:] else dict(table) for table in tables]
+    file = tmp_path_factory.mktemp("page") / "parts_of_the_page.py"
+    file.write_text(DEFINITIONS, encoding="utf-8")
+    registration.import_file(str(file))
+    yield vars(sys.modules["parts_of_the_page"])
+    del sys.modules["parts_of_the_page"]
+    for table, earlier in zip(tables, before, strict=True):
+        table.clear()
+        table.update(earlier)
+    registry.registered.cache_clear()
+
+
+def stack_of(name: str = "gpt-micro", **changes: Any) -> Any:
+    """The configuration of a small model whose stack has these parts."""
+    given = heedful.create(name, seed=0).config
+    field = "decoder" if hasattr(given, "decoder") else "encoder"
+    stack = replace(getattr(given, field), dim=32, depth=2, heads=4, ff_dim=64, **changes)
+    return replace(given, **{field: stack})
+
+
+def model_of(name: str = "gpt-micro", **changes: Any) -> Model:
+    return heedful.create(stack_of(name, **changes), seed=0).eval()
+
+
+IDS = torch.randint(0, 60, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+def test_each_part_of_the_page_is_short() -> None:
+    assert len(BLOCKS) == 7
+    assert max(len([line for line in block.splitlines() if line]) for block in BLOCKS[:-2]) <= 15
+
+
+def test_the_page_is_true(
+    page: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trains with all parts; another process knows them by --import alone, and the folder without them is refused."""
+    monkeypatch.chdir(tmp_path)
+    names = dict(page)
+    exec(USE, names)
+    assert capsys.readouterr().out.endswith("torch.Size([1, 2, 4, 4])\n")
+    stored = json.loads((tmp_path / "runs" / "own" / "config.json").read_text())["decoder"]
+    assert {kind: stored[kind] for kind in ("norm", "attention", "feed_forward", "block")} == {
+        kind: PARTS[kind] for kind in ("norm", "attention", "feed_forward", "block")
+    }
+    assert stored["position"] == {"kind": "custom", "name": "kerple"}
+
+    Path("mine.py").write_text(DEFINITIONS, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "heedful",
+        "predict",
+        "runs/own",
+        "one red",
+        "--max-new-tokens=3",
+        "--do-sample=false",
+        "--json",
+    ]
+    known = subprocess.run([*command, "--import", "mine.py"], capture_output=True, text=True, check=False)
+    assert known.returncode == 0, known.stderr
+    expected = names["run"].pipeline("one red", max_new_tokens=3, do_sample=False)["output"]
+    assert json.loads(known.stdout)["output"] == expected
+    unknown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert unknown.returncode == 2
+    (line,) = unknown.stderr.splitlines()
+    assert re.search(r"config.json: stack.\w+ is '\w+'.*heedful.register\('\w+', '\w+', ...\), or --import", line) or (
+        "the position scheme 'kerple' is unknown; register it first" in line
+    )
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS.items())
+def test_a_part_trains_reopens_generates_and_is_recorded(kind: str, name: str, tmp_path: Path) -> None:
+    rows = [{"text": f"{a} {b} ."} for a in ("one", "two", "three") for b in ("red", "blue")] * 8
+    run = heedful.train(
+        *("text-generation", rows),
+        out=tmp_path / "run",
+        max_steps=3,
+        quiet=True,
+        model_settings={kind: name, "dim": 32, "depth": 2, "heads": 4},
+    )
+    assert heedful.train("text-generation", out=tmp_path / "run", max_steps=4, resume=True, quiet=True).step == 4
+    model = run.model
+    assert getattr(model.config.decoder, kind) in (name, config.CustomPosition(name="kerple"))
+    fresh = heedful.create(model.config, seed=0)
+    assert {n for n, p in model.named_parameters()} == {n for n, p in fresh.named_parameters()}
+    plain = model(IDS % 15)
+    with heedful.record(model, "pattern") as recorded:
+        assert torch.equal(model(IDS % 15), plain)
+    assert len(recorded) == 2
+    tokens = model.generate(IDS % 15, max_new_tokens=4, do_sample=False)
+    whole = model(tokens[:, :-1])  # with the cache as without it
+    new = tokens[:, IDS.size(1) :]
+    assert torch.equal(whole[:, IDS.size(1) - 1 :].argmax(-1)[new != 0], new[new != 0])  # 0: after the end
+    copied, unpickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    assert torch.equal(copied(IDS % 15), plain)
+    assert torch.equal(unpickled(IDS % 15), plain)
+    assert_close(optimize(copied)(IDS % 15), plain, "forward")
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS.items())
+def test_padding_on_either_side_changes_nothing(kind: str, name: str) -> None:
+    model = model_of(**{kind: name})
+    row = IDS[:1, :6]
+    expected = model(row)
+    for padding in ((3, 0), (0, 3)):
+        ids = nn.functional.pad(row, padding)
+        mask = nn.functional.pad(torch.ones_like(row), padding).bool()
+        for changed in (model, optimize(copy.deepcopy(model))):
+            assert_close(changed(ids, mask)[mask], expected[0], "forward")
+
+
+def test_attention_shows_the_weights_it_used() -> None:
+    """Recorded were softmax weights where something else ran; the identity, as an intervention, changed the output."""
+    model = model_of(attention="sigmoid")
+    plain = model(IDS)
+    with heedful.record(model, "pattern", layers=[0]) as recorded:
+        model(IDS)
+    (pattern,) = recorded.values()
+    assert bool((pattern >= 0).all())
+    assert not torch.allclose(pattern.sum(-1), torch.ones(()))  # sigmoids need not sum to 1
+    attention = model.decoder.block[0].attention
+    x = model.decoder.block[0].attention_residual.before(
+        model.decoder.position.embed(model.embedding(IDS), torch.arange(9)[None], 9), None
+    )
+    q, k = (attention.split(linear(x)) for linear in (attention.query, attention.key))
+    bias = torch.full((9, 9), float("-inf")).triu(1)
+    assert_close(pattern, torch.sigmoid(attention.scale * q @ k.mT + bias - 3), "forward")
+    with intervene(model, "pattern", lambda weights: weights):
+        assert_close(model(IDS), plain, "forward")
+    with intervene(model, "pattern", torch.zeros_like):
+        assert not torch.allclose(model(IDS), plain)
+    with pytest.raises(HeedfulError, match="no softmax and has no scores"), heedful.record(model, "scores"):
+        model(IDS)
+
+
+def nameless(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    return v.repeat_interleave(q.size(1) // v.size(1), 1)[:, :, -q.size(2) :]
+
+
+def with_nameless() -> Model:
+    model = model_of()
+    for block in model.decoder.block:
+        block.attention.attend = nameless
+    return model
+
+
+def test_a_function_without_weights_is_not_shown_as_another() -> None:
+    for model in (with_nameless(), model_of(attention="silent")):
+        for ways in (heedful.record(model, "pattern"), intervene(model, "pattern", lambda p: p)):
+            with pytest.raises(HeedfulError, match="weights"), ways:
+                model(IDS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def silent(page: dict[str, Any]) -> None:
+    def silent_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, dropout: float) -> Tensor:
+        return v
+
+    heedful.register("attention", "silent", silent_attention)
+
+
+def test_a_replaced_attend_is_not_lost_on_saving(tmp_path: Path) -> None:
+    model = with_nameless()
+    with pytest.raises(HeedfulError, match=r"decoder.block.0.attention.attend is the function 'nameless'.*register"):
+        model.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    registered = model_of(attention="sigmoid")
+    assert registered.save_pretrained(tmp_path / "own") is None
+    assert json.loads((tmp_path / "own" / "config.json").read_text())["model_type"] == "heedful"
+    assert torch.equal(heedful.from_pretrained(tmp_path / "own")(IDS), registered(IDS))
+
+
+class Doubled(heedful.Block):
+    """A block with the parameters of ours and another output."""
+
+    def forward(self, x: Tensor, real: Any = None, **context: Any) -> Tensor:
+        return super().forward(x, real, **context) * 2
+
+
+def with_doubled(*, last: bool = False) -> Model:
+    model = model_of()
+    for number in [1] if last else [0, 1]:
+        block = Doubled(model.config.decoder)
+        block.load_state_dict(model.decoder.block[number].state_dict())
+        model.decoder.block[number] = block
+    return model.eval()
+
+
+def test_a_replaced_block_is_not_saved_as_another_model(tmp_path: Path) -> None:
+    with pytest.raises(HeedfulError, match=r"decoder.block.0 was replaced \(Doubled\)"):
+        with_doubled().save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    wrapped = model_of()
+    wrapped.decoder.block[0].forward = lambda x, *given, **context: x  # type: ignore[method-assign]
+    with pytest.raises(HeedfulError, match=r"decoder\.block\.0 was replaced"):
+        wrapped.save_pretrained(tmp_path / "out")
+
+
+def test_verify_does_not_call_a_registered_block_another(tmp_path: Path) -> None:
+    model_of(block="parallel").save_pretrained(tmp_path / "own")
+    report = verify(tmp_path / "own")
+    skipped = {check.name for check in report.checks if check.verdict == "skipped"}
+    assert {name for name in skipped if name.startswith("logits")}  # transformers has no such model
+    assert report.ok
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_inference_runs_a_replaced_block(last: bool) -> None:
+    mask = torch.tensor([[False] * 3 + [True] * 6, [True] * 9])
+    model = with_doubled(last=last)
+    expected = model(IDS, mask)[mask]
+    assert_close(optimize(copy.deepcopy(model))(IDS, mask)[mask], expected, "forward")
+    assert not torch.allclose(model_of()(IDS, mask)[mask], expected)
+
+
+def test_the_graph_of_onnx_has_the_registered_attention(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    model = model_of(attention="sigmoid")
+    model.save_pretrained(tmp_path / "model")
+    Tokenizer.train(["some words"] * 3, size=20, kind="character").save(tmp_path / "model")
+    export(tmp_path / "model", "onnx", tmp_path / "out")
+    session = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
+    mask = torch.ones_like(IDS)
+    (logits,) = session.run(None, {"input_ids": IDS.numpy(), "attention_mask": mask.numpy()})
+    assert_close(torch.tensor(logits), model(IDS), "forward")
+    assert not torch.allclose(torch.tensor(logits), model_of()(IDS))
+
+
+def test_optimizer_and_schedule_are_settings(tmp_path: Path, page: dict[str, Any]) -> None:
+    rows = [{"text": f"{a} {b} ."} for a in ("one", "two", "three") for b in ("red", "blue")] * 8
+    run = heedful.train(
+        *("text-generation", rows),
+        out=tmp_path / "run",
+        max_steps=3,
+        quiet=True,
+        model_settings={"dim": 32, "depth": 1, "heads": 4},
+        training={"optimiser": "lion", "schedule": "sawtooth", "lr": 1e-3, "log_every": 1},
+    )
+    assert [line["lr"] for line in run.history] == pytest.approx([1e-3 * (1 - step / 10) for step in (1, 2, 3)])
+    assert 'optimiser = "lion"' in (run.folder / "run.toml").read_text()
+    before = load_file(run.folder / "last" / "model.safetensors")
+    assert before
+
+
+def test_a_metric_has_its_label_and_direction() -> None:
+    heedful.register("metric", "my_error", registry.Metric("my_error", "my error, %", lower_is_better=True))
+    assert registry.lower_is_better("my_error")
+    assert registry.label_of("my_error") == "my error, %"
+    with pytest.raises(HeedfulError, match="is called 'other'"):
+        heedful.register("metric", "my_error", registry.Metric("other", "x"))
+
+
+class Sorting(tasks.get("translation")):  # type: ignore[misc]
+    """A source text with its words in another order."""
+
+    name = "sorting"
+
+
+def test_a_task_is_known_to_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    heedful.register("task", "sorting", Sorting)
+    assert tasks.get("sorting") is Sorting
+    assert cli.main(["tasks", "--json"]) == 0
+    listed = {task["name"]: task["summary"] for task in json.loads(capsys.readouterr().out)}
+    assert listed["sorting"] == "A source text with its words in another order."
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "thing", "words"),
+    [
+        ("norms", "x", nn.Identity, "unknown kind of part 'norms'; did you mean 'norm'"),
+        ("norm", "layer", nn.Identity, "norm 'layer' is built in"),
+        ("optimizer", "adamw", print, "optimizer 'adamw' is built in"),
+        ("task", "translation", Sorting, "task 'translation' is built in"),
+        ("norm", "", nn.Identity, "the name '' is not valid"),
+        ("norm", "a b", nn.Identity, "the name 'a b' is not valid"),
+        ("norm", "x", 3, "norm 'x' is of type int, which cannot be called"),
+        ("task", "x", nn.Identity, "is no subclass of heedful.tasks.task.Task"),
+        ("metric", "x", print, "give a heedful.metrics.registry.Metric"),
+        ("model_type", "x", 3, "give a ModelType"),
+    ],
+)
+def test_what_cannot_be_registered_is_one_line(kind: str, name: str, thing: Any, words: str) -> None:
+    with pytest.raises(HeedfulError) as error:
+        heedful.register(kind, name, thing)
+    assert words in str(error.value)
+
+
+def test_unknown_names_are_refused_with_the_remedy() -> None:
+    for changes, words in (
+        ({"norm": "lyer"}, "did you mean 'layer'.*; or register it first: heedful.register('norm', 'lyer', ...)"),
+        ({"attention": "linear"}, "register it first: heedful.register('attention', 'linear', ...), or --import"),
+        ({"position": "xpos"}, "the position scheme 'xpos' is unknown; register it first"),
+    ):
+        with pytest.raises(HeedfulError) as error:
+            stack_of(**changes)
+        first, _, rest = words.partition(".*")
+        assert first in str(error.value)
+        assert rest in str(error.value)
+    given = {"task": "text-generation", "train": ("x",), "out": "o", "training": {"optimiser": "adam"}}
+    with pytest.raises(HeedfulError, match=r"unknown --training\.optimiser 'adam'; did you mean 'adamw'"):
+        RunSettings.from_dict(given)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "--import mine.py: there is no such file"),
+        ("import heedful\nx = 1 / 0\n", "--import mine.py:2: ZeroDivisionError: division by zero"),
+        ("import heedful\nheedful.register('norm', 'rms', print)\n", "--import mine.py: norm 'rms' is built in"),
+        ("def broken(:\n", "--import mine.py: SyntaxError"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_one_line(
+    content: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    if content is not None:
+        Path("mine.py").write_text(content, encoding="utf-8")
+    assert cli.main(["tasks", "--import", "mine.py"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert "mine" not in sys.modules or content is not None
+    sys.modules.pop("mine", None)
+
+
+def test_import_without_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tasks", "--import"]) == 2
+    assert "--import names no file" in capsys.readouterr().err
+
+
+def test_every_kind_has_its_protocol() -> None:
+    documented = registration.register.__doc__ or ""
+    for kind in registration.KINDS:
+        assert f'"{kind}"' in documented
