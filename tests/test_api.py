@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import heedful
@@ -41,6 +43,11 @@ FLAGS += ["--training.evaluate-every=3", "--training.lr=0.01", "--max-steps=6"]
 
 def train(out: Path, data: Any = ROWS, **arguments: Any) -> TrainingRun:
     return heedful.train("text-classification", data, out=out, **{**SMALL, **arguments})
+
+
+# the settings that have an effect beside an optimizer or a schedule of one's own
+BESIDE_OPTIMIZER = {name: value for name, value in SMALL["training"].items() if name != "lr"}
+BESIDE_BOTH = {name: value for name, value in BESIDE_OPTIMIZER.items() if name not in ("schedule", "warmup")}
 
 
 def weights(run: TrainingRun, folder: str = "last") -> dict[str, torch.Tensor]:
@@ -179,6 +186,10 @@ class Sgd(torch.optim.SGD):
         super().__init__(model.parameters(), lr=0.5)
 
 
+def other_sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def rising(step: int, progress: float | None) -> float:
     return step / 10
 
@@ -195,7 +206,7 @@ def test_own_optimizer_and_schedule_make_the_steps(tmp_path: Path) -> None:
             before.append({name: p.detach().clone() for name, p in run.model.named_parameters()})
             gradients.append({n: p.grad.clone() for n, p in run.model.named_parameters() if p.grad is not None})
 
-    training = {**SMALL["training"], "clip": 0}
+    training = {**BESIDE_BOTH, "clip": 0}
     run = train(tmp_path / "run", optimizer=Sgd, schedule=rising, callbacks=[Watch()], training=training)
     assert [line["lr"] for line in run.history] == [approx(0.5 * step / 10) for step in range(1, 7)]
     for step, gradient in enumerate(gradients):
@@ -209,14 +220,16 @@ def test_own_optimizer_and_schedule_make_the_steps(tmp_path: Path) -> None:
 
 
 def test_a_run_with_parts_of_its_own_resumes_only_with_them(tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole", optimizer=Sgd)
-    train(tmp_path / "run", optimizer=Sgd, max_steps=3)
+    whole = train(tmp_path / "whole", optimizer=Sgd, training=BESIDE_OPTIMIZER)
+    train(tmp_path / "run", optimizer=Sgd, max_steps=3, training=BESIDE_OPTIMIZER)
     with pytest.raises(HeedfulError, match=r"custom optimizer \(.*Sgd\); resume it from Python"):
         train(tmp_path / "run", None, resume=True)
     assert cli.main(["train", "text-classification", "--train", "x", "--out", str(tmp_path / "run"), "--resume"]) == 2
     with pytest.raises(HeedfulError, match="began without a custom schedule"):
-        train(tmp_path / "run", None, resume=True, optimizer=Sgd, schedule=rising)
-    rest = train(tmp_path / "run", None, resume=True, optimizer=Sgd)
+        train(tmp_path / "run", None, resume=True, optimizer=Sgd, schedule=rising, training=BESIDE_BOTH)
+    with pytest.raises(HeedfulError, match=r"began with the optimizer .*Sgd, not .*other_sgd; pass the same"):
+        train(tmp_path / "run", None, resume=True, optimizer=other_sgd, training=BESIDE_OPTIMIZER)
+    rest = train(tmp_path / "run", None, resume=True, optimizer=Sgd, training=BESIDE_OPTIMIZER)
     assert same(weights(rest), weights(whole))
 
 
@@ -225,13 +238,14 @@ def test_an_own_objective_is_what_is_learned(tmp_path: Path) -> None:
         logits = model(batch["ids"], batch["mask"])
         return torch.nn.functional.cross_entropy(logits.float(), batch["labels"], reduction="sum") / 2
 
-    plain = {**SMALL["training"], "label_smoothing": 0.0, "clip": 0}
+    plain = {**BESIDE_OPTIMIZER, "label_smoothing": 0.0, "clip": 0}
     whole, half = (
         train(tmp_path / name, objective=objective, optimizer=Sgd, max_steps=1, training=plain)
         for name, objective in (("whole", None), ("half", halved))
     )
     assert half.history[0]["loss"] == approx(whole.history[0]["loss"] / 2)
-    begun = train(tmp_path / "begun", optimizer=Sgd, schedule=lambda step, progress: 0.0, max_steps=1, training=plain)
+    still = {**BESIDE_BOTH, "label_smoothing": 0.0, "clip": 0}
+    begun = train(tmp_path / "begun", optimizer=Sgd, schedule=lambda step, progress: 0.0, max_steps=1, training=still)
     for name, weight in weights(begun).items():  # one step of plain gradient descent: half the loss, half the way
         torch.testing.assert_close(
             weights(half)[name] - weight, (weights(whole)[name] - weight) / 2, rtol=1e-3, atol=1e-6
@@ -311,18 +325,36 @@ def test_a_frame_and_an_endless_kind_of_rows(tmp_path: Path) -> None:
         ({"data": None}, "data is missing"),
         ({"data": 3}, "data of type int cannot be read"),
         ({"trainning": {}}, "no argument 'trainning'; did you mean 'training'"),
+        ({"max_step": 3}, "no argument 'max_step'; did you mean 'max_steps'"),
+        ({"lr": 3}, "no argument 'lr'; write training={'lr': ...}"),
+        ({"columns": ["a", "b"]}, "write data_settings={'columns': ...}"),
+        ({"callbacks": [type("Stop", (), {"on_step": print})]}, "the callback Stop is a class; pass an object: Stop()"),
+        ({"callbacks": [lambda: None]}, "is called with one argument, the run"),
+        ({"optimizer": "adam"}, "give a function; the built-in ones are settings: training={'optimiser': ...}"),
+        ({"optimizer": torch.optim.SGD, "training": {}}, "optimizer is called with the model"),
+        ({"optimizer": lambda model: None, "training": {}}, "optimizer returned NoneType"),
+        ({"optimizer": lambda model: None}, "lr has no effect beside your own optimizer"),
+        ({"schedule": lambda step, progress: None, "training": {}}, "schedule returned NoneType for step 1"),
+        ({"objective": lambda model, batch: 3.0}, "objective returned float"),
+        ({"objective": lambda model, batch: model(batch["ids"])}, "objective returned a tensor of shape"),
+        ({"metrics": [print]}, "metrics is of type list; give {name: function}"),
+        ({"data": None, "resume": True}, "holds no run to resume; give data"),
+        ({"data": [{"text": "a", "label": None}] * 3}, "in row 1 of the data"),
+        ({"data": [{"a": "b"}] * 3}, 'data_settings={"columns": ["TEXT", "LABEL"]}'),
+        ({"model": heedful.create("bert-tiny", seed=0), "preset": None}, "model was not loaded from a folder"),
         ({"training": {"learning_rate": 1}}, "unknown setting 'training.learning_rate'"),
         ({"training": 3}, "training is of type int; give a dict"),
         ({"callbacks": [3]}, "has none of the methods on_begin"),
         ({"callbacks": [type("C", (), {"on_batch": print})()]}, "unknown method on_batch"),
         ({"model": 3, "preset": None}, "model is of type int"),
-        ({"max_steps": 0}, "max-steps"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_write_nothing(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(HeedfulError) as error:
         train(tmp_path / "run", **arguments)
     assert words in str(error.value)
+    assert "--" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -345,7 +377,7 @@ def test_a_run_is_replaced_with_its_data(tmp_path: Path) -> None:
     run = train(tmp_path / "run", ROWS[6:42], max_steps=1, overwrite=True)
     assert len((run.folder / "data" / "train.jsonl").read_text().splitlines()) == 36
     assert run.result["settings"]["valid"] is None
-    with pytest.raises(HeedfulError, match="has 36 rows of train data, but 48 were passed"):
+    with pytest.raises(HeedfulError, match="the rows of train data are not those that the run"):
         train(tmp_path / "run", ROWS, resume=True)
 
 
@@ -375,3 +407,89 @@ def test_two_processes_train_on_rows_and_stop_together(run: TrainingRun, tmp_pat
     assert ended.stdout.split() == ["step", "1", "step", "2", "step", "3", "step", "4"]
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert losses == [approx(line["loss"]) for line in run.history[:4]]
+
+
+def test_a_new_folder_may_be_overwritten_and_a_failed_callback_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert train(tmp_path / "empty", max_steps=1, overwrite=True).step == 1
+    assert train(tmp_path / "new", max_steps=1, overwrite=True).step == 1
+
+    def broken(run: TrainingRun) -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        train(tmp_path / "run", callbacks=broken)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="broken"):
+        train(tmp_path / "new", callbacks=broken, resume=True, max_steps=3)
+    assert (tmp_path / "new" / "run.toml").is_file()
+
+
+def test_columns_with_other_names_are_guessed_or_named(run: TrainingRun, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS).rename(columns={"text": "review", "label": "stars"})
+    guessed = train(tmp_path / "guessed", frame)
+    named = train(tmp_path / "named", frame, data_settings={"columns": ["review", "stars"]})
+    assert same(weights(guessed), weights(run))
+    assert same(weights(named), weights(run))
+    assert heedful.evaluate(guessed, frame, quiet=True)["examples"] == len(ROWS)
+    assert heedful.evaluate(run, frame, columns=["review", "stars"], quiet=True)["examples"] == len(ROWS)
+    assert [a["output"] for a in guessed.pipeline(frame["review"][:3])] == [
+        guessed.pipeline(text)["output"] for text in frame["review"][:3]
+    ]
+
+
+def test_paths_of_images_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    rows = []
+    for number in range(12):
+        shade = 30 if number % 2 else 220
+        Image.new("L", (8, 8), shade + number).save(tmp_path / "pictures" / f"{number}.png")
+        rows.append({"image": f"pictures/{number}.png", "label": "dark" if number % 2 else "light"})
+    made = heedful.train("image-classification", rows, out="run", max_steps=1, quiet=True)
+    assert heedful.evaluate(made, rows, quiet=True)["examples"] == 12
+
+
+def test_a_moved_run_finds_its_rows(run: TrainingRun, tmp_path: Path) -> None:
+    train(tmp_path / "run", max_steps=3)
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    assert same(weights(train(tmp_path / "moved", None, resume=True)), weights(run))
+
+
+def test_other_rows_do_not_continue_a_run(tmp_path: Path) -> None:
+    train(tmp_path / "run", max_steps=1)
+    others = [{**row, "text": row["text"] + " more"} for row in ROWS]
+    with pytest.raises(HeedfulError, match="the rows of train data are not those that the run"):
+        train(tmp_path / "run", others, resume=True)
+    assert train(tmp_path / "run", list(ROWS), resume=True, max_steps=2).step == 2
+
+
+def test_the_history_has_the_evaluation_that_a_callback_sees(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Watch:
+        def on_evaluation(self, run: TrainingRun) -> None:
+            seen.append((run.history[-1]["step"], run.history[-1]["valid_loss"] == run.metrics["loss"]))
+            run.stop()
+
+    made = train(tmp_path / "run", callbacks=Watch())
+    assert seen == [(3, True)]
+    assert made.step == 3
+    assert made.loss == approx(made.history[-1]["loss"])
+    assert made.verdict == made.result["verdict"]["text"]
+
+
+def test_metrics_must_be_given_again_on_resuming(tmp_path: Path) -> None:
+    metrics = {"share": lambda outputs, expected: 0.5}
+    train(tmp_path / "run", max_steps=1, metrics=metrics)
+    with pytest.raises(HeedfulError, match=r"has a custom metrics \(share\)"):
+        train(tmp_path / "run", None, resume=True, max_steps=2)
+    assert train(tmp_path / "run", None, resume=True, max_steps=2, metrics=metrics).metrics["share"] == 0.5
+
+
+def test_a_metric_that_is_no_number_or_has_a_known_name_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(HeedfulError, match="the metric 'share' returned NoneType; return a number"):
+        train(tmp_path / "a", metrics={"share": lambda outputs, expected: None})
+    with pytest.raises(HeedfulError, match="text-classification has a metric 'accuracy' already"):
+        train(tmp_path / "b", metrics={"accuracy": lambda outputs, expected: 1.0})

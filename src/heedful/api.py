@@ -7,22 +7,26 @@ has everything that a run from files has: the same split after a resume, a finge
 
 from __future__ import annotations
 
+import filecmp
+import inspect
+import json
 import os
-import shutil
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import wraps
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from heedful.data import python_data
-from heedful.errors import HeedfulError, nearest, plural
+from heedful.errors import HeedfulError, nearest
 from heedful.export.target import copy_beside
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings, Settings, read_toml
-from heedful.training.run_folder import DATA, SETTINGS, check_overwrite, is_unused
+from heedful.training.run_folder import DATA, RUN_MARKERS, SETTINGS, check_overwrite, is_unused, remove
 from heedful.util.locks import contents
 from heedful.util.terminal import say_to
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from heedful.training.schedule import Schedule
 
 SECTIONS = {"model_settings": "model", "data_settings": "data"}  # arguments whose section has another argument's name
+SETTING = {"optimizer": "optimiser", "schedule": "schedule"}  # settings that name a built-in part
 Metric = Callable[[Sequence[Any], Sequence[Any]], float]
 
 
@@ -46,7 +51,7 @@ def train(
     out: str | PathLike[str],
     preset: str | None = None,
     model: str | PathLike[str] | Model | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Any = (),
     optimizer: Callable[[Model], Optimiser] | None = None,
     schedule: Schedule | None = None,
     objective: Callable[[nn.Module, Mapping[str, Tensor]], Tensor] | None = None,
@@ -69,15 +74,15 @@ def train(
         data: training data: a path or paths, as for ``--train``; or rows: a list of dicts, a pandas or polars
             DataFrame, a ``Dataset``, ``IterableDataset`` or ``DatasetDict`` of the datasets package, a dict of columns,
             or any iterable of mappings. Images are paths, PIL images, arrays (H, W, C) or encoded bytes. Columns have
-            the task's names, or are chosen as in a file; ``data={"columns": [...]}`` is a *section* (below). Rows are
-            written to ``<out>/data`` once. None: those of the resumed run.
+            the task's names, or are guessed; ``data_settings={"columns": [...]}`` names them. Paths of images are
+            relative to the current folder. Rows are written to ``<out>/data`` once. None: those of the resumed run.
         valid: validation data of the same kinds; None: that split of ``data``, or a part of its rows.
         out: the run's folder.
         preset: published size of a new model; ``heedful presets`` lists them.
-        model: model to fine-tune: a folder, a name on the Hub, or a loaded model.
-        callbacks: objects with any of the methods ``on_begin``, ``on_step``, ``on_evaluation``, ``on_save`` and
-            ``on_end``, or functions, which are called after each step. Each takes the
-            :class:`heedful.training.callbacks.TrainingRun`, whose ``stop`` ends the run. Only rank 0 calls them.
+        model: model to fine-tune: a folder, a name on the Hub, an earlier run, or a model loaded from a folder.
+        callbacks: an object, or a list of objects, with any of the methods ``on_begin``, ``on_step``,
+            ``on_evaluation``, ``on_save`` and ``on_end``, or functions, which are called after each step. Each takes
+            the :class:`heedful.training.callbacks.TrainingRun`, whose ``stop`` ends the run. Only rank 0 calls them.
         optimizer: given the model, returns a PyTorch optimiser; its learning rates are the peaks.
         schedule: ``(step, progress) -> factor`` of the learning rates: ``step`` counts from 1, ``progress`` is the
             share of the run that is done, from 0 to 1.
@@ -120,47 +125,51 @@ def train(
     from heedful.views.run_figures import draw_report, draw_run
     from heedful.views.watch_html import draw_watch
 
-    tasks.check(task)
-    run = TrainingRun(Path(out), task)
-    called = Callbacks(callbacks, run)  # checks them
-    is_first = current_rank() == 0
-    if not is_first:
-        called = Callbacks((), run)  # the ranks agree on whether a callback stops the run
-    given = {
-        "task": task,
-        "out": os.fspath(out),
-        "preset": preset,
-        "seed": seed,
-        "max_steps": max_steps,
-        "max_epochs": max_epochs,
-        "max_minutes": max_minutes,
-        "device": device,
-        "resume": resume,
-        "overwrite": overwrite,
-        **_sections({"training": training, **sections}),
-    }
-    RunSettings.from_dict({**given, "train": ("-",)})  # checks them before data is written
-    tables = _Tables(Path(out), resume=resume, overwrite=overwrite, writes=is_first)
-    custom = CustomParts(
-        optimizer=optimizer,
-        schedule=schedule,
-        objective=objective,
-        metrics=dict(metrics or {}),
-        callbacks=called if callbacks else None,
-    )
-    with tables.removed_on_error():
-        given |= tables.sources(data, valid)
-        given["start_from"] = tables.model_folder(model)
-        settings = RunSettings.from_dict(given)
-        result = train_model(
-            settings,
-            say=_silent if quiet else say_to(False),
-            quiet=quiet,
-            draw=draw_report,
-            draw_attention=draw_watch,
-            audit=start_warnings,
-            custom=custom,
+    with _python_words(out):
+        tasks.check(task)
+        _check_arguments(out, optimizer, schedule, objective, metrics, training, sections)
+        run = TrainingRun(Path(out), task)
+        is_first = current_rank() == 0
+        listed = _listed(callbacks)
+        called = Callbacks(listed, run)  # checks them
+        if not is_first:
+            called = Callbacks((), run)  # the ranks agree on whether a callback stops the run
+        given = {
+            "task": task,
+            "out": os.fspath(out),
+            "preset": preset,
+            "seed": _plain(seed),
+            "max_steps": _plain(max_steps),
+            "max_epochs": _plain(max_epochs),
+            "max_minutes": _plain(max_minutes),
+            "device": device,
+            "resume": resume,
+            "overwrite": overwrite,
+            **_sections({"training": training, **sections}),
+        }
+        RunSettings.from_dict({**given, "train": ("-",)})  # checks them before data is written
+        images = "image" in tasks.get(task).columns.values()
+        tables = _Tables(Path(out), resume=resume, overwrite=overwrite, writes=is_first, images=images)
+        custom = CustomParts(
+            optimizer=optimizer,
+            schedule=None if schedule is None else _checked_schedule(schedule),
+            objective=None if objective is None else _checked_objective(objective),
+            metrics=dict(metrics or {}),
+            callbacks=called if listed else None,
         )
+        with tables.removed_on_error():
+            given |= tables.sources(data, valid)
+            given["start_from"] = tables.model_folder(model)
+            settings = RunSettings.from_dict(given)
+            result = train_model(
+                settings,
+                say=_silent if quiet else say_to(False),
+                quiet=quiet,
+                draw=draw_report,
+                draw_attention=draw_watch,
+                audit=start_warnings,
+                custom=custom,
+            )
     if is_first:
         draw_run(settings.out)
     run.finish(result)
@@ -175,6 +184,7 @@ def evaluate(
     device: str | None = None,
     dtype: str | None = None,
     split: str | None = "test",
+    baseline: bool = False,
     quiet: bool = False,
     **decoding: Any,
 ) -> dict[str, Any]:
@@ -187,6 +197,7 @@ def evaluate(
         device: device of the model.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
         split: "train", "valid" or "test", of data with splits.
+        baseline: also score a simple method on the same rows.
         quiet: print nothing.
         **decoding: decoding options, by ``generate``'s names.
 
@@ -201,13 +212,16 @@ def evaluate(
     from heedful.evaluation.evaluate import evaluate as evaluate_files
     from heedful.training.callbacks import TrainingRun
 
+    if not isinstance(model, TrainingRun | str | PathLike):
+        raise HeedfulError(f"model is of type {type(model).__name__}; give a model folder, or a run of heedful.train")
     folder = os.fspath(model.folder if isinstance(model, TrainingRun) else model)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, _python_words(temporary):
         if python_data.is_path(data):
             sources = python_data.as_paths(data)
         else:
-            table = Path(temporary) / "rows.jsonl"
-            python_data.write_table(data.get(split, data) if python_data.is_splits(data) else data, table)
+            table = Path(temporary) / "data" / "rows.jsonl"
+            rows = data.get(split, data) if python_data.is_splits(data) else data
+            python_data.write_table(rows, table, image_paths=True)
             sources = (str(table),)
         result = evaluate_files(
             folder,
@@ -217,9 +231,128 @@ def evaluate(
             device=device,
             dtype=dtype,
             split=split,
+            baseline=baseline,
             say=_silent if quiet else say_to(False),
         )
+    if not python_data.is_path(data):
+        result["data"] = [type(data).__name__]
     return {**result.pop("metrics"), **result}
+
+
+@contextmanager
+def _python_words(out: Any) -> Iterator[None]:
+    """Rewords errors for Python: options as arguments, and rows of a table of Python data as rows of the data."""
+    try:
+        yield
+    except HeedfulError as error:
+        text = in_python(str(error), out)
+        if text == str(error):
+            raise
+        raise HeedfulError(text) from error
+
+
+def in_python(text: str, out: Any = None) -> str:
+    """Returns a message of the command line with the words of :func:`train`.
+
+    >>> in_python("too few rows; name the columns: --data.columns TEXT,LABEL")
+    'too few rows; name the columns: data_settings={"columns": ["TEXT", "LABEL"]}'
+    >>> in_python("--max-steps must be a whole number; give a validation file: --valid FILE")
+    'max_steps must be a whole number; give a validation file: valid=...'
+    >>> in_python("'text' is null, in runs/a/data/train.jsonl:8", "runs/a")
+    "'text' is null, in row 8 of the data"
+    """
+    if out is not None:
+        table = rf"{re.escape(os.fspath(out))}[/\\]data[/\\]\w+\.jsonl"
+        text = re.sub(rf"{table}:(\d+)", r"row \1 of the data", text)
+        text = re.sub(table, "the data", text)
+    for option, argument in (
+        ("--valid FILE", "valid=..."),
+        ("--train FILE", "data"),
+        ("--from", "model"),
+        ("--import", "import"),
+    ):
+        text = re.sub(rf"{option}(?![\w-])", argument, text)
+
+    def section(match: re.Match[str]) -> str:
+        argument = next((a for a, name in SECTIONS.items() if name == match[1]), match[1])
+        value = (match[3] or "").strip() or "..."
+        shown = json.dumps(value.split(",")) if "," in value else value
+        return f'{argument}={{"{match[2].replace("-", "_")}": {shown}}}'
+
+    text = re.sub(r"--([a-z]+)\.([a-z-]+)((?: |=)(?:[A-Z][A-Z,]*|\d[\d.]*|true|false)\b)?", section, text)
+    return re.sub(r"--([a-z][a-z-]*)", lambda match: match[1].replace("-", "_"), text)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number of NumPy as Python's."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """Returns the callbacks as a list."""
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+
+
+def _check_arguments(
+    out: Any,
+    optimizer: Any,
+    schedule: Any,
+    objective: Any,
+    metrics: Any,
+    training: Mapping[str, Any] | None,
+    sections: Mapping[str, Any],
+) -> None:
+    """Raises ``HeedfulError`` for arguments of another type, and for settings that a custom part makes useless."""
+    if not isinstance(out, str | PathLike):
+        raise HeedfulError(f"out is of type {type(out).__name__}; give the path of the run's folder")
+    for name, part in (("optimizer", optimizer), ("schedule", schedule), ("objective", objective)):
+        if part is not None and not callable(part):
+            hint = f"; the built-in ones are settings: training={{{SETTING[name]!r}: ...}}" if name in SETTING else ""
+            raise HeedfulError(f"{name} is of type {type(part).__name__}; give a function{hint}")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise HeedfulError(f"metrics is of type {type(metrics).__name__}; give {{name: function}}")
+    for name, metric in (metrics or {}).items():
+        if not callable(metric):
+            raise HeedfulError(f"the metric {name!r} is of type {type(metric).__name__}; give a function")
+    given = {name.replace("-", "_") for name in training or {}} if isinstance(training, Mapping) else set()
+    tuning = sections.get("tuning") or {}
+    without_effect = {
+        "optimizer": given & {"optimiser", "lr", "weight_decay", "betas", "eps"} | {*tuning} & {"layer_decay"},
+        "schedule": given & {"schedule", "warmup", "min_lr_ratio", "decay_ratio"},
+    }
+    for name, part in (("optimizer", optimizer), ("schedule", schedule)):
+        if part is not None and without_effect[name]:
+            listed = ", ".join(sorted(without_effect[name]))
+            raise HeedfulError(f"{listed} has no effect beside your own {name}; set it there, and leave it out here")
+
+
+def _checked_schedule(schedule: Schedule) -> Schedule:
+    """Returns the schedule, which raises ``HeedfulError`` where it returns no number."""
+
+    @wraps(schedule)
+    def factor(step: int, progress: float | None) -> float:
+        value = schedule(step, progress)
+        if not isinstance(value, int | float):
+            raise HeedfulError(f"schedule returned {type(value).__name__} for step {step}; return a number")
+        return value
+
+    return factor
+
+
+def _checked_objective(objective: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns the objective, which raises ``HeedfulError`` where it returns no scalar that depends on the model."""
+
+    @wraps(objective)
+    def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        value = objective(model, batch)
+        if not hasattr(value, "backward") or value.ndim or not value.requires_grad:
+            shape = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+            raise HeedfulError(f"objective returned {shape}; return the sum of the losses, a tensor without dimensions")
+        return value
+
+    return loss
 
 
 def _silent(line: str) -> None:
@@ -236,14 +369,25 @@ def _sections(given: Mapping[str, Any]) -> dict[str, Any]:
     for argument, values in given.items():
         section = SECTIONS.get(argument, argument)
         if section not in known:
-            arguments = sorted({*known, *SECTIONS} - {*SECTIONS.values()})
-            raise HeedfulError(f"heedful.train has no argument {argument!r}; {nearest(argument, arguments)}")
+            raise HeedfulError(f"heedful.train has no argument {argument!r}; {_hint(argument, known, hints)}")
         if values is None:
             continue
         if not isinstance(values, Mapping):
             raise HeedfulError(f"{argument} is of type {type(values).__name__}; give a dict of settings by name")
-        result[section] = {name.replace("-", "_"): tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        result[section] = {
+            name.replace("-", "_"): tuple(v) if isinstance(v, list) else _plain(v) for name, v in values.items()
+        }
     return result
+
+
+def _hint(argument: str, known: set[str], hints: Mapping[str, Any]) -> str:
+    """Returns what was meant by an unknown argument: a setting of a section, or another argument of ``train``."""
+    for section in sorted(known):
+        if argument in {f.name for f in fields(hints[section])}:
+            name = next((name for name, other in SECTIONS.items() if other == section), section)
+            return f"write {name}={{{argument!r}: ...}}"
+    arguments = {*known, *SECTIONS, *inspect.signature(train).parameters} - {*SECTIONS.values(), "sections"}
+    return nearest(argument, sorted(arguments | {"data", "model"}))
 
 
 class _Tables:
@@ -254,33 +398,41 @@ class _Tables:
         resume: tables that are there are read again; rows that are passed must be as many.
         overwrite: tables that are there are replaced.
         writes: False on ranks above 0, which only name the files.
+        images: texts may be paths of images.
     """
 
-    def __init__(self, out: Path, *, resume: bool, overwrite: bool, writes: bool) -> None:
-        self.folder, self.resume, self.writes = out / DATA, resume, writes
+    def __init__(self, out: Path, *, resume: bool, overwrite: bool, writes: bool, images: bool) -> None:
+        self.folder, self.resume, self.writes, self.images = out / DATA, resume, writes, images
+        self.owns_folder = False
         if not writes:
             return
         if out.exists() and not out.is_dir():
             raise HeedfulError(f"out={str(out)!r} is a file; choose another folder")
-        if not (resume or overwrite) and not is_unused(out):
+        self.owns_folder = is_unused(out)  # nothing of anybody else is in it
+        if not (resume or overwrite) and not self.owns_folder:
             raise HeedfulError(
-                f"the folder out={str(out)!r} is not empty; resume=True continues the run in it, overwrite=True "
-                "replaces it"
+                f"the folder out={str(out)!r} is not empty; "
+                + (
+                    "resume=True continues the run in it, overwrite=True replaces it"
+                    if any((out / name).is_file() for name in RUN_MARKERS)
+                    else "choose another one, since it holds no run"
+                )
             )
         if overwrite:
             check_overwrite(RunSettings(task="", train=("-",), out=os.fspath(out), overwrite=True))
 
     @contextmanager
     def removed_on_error(self) -> Iterator[None]:
-        """Removes what was written if the block raises an error before the run has begun; an interrupt keeps it."""
+        """Removes a new run if the block raises an error before its first checkpoint; an interrupt keeps it."""
         out = self.folder.parent
         existed = out.exists()
         try:
             yield
         except Exception:
-            if self.writes and not self.resume and is_unused(out) and self.folder.is_dir():
-                shutil.rmtree(self.folder)
-                if not existed and not contents(out):
+            if self.writes and not self.resume and self.owns_folder and not any(out.glob("checkpoint*.pt")):
+                for path in contents(out):
+                    remove(path)
+                if not existed and out.is_dir() and not contents(out):
                     out.rmdir()
             raise
 
@@ -296,10 +448,20 @@ class _Tables:
 
     def _sources_of_run(self, valid: Any) -> dict[str, tuple[str, ...] | None]:
         run = self.folder.parent / SETTINGS
-        if not self.resume or not run.is_file():
+        if self.resume and not run.is_file():
+            raise HeedfulError(f"{self.folder.parent} holds no run to resume; give data to start one")
+        if not self.resume:
             raise HeedfulError(f"data is missing; give {python_data.ACCEPTED}")
         first = read_toml(run)
-        return {"train": first.train, "valid": first.valid if valid is None else self._paths(valid, "valid")}
+        train, held = (
+            None if paths is None else tuple(map(self._found, paths)) for paths in (first.train, first.valid)
+        )
+        return {"train": train, "valid": held if valid is None else self._paths(valid, "valid")}
+
+    def _found(self, path: str) -> str:
+        """Returns the path of a table of the run, which may have been moved since."""
+        moved = self.folder / Path(path).name
+        return os.fspath(moved) if not Path(path).exists() and moved.is_file() else path
 
     def _paths(self, data: Any, split: str) -> tuple[str, ...]:
         """Returns the paths of ``data``, after writing it to a table if it is no path."""
@@ -310,30 +472,38 @@ class _Tables:
             if self.resume and path.is_file():
                 self._check_rows(data, path, split)
             else:
-                python_data.write_table(data, path)
+                python_data.write_table(data, path, image_paths=self.images)
         return (os.fspath(path),)
 
     def _check_rows(self, data: Any, path: Path, split: str) -> None:
-        """Raises ``HeedfulError`` where the number of rows is not that of the table, if the data has a length."""
-        if isinstance(data, Mapping) or not hasattr(data, "__len__"):
+        """Raises ``HeedfulError`` where the rows are not those of the table; rows of an iterator are not read again."""
+        if not isinstance(data, Mapping) and not hasattr(data, "__len__"):
             return
-        with path.open("rb") as file:
-            count = sum(1 for _ in file)
-        if count != len(data):
+        with tempfile.TemporaryDirectory() as temporary:
+            again = Path(temporary) / path.name
+            python_data.write_table(data, again, image_paths=self.images)
+            same = filecmp.cmp(path, again, shallow=False)
+        if not same:
             raise HeedfulError(
-                f"the run in {self.folder.parent} has {plural(count, 'row')} of {split} data, but {len(data):,} were "
-                "passed; leave the data out (data=None), or train into another folder"
+                f"the rows of {split} data are not those that the run in {self.folder.parent} began with; leave data "
+                "out, or train into another folder"
             )
 
     def model_folder(self, model: Any) -> str | None:
         """Returns the folder to fine-tune from; a model object is saved into the run's folder."""
         if model is None or isinstance(model, str | PathLike):
             return None if model is None else os.fspath(model)
+        if hasattr(model, "folder") and hasattr(model, "pipeline"):  # a run
+            return os.fspath(model.folder)
         if not hasattr(model, "save_pretrained"):
             raise HeedfulError(f"model is of type {type(model).__name__}; give a folder, a name on the Hub or a model")
         folder = self.folder / "model"
         if self.writes and not (self.resume and folder.is_dir()):
+            if not model.source:
+                raise HeedfulError(
+                    "model was not loaded from a folder, so that it has no tokenizer; train a new model by preset and "
+                    "model_settings"
+                )
             model.save_pretrained(folder)
-            if model.source:
-                copy_beside(find(model.source), folder)
+            copy_beside(find(model.source), folder)
         return os.fspath(folder)

@@ -129,11 +129,12 @@ def _class_name(value: Any, names: Sequence[str] | None) -> Any:
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else None  # -1: not labelled
 
 
-def write_table(data: Any, path: Path) -> int:
+def write_table(data: Any, path: Path, *, image_paths: bool = False) -> int:
     """Writes Python data as JSON lines to ``path``, one object a row; returns the number of rows.
 
     Images (of PIL, arrays, encoded bytes) are written as files into a folder beside the table, and stand in it as
-    paths relative to it. The table is written to a temporary file that is renamed at the end, so that it is whole.
+    paths relative to it. With ``image_paths``, texts that are paths of files, relative to the current folder, become
+    whole paths. The table is written to a temporary file that is renamed at the end, so that it is whole.
 
     Raises ``HeedfulError`` as :func:`records` does, for no rows, and for a value that a table cannot hold; it names the
     row and the column.
@@ -145,6 +146,10 @@ def write_table(data: Any, path: Path) -> int:
     with atomic_file(path) as file:
         for count, row in enumerate(chain(first, rows), 1):
             plain = {str(name): _plain(value, count, str(name), images) for name, value in row.items()}
+            if image_paths:
+                plain |= {
+                    n: os.path.abspath(v) for n, v in plain.items() if type(row.get(n)) is str and os.path.isfile(v)
+                }
             file.write(json.dumps(plain, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
         if not count:
             raise HeedfulError("the data has no rows; give at least two")
@@ -204,7 +209,7 @@ def _plain(value: Any, row: int, column: str, images: _Images) -> Any:
         return None
     raise HeedfulError(
         f"row {row} of the data: column {column!r} holds a value of type {type(value).__name__}; give a text, a "
-        "number, a list, a dict or an image"
+        "number, a list, a dict or an image, or drop the column"
     )
 
 

@@ -133,8 +133,8 @@ def check_parts(model: Model) -> None:
             custom = type(part) is not type(expected)
         if custom or "forward" in vars(part):
             raise HeedfulError(
-                f"{path or 'the model'} was replaced ({type(part).__name__}), and the configuration does not name the "
-                "new part, so that a folder would lose it; register it (heedful.register) and name it in the configuration"
+                f"{path or 'the model'} was replaced ({type(part).__name__}), but the configuration does not name the "
+                "new part: a folder would lose it; register it (heedful.register) and name it in the configuration"
             )
         if isinstance(part, Attention) and part.attend not in (*KERNELS["attend"], *ATTENTIONS.values()):
             name = getattr(part.attend, "__name__", type(part.attend).__name__)

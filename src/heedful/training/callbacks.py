@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -41,6 +42,7 @@ class TrainingRun:
         self.metrics: dict[str, float] = {}
         self.result: dict[str, Any] = {}
         self._loop: Loop | None = None
+        self._last_loss: float | None = None
         self._stop_reason = ""
 
     @property
@@ -58,8 +60,9 @@ class TrainingRun:
         """The last step's training loss for each prediction; waits for the device. None before the first step."""
         if self._loop is not None:
             return self._loop.last_loss()
-        losses = [line["loss"] for line in self.history if line.get("loss") is not None]
-        return losses[-1] if losses else None
+        if self._last_loss is None and self.result:  # without callbacks: the mean of the last logged steps
+            return next((line["loss"] for line in reversed(self.history) if line.get("loss") is not None), None)
+        return self._last_loss
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -81,11 +84,21 @@ class TrainingRun:
 
         return load(self.folder)
 
+    @property
+    def verdict(self) -> str:
+        """The verdict of a run that has ended: whether it is better than a simple method; "" before."""
+        return str(self.result.get("verdict", {}).get("text", ""))
+
     def pipeline(self, inputs: Any, **options: Any) -> Any:
         """Predicts with the best weights: as ``heedful.pipeline(None, run.folder)(inputs, **options)``.
 
-        The model is loaded by the first call.
+        A column of a DataFrame and an array of texts or of images are taken as a list. The model is loaded by the first
+        call.
         """
+        if hasattr(inputs, "tolist") and getattr(inputs, "ndim", 0) == 1:
+            inputs = inputs.tolist()
+        elif hasattr(inputs, "__array__") and getattr(inputs, "ndim", 0) == 4:
+            inputs = list(inputs)
         return self._pipeline(inputs, **options)
 
     @cached_property
@@ -115,16 +128,16 @@ class TrainingRun:
             f"<tr><th style='text-align:left'>{escape(name)}</th><td>{value:.4g}</td></tr>"
             for name, value in list(self.metrics.items())[:SHOWN_METRICS]
         )
-        verdict = self.result.get("verdict", {}).get("text", "")
         curve = self.folder / "curve.svg"
         figure = curve.read_text(encoding="utf-8") if curve.is_file() else ""
         return (
             f"<div><p><b>{escape(self.task)}</b> in <code>{escape(str(self.folder))}</code>, step {self.step:,}</p>"
-            f"<div style='max-width:44rem'>{figure}</div><table>{rows}</table><p>{escape(verdict)}</p></div>"
+            f"<div style='max-width:44rem'>{figure}</div><table>{rows}</table><p>{escape(self.verdict)}</p></div>"
         )
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Takes the result of the run, which has ended."""
+        self._last_loss = None if self._loop is None else self._loop.last_loss()
         self._loop = None
         self.result = json.loads(json.dumps(result))
         self.metrics = {name: value for name, value in result["metrics"].items() if isinstance(value, int | float)}
@@ -148,6 +161,8 @@ class Callbacks:
             self._add(callback)
 
     def _add(self, callback: Any) -> None:
+        if isinstance(callback, type):
+            raise HeedfulError(f"the callback {callback.__name__} is a class; pass an object: {callback.__name__}()")
         names = [name for name in dir(callback) if name.startswith("on_") and callable(getattr(callback, name))]
         unknown = next((name for name in names if name not in EVENTS), None)
         if unknown is not None:
@@ -155,9 +170,9 @@ class Callbacks:
         if not names and not callable(callback):
             raise HeedfulError(f"the callback {callback!r} has none of the methods {', '.join(EVENTS)}; add one")
         for name in names:
-            self._functions[name].append(getattr(callback, name))
+            self._functions[name].append(_taking_the_run(getattr(callback, name), name))
         if not names:
-            self._functions["on_step"].append(callback)
+            self._functions["on_step"].append(_taking_the_run(callback, "a callback"))
 
     def _call(self, event: str) -> None:
         for function in self._functions[event]:
@@ -190,3 +205,16 @@ class Callbacks:
     def wants_stop(self) -> bool:
         """True after :meth:`TrainingRun.stop`."""
         return bool(self.run.stop_reason)
+
+
+def _taking_the_run(function: Callable[..., object], name: str) -> Callable[[TrainingRun], object]:
+    """Returns the function; raises ``HeedfulError`` if it cannot be called with one argument, the run."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C
+        return function
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise HeedfulError(f"{name} is called with one argument, the run, but it takes {signature}") from None
+    return function

@@ -159,6 +159,9 @@ class Loop:
                     reason = self._stop_reason()
                     if reason or metrics or counters.step % self.logging.every == 0:
                         self._write_line(metrics)
+                    if metrics and self.callbacks is not None:
+                        self.callbacks.evaluated(metrics)
+                        reason = reason or self._callback_reason()
                     if reason or self._save_due(evaluated=due):
                         self._save()
                     all_interrupted = ranks.sum(interrupts.received)[0] > 0
@@ -302,8 +305,6 @@ class Loop:
         finally:
             self.model.train()
         self._counters.evaluated = self.step
-        if self.callbacks is not None and metrics is not None:
-            self.callbacks.evaluated(metrics)
         self._clock.lap()
         return metrics
 

@@ -167,9 +167,22 @@ class CustomParts:
     callbacks: Callbacks | None = None
 
     def names(self) -> dict[str, str]:
-        """Returns the name of each part that changes the weights, for ``heedful.json``: "module.function"."""
+        """Returns the name of each part, for ``heedful.json``: "module.function", or the names of the metrics."""
         parts = {"optimizer": self.optimizer, "schedule": self.schedule, "objective": self.objective}
-        return {name: _name_of(part) for name, part in parts.items() if part is not None}
+        names = {name: _name_of(part) for name, part in parts.items() if part is not None}
+        return names | ({"metrics": ", ".join(sorted(self.metrics))} if self.metrics else {})
+
+    def create_optimizer(self, model: Model) -> Optimiser:
+        """Returns the optimiser of the model; raises ``HeedfulError`` where it cannot be made from the model alone."""
+        assert self.optimizer is not None
+        example = "optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+        try:
+            optimiser = self.optimizer(model)
+        except TypeError as error:
+            raise HeedfulError(f"optimizer is called with the model ({error}); write {example}") from error
+        if not hasattr(optimiser, "param_groups"):
+            raise HeedfulError(f"optimizer returned {type(optimiser).__name__}, which is no optimiser; write {example}")
+        return optimiser
 
     def check_resumed(self, folder: str, stored: Mapping[str, str]) -> None:
         """Raises ``HeedfulError`` where a resumed run lacks a part that it began with, or has one that it did not."""
@@ -184,6 +197,11 @@ class CustomParts:
                 raise HeedfulError(
                     f"the run in {folder} began without a custom {name}; resume it without {name}, or train into "
                     "another folder"
+                )
+            if stored[name] != given[name]:
+                raise HeedfulError(
+                    f"the run in {folder} began with the {name} {stored[name]}, not {given[name]}; pass the same, or "
+                    "train into another folder"
                 )
 
 

@@ -364,7 +364,7 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         objective=objective,
         loader=loader,
         average=create_average(model, polynomial=averaging.polynomial, ema=averaging.ema, last=averaging.last),
-        optimiser=run.custom.optimizer(model) if run.custom.optimizer else _optimiser(model, settings, dtype),
+        optimiser=run.custom.create_optimizer(model) if run.custom.optimizer else _optimiser(model, settings, dtype),
         schedule=run.custom.schedule
         or schedule(training.schedule, training.warmup, training.min_lr_ratio, training.decay_ratio),
         limits=Limits(

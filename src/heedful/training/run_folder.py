@@ -88,7 +88,7 @@ def _with_more_time(settings: RunSettings, first: RunSettings, say: Callable[[st
 def check_overwrite(settings: RunSettings) -> None:
     """Raises ``HeedfulError`` where ``--overwrite`` would empty a folder that no run wrote."""
     out = Path(settings.out)
-    if settings.overwrite and contents(out) and not any((out / name).is_file() for name in RUN_MARKERS):
+    if settings.overwrite and not is_unused(out) and not any((out / name).is_file() for name in RUN_MARKERS):
         raise HeedfulError(
             f"--overwrite: {out} is not the folder of a heedful run; empty it yourself, or choose another --out"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from heedful.data.rows import Row, Rows
@@ -81,7 +82,15 @@ class Validation:
         if not measured.outputs:
             raise HeedfulError(f"{self.task.name} keeps no outputs of its evaluations; leave metrics out")
         expected = [self.task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
-        return {name: float(metric(measured.outputs, expected)) for name, metric in self.custom_metrics.items()}
+        values = {}
+        for name, metric in self.custom_metrics.items():
+            if name in measured.metrics:
+                raise HeedfulError(f"{self.task.name} has a metric {name!r} already; give yours another name")
+            value = metric(measured.outputs, expected)
+            if not isinstance(value, int | float | np.number):
+                raise HeedfulError(f"the metric {name!r} returned {type(value).__name__}; return a number")
+            values[name] = float(value)
+        return values
 
     def mark_best(self) -> None:
         """Records that the weights evaluated last were saved as the best."""
