@@ -55,6 +55,7 @@ app.command(
     help_epilogue="Example:  heedful train text-generation --recipe nanogpt-shakespeare-cpu ...",
 )
 app.command(list_tasks, name="tasks", help_epilogue="Example:  heedful train translation --help")
+app.register_install_completion_command(help="Complete commands and options in this shell; writes to its start file.")
 app.command(doctor, help_epilogue="Example:  heedful doctor --json")
 app.command(demo, help_epilogue="Example:  heedful demo --to de\n          heedful demo --all")
 

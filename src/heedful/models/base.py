@@ -27,6 +27,22 @@ def device_of(name: str | torch.device | None) -> torch.device:
         raise HeedfulError(f"device {str(name)!r} cannot be used here ({reason}); leave it out, or use 'cpu'") from None
 
 
+# arguments of transformers' models, and what they are here
+OTHER_NAMES = {
+    "input_ids": "pass the ids first: model(ids, mask)",
+    "attention_mask": "pass it as mask: True or 1 for tokens, False or 0 for padding",
+    "token_type_ids": "pass them as segments",
+    "decoder_input_ids": "pass them as target: model(source, target, source_mask, target_mask)",
+    "decoder_attention_mask": "pass it as target_mask",
+    "pixel_values": "pass the pixels first: model(pixels)",
+    "labels": "compute the loss from the output: F.cross_entropy(model(ids, mask).flatten(0, 1), labels.flatten())",
+    "past_key_values": "use model.generate, or a cache: heedful.cache",
+    "output_attentions": 'record them: with heedful.record(model, "pattern") as recorded: model(ids)',
+    "output_hidden_states": 'record them: with heedful.record(model, "stream") as recorded: model(ids)',
+    "return_dict": "leave it out: a model returns one tensor",
+}
+
+
 class Model(nn.Module):
     """A model of any family: ``embed → stack → head``. A call returns one tensor, its head's output."""
 
@@ -50,6 +66,14 @@ class Model(nn.Module):
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
+
+    def __call__(self, *args: Any, **named: Any) -> Tensor:
+        """Runs the model on a batch; raises ``HeedfulError`` with our name for an argument of transformers' models."""
+        if named and not OTHER_NAMES.keys().isdisjoint(named):
+            name = next(name for name in named if name in OTHER_NAMES)
+            raise HeedfulError(f"a model has no argument {name!r}; {OTHER_NAMES[name]}")
+        output: Tensor = super().__call__(*args, **named)
+        return output
 
     def initialise_weights(self) -> None:
         """Initialises all weights (see ``heedful.stack.initialise``), except on the meta device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,28 @@ from heedful.pretrained.weights import FLOATS, read_tensors, refuse_not_finite
 log = logging.getLogger("heedful")
 
 
+# arguments of transformers' ``from_pretrained``, and what they are here
+MEANT = {
+    "torch_dtype": "write dtype=...",
+    "device_map": "write device=...; one device holds the whole model",
+    "trust_remote_code": "leave it out: nothing in a folder is ever run",
+    "load_in_8bit": 'write dtype="int8"',
+    "load_in_4bit": 'write dtype="int4"',
+    "quantization_config": 'write dtype="int8" or "int4"',
+    "attn_implementation": 'leave it out: attention is fused; kernels="plain" runs without optimised kernels',
+    "low_cpu_mem_usage": "leave it out: weights are mapped from the file",
+    "use_safetensors": "leave it out: other weights are never run",
+    "token": "log in with: huggingface-cli login",
+    "cache_dir": "set the environment variable HF_HOME",
+}
+
+
+def _meant(argument: str) -> str:
+    """Returns a line about an argument that ``load`` does not have."""
+    known = [name for name in inspect.signature(load).parameters if name not in ("folder_or_id", "unknown")]
+    return f"from_pretrained has no argument {argument!r}; {MEANT.get(argument) or nearest(argument, known)}"
+
+
 def load(
     folder_or_id: str | Path,
     *,
@@ -47,6 +70,7 @@ def load(
     vocab_size: int | None = None,
     check_finite: bool = True,
     kernels: str = AUTO,
+    **unknown: Any,
 ) -> Model:
     """Loads a model from a folder (ours or Hugging Face's) or a Hub id, in evaluation mode.
 
@@ -78,6 +102,8 @@ def load(
         ``generation`` (generation_config.json without the token ids, which are in ``config.special``) and ``fresh``
         (names of initialised parameters, with rows if only some are new: ``"...weight[8:16]"``).
     """
+    if unknown:
+        raise HeedfulError(_meant(next(iter(unknown))))
     plan = None if kernels == AUTO else plan_of(kernels)
     options: dict[str, Any] = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device}
     options["check_finite"] = check_finite

@@ -68,6 +68,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
         "gradient_checkpointing": False,
         "shard": False,
         "report": (),
+        "profile": False,
         "record_attention": (),
     }
 
@@ -90,6 +91,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     log_every: int
     threads: int
     report: tuple[str, ...]
+    profile: bool
     record_attention: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -167,6 +167,7 @@ class TrainingSettings(Settings):
         "CPU threads, torch's number by default; the last bits of results depend on it", least=1
     )
     report: tuple[str, ...] | None = option("also send the log to tensorboard,wandb,trackio")
+    profile: bool | None = option("write a torch.profiler trace of steps 4 to 8 to trace.json")
     record_attention: tuple[str, ...] | None = option("record attention maps of texts (source, tab, target) or images")
 
     def __post_init__(self) -> None:

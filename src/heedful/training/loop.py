@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
@@ -79,6 +79,7 @@ class Loop:
     saving: Saving | None = None
     logging: Logging = field(default_factory=Logging)
     callbacks: Callbacks | None = None
+    after_step: Callable[[], object] | None = None  # called after each step, before the callbacks
     reserved: ReservedTime = field(default_factory=ReservedTime)
 
     def __post_init__(self) -> None:
@@ -219,6 +220,8 @@ class Loop:
         self._window.tokens += micro_batches.total
         self._loader_before = None
         self._window.seconds += self._clock.lap()
+        if self.after_step is not None:
+            self.after_step()
         if self.callbacks is not None:
             self.callbacks.step()
             self._clock.lap()  # the callbacks' time is not part of a step

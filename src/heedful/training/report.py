@@ -6,13 +6,14 @@ import hashlib
 import json
 import platform
 import shlex
+import subprocess
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from heedful import __version__
 from heedful.data import LazyImage, Row, Rows
@@ -31,6 +32,7 @@ from heedful.training.loop_parts import Outcome
 from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "scikit-learn")  # on which results may depend
 SHORT = 0.7  # share of the planned steps below which a run that ran out of time warns
 ROWS, CHARACTERS = 20_000, 2_000_000  # maximum training data of a verdict's baseline
 
@@ -246,10 +248,32 @@ def card_of(
             "examples": len(rows),
             "sha256": digest(rows),
         },
-        "versions": {"heedful": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "heedful": __version__,
+            "python": platform.python_version(),
+            **{package: version(package) for package in PACKAGES},
+            **({"git": commit} if (commit := git_commit()) else {}),
+        },
         "settings": settings.to_dict(),
         **task.card_entries(),
     }
+
+
+def git_commit(folder: str | Path = ".") -> str:
+    """Returns the commit of the git repository that holds a folder, with "+" if files differ from it; "" without one.
+
+    Only the folder's own ``git`` is asked, for at most two seconds.
+    """
+    try:
+        commit, changed = (
+            subprocess.run(
+                ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True, timeout=2
+            ).stdout.strip()
+            for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return commit + ("+" if changed else "")
 
 
 def digest(rows: Rows) -> str:

@@ -11,8 +11,8 @@ suggests, else the machine; they are printed and saved in ``run.toml``, which ``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,7 @@ from heedful.util.ranks import Ranks, join_ranks, own_device
 if TYPE_CHECKING:
     from heedful.training.record_attention import AttentionRecorder
 
+TRACE = "trace.json"  # of --training.profile
 SHORT_EPOCH = 250  # steps below which evaluations are so many steps apart: each predicts hundreds of examples
 Say = Callable[[str], None]
 Draw = Callable[[Path, Measured, Rows], object]
@@ -132,12 +133,34 @@ def train(
         ranks.barrier()  # until all have read the data
         validation = Validation(run.task, run.model, run.valid, run.settings, run.recorder, custom.metrics)
         loop = build_loop(run, validation, ranks, quiet, say)
-        with deterministic(run.settings.deterministic), within_memory(run.settings.training):
+        with (
+            deterministic(run.settings.deterministic),
+            within_memory(run.settings.training),
+            profiled(run, loop, ranks),
+        ):
             outcome = loop.fit()
         result = finish(run, loop, validation, outcome, say, draw)
         if loop.callbacks is not None:
             loop.callbacks.end(result)
         return result
+
+
+@contextmanager
+def profiled(run: Run, loop: Loop, ranks: Ranks) -> Iterator[None]:
+    """Writes ``trace.json``, the torch.profiler trace of steps 4 to 8, with ``--training.profile``; on rank 0.
+
+    Chrome's ``chrome://tracing`` and https://ui.perfetto.dev show it.
+    """
+    if not run.settings.training.profile or not ranks.is_first:
+        yield
+        return
+    from torch import profiler
+
+    path = run.out / TRACE
+    steps = profiler.schedule(wait=2, warmup=1, active=5, repeat=1)
+    with profiler.profile(schedule=steps, on_trace_ready=lambda trace: trace.export_chrome_trace(str(path))) as trace:
+        loop.after_step = trace.step
+        yield
 
 
 def print_nothing(line: str) -> None:

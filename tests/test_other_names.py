@@ -1,0 +1,118 @@
+"""What people bring from other libraries and shells: names of arguments, a profile, completion, versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful import cli
+from heedful.errors import HeedfulError
+from heedful.training import report
+
+ROWS = [{"text": f"{a} {b} ."} for a in ("one", "two", "three") for b in ("red", "blue")] * 8
+SMALL: dict[str, Any] = {"quiet": True, "model_settings": {"dim": 32, "depth": 1, "heads": 4}}
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("torch_dtype", "write dtype="),
+        ("device_map", "write device="),
+        ("trust_remote_code", "nothing in a folder is ever run"),
+        ("load_in_8bit", 'write dtype="int8"'),
+        ("devcie", "did you mean 'device'"),
+    ],
+)
+def test_arguments_of_other_libraries_have_a_hint(argument: str, words: str, tmp_path: Path) -> None:
+    heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
+    with pytest.raises(HeedfulError) as error:
+        heedful.from_pretrained(tmp_path, **{argument: "auto"})
+    assert str(error.value).startswith(f"from_pretrained has no argument {argument!r}; ")
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("input_ids", "model(ids, mask)"),
+        ("attention_mask", "pass it as mask"),
+        ("labels", "F.cross_entropy"),
+        ("output_attentions", 'heedful.record(model, "pattern")'),
+        ("past_key_values", "model.generate"),
+    ],
+)
+def test_a_call_in_the_words_of_transformers_has_a_hint(argument: str, words: str) -> None:
+    model = heedful.create("gpt-micro", seed=0)
+    with pytest.raises(HeedfulError) as error:
+        model(torch.tensor([[1, 2]]), **{argument: torch.ones(1, 2)})
+    assert words in str(error.value)
+    with pytest.raises(TypeError, match="other"):  # Python's own for everything else
+        model(torch.tensor([[1, 2]]), other=1)
+
+
+def test_a_profile_is_a_trace_of_steps(tmp_path: Path) -> None:
+    heedful.train("text-generation", ROWS, out=tmp_path / "run", max_steps=9, training={"profile": True}, **SMALL)
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    steps = {event["name"] for event in events if str(event.get("name", "")).startswith("ProfilerStep#")}
+    assert steps == {f"ProfilerStep#{number}" for number in range(3, 8)}
+    assert any("addmm" in str(event.get("name")) or "linear" in str(event.get("name")) for event in events)
+    heedful.train("text-generation", ROWS, out=tmp_path / "plain", max_steps=1, **SMALL)
+    assert not (tmp_path / "plain" / "trace.json").exists()
+
+
+def test_the_folder_names_versions_and_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert report.git_commit() == ""
+    run = heedful.train("text-generation", ROWS, out="run", max_steps=1, **SMALL)
+    versions = json.loads((run.folder / "heedful.json").read_text())["versions"]
+    assert {*versions} == {"heedful", "python", *report.PACKAGES}
+    assert versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-C", str(tmp_path)]
+    Path("mine.py").write_text("x = 1\n")
+    for command in (["init", "-q"], ["add", "mine.py"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    commit = report.git_commit()
+    assert len(commit) == 12
+    Path("mine.py").write_text("x = 2\n")
+    assert report.git_commit() == commit + "+"
+    assert (
+        json.loads(
+            (
+                heedful.train("text-generation", ROWS, out="other", max_steps=1, **SMALL).folder / "heedful.json"
+            ).read_text()
+        )["versions"]["git"]
+        == commit + "+"
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell: str, tmp_path: Path) -> None:
+    script = "import sys; from heedful import cli; sys.exit(cli.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--install-completion", "--shell", shell],
+        env={
+            "HOME": str(tmp_path),
+            "PATH": "/usr/bin:/bin",
+            "SHELL": f"/bin/{shell}",
+            "PYTHONPATH": ":".join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert all(command in written for command in ("train", "predict", "inspect"))
+
+
+def test_help_names_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    assert "--install-completion" in capsys.readouterr().out
