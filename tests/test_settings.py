@@ -79,7 +79,7 @@ def test_wrong_dictionaries_are_refused(values: dict[str, Any], message: str) ->
             TrainingSettings,
             "schedule",
             "cosin",
-            "must be one of inverse_sqrt, cosine, linear, constant, wsd, not 'cosin'",
+            "unknown --training.schedule 'cosin'; did you mean 'cosine'?",
         ),
         (ModelSettings, "dropout", 1, "--model.dropout must be below 1, not 1"),
         (ModelSettings, "dropout", -0.1, "--model.dropout must be at least 0, not -0.1"),
