@@ -69,7 +69,7 @@ def test_there_and_back(config: Config) -> None:
 
 def test_every_field_survives() -> None:
     """Each field of each configuration that is a plain number, word or truth, given another value."""
-    for made in Config.kinds.values():
+    for made in (kind for name, kind in Config.kinds.items() if name != "custom"):  # which names a registered scheme
         needed = {f.name: 8 for f in dataclasses.fields(made) if f.default is f.default_factory is dataclasses.MISSING}
         if any(f.name in needed and "Config" in str(f.type) for f in dataclasses.fields(made)):
             continue

@@ -93,7 +93,7 @@ def test_the_page_is_true(
     assert {kind: stored[kind] for kind in ("norm", "attention", "feed_forward", "block")} == {
         kind: PARTS[kind] for kind in ("norm", "attention", "feed_forward", "block")
     }
-    assert stored["position"] == {"kind": "custom", "name": "kerple"}
+    assert stored["position"] == {"kind": "custom", "scheme": "kerple"}
 
     Path("mine.py").write_text(DEFINITIONS, encoding="utf-8")
     command = [
@@ -131,7 +131,7 @@ def test_a_part_trains_reopens_generates_and_is_recorded(kind: str, name: str, t
     )
     assert heedful.train("text-generation", out=tmp_path / "run", max_steps=4, resume=True, quiet=True).step == 4
     model = run.model
-    assert getattr(model.config.decoder, kind) in (name, config.CustomPosition(name="kerple"))
+    assert getattr(model.config.decoder, kind) in (name, config.CustomPosition(scheme="kerple"))
     fresh = heedful.create(model.config, seed=0)
     assert {n for n, p in model.named_parameters()} == {n for n, p in fresh.named_parameters()}
     plain = model(IDS % 15)

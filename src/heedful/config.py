@@ -202,15 +202,17 @@ class RelativePosition(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CustomPosition(Config):
-    """A position scheme that ``heedful.register("position", name, ...)`` added."""
+    """A position scheme that ``heedful.register("position", scheme, ...)`` added."""
 
     kind: ClassVar[str] = "custom"
-    name: str
+    scheme: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.name not in REGISTERED["position"]:
-            raise HeedfulError(f"the position scheme {self.name!r} is unknown; {unregistered('position', self.name)}")
+        if self.scheme not in REGISTERED["position"]:
+            raise HeedfulError(
+                f"the position scheme {self.scheme!r} is unknown; {unregistered('position', self.scheme)}"
+            )
 
 
 Position = (
@@ -277,7 +279,7 @@ class StackConfig(Config):
 
     def __post_init__(self) -> None:
         if isinstance(self.position, str):
-            object.__setattr__(self, "position", CustomPosition(name=self.position))
+            object.__setattr__(self, "position", CustomPosition(scheme=self.position))
         super().__post_init__()
         if self.head_dim is None and self.dim % self.heads:
             raise HeedfulError(f"dim {self.dim} is not a multiple of {self.heads} heads; change one, or give head_dim")

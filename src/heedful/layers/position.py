@@ -297,7 +297,7 @@ _BUILDERS = {
     LearnedPosition: lambda stack, p, _: Learned(stack.dim, length=p.length, offset=p.offset),
     RotaryPosition: lambda stack, p, head_dim: Rotary(head_dim, p),
     AlibiPosition: lambda stack, p, _: Alibi(stack.heads),
-    CustomPosition: lambda stack, p, _: SCHEMES[p.name](stack),
+    CustomPosition: lambda stack, p, _: SCHEMES[p.scheme](stack),
     RelativePosition: lambda stack, p, _: Relative(
         stack.heads, buckets=p.buckets, max_distance=p.max_distance, both_ways=not stack.causal
     ),
