@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 
 import heedful
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
@@ -302,3 +304,49 @@ def test_letters_with_holes(printed: Printed, tmp_path: Path, monkeypatch: pytes
     assert shape(told) in map(shape, lines)
     assert lines[-2] == "imp_rt _s"
     assert lines[-1].count("/") == 4
+
+
+@pytest.mark.filterwarnings("ignore")  # of both packages, about themselves
+def test_other_trainers_have_the_losses_of_our_loop(printed: Printed, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    pytest.importorskip("lightning")
+    module = loaded("other_trainers")
+    rows = [
+        {"text": f"one {w} number {n}", "label": k} for k, ws in module.WORDS.items() for w in ws for n in range(10)
+    ]
+    batches, start = [], {}
+
+    def captured(model: Any, batch: Any) -> torch.Tensor:
+        if model.training:
+            batches.append({name: value.clone() for name, value in batch.items()})
+        return run_task.objective(model, batch)
+
+    class Begin:
+        def on_begin(self, run: Any) -> None:
+            start.update({name: value.clone() for name, value in run.model.state_dict().items()})
+
+    run_task = heedful.tasks.get("text-classification")(None, [*module.WORDS])  # its objective alone is used
+    run = heedful.train(
+        "text-classification",
+        rows,
+        out=tmp_path / "run",
+        preset="bert-tiny",
+        max_steps=10,
+        quiet=True,
+        objective=captured,
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=0),
+        schedule=lambda step, progress: 1.0,
+        callbacks=Begin(),
+        model_settings={"dim": 32, "depth": 1, "heads": 4, "dropout": 0.0},
+        training={"clip": 0, "log_every": 1, "batch_tokens": 100, "accumulate": 1},
+    )
+    ours = [line["loss"] for line in run.history]
+    assert len(batches) == len(ours) == 10
+    assert len({tuple(batch["ids"].flatten().tolist()) for batch in batches}) > 3
+    for fit in (module.with_trainer, module.with_lightning):
+        model = heedful.from_pretrained(run.folder)
+        model.load_state_dict(start)
+        theirs = fit(run_task, model.train(), batches, 3e-3)
+        assert theirs == pytest.approx(ours, abs=1e-5)
+    lines = printed(module.main, 5)
+    assert sum(line.startswith(("Trainer    loss 0.803", "Lightning  loss 0.803")) for line in lines) == 2
