@@ -330,6 +330,9 @@ def test_a_task_is_known_to_every_command(capsys: pytest.CaptureFixture[str]) ->
         ("task", "translation", Sorting, "task 'translation' is built in"),
         ("norm", "", nn.Identity, "the name '' is not valid"),
         ("norm", "a b", nn.Identity, "the name 'a b' is not valid"),
+        ("position", "rotary", nn.Identity, "position 'rotary' is built in"),
+        ("attention", "x", nn.Identity, "attention 'x' is a class"),
+        ("task", "other", Sorting, "the task is called 'sorting', not 'other'"),
         ("norm", "x", 3, "norm 'x' is of type int, which cannot be called"),
         ("task", "x", nn.Identity, "is no subclass of heedful.tasks.task.Task"),
         ("metric", "x", print, "give a heedful.metrics.registry.Metric"),
@@ -390,3 +393,66 @@ def test_every_kind_has_its_protocol() -> None:
     documented = registration.register.__doc__ or ""
     for kind in registration.KINDS:
         assert f'"{kind}"' in documented
+
+
+@pytest.mark.parametrize(
+    ("kind", "thing", "words"),
+    [
+        ("norm", lambda dim: nn.Identity(), r"the norm 'faulty' is made by faulty\(dim, eps\), which failed"),
+        ("norm", lambda dim, eps: None, "the norm 'faulty' made NoneType"),
+        ("feed_forward", nn.Linear, r"the feed_forward 'faulty' is made by faulty\(config\), which failed"),
+        ("position", lambda config: nn.Identity(), "the position 'faulty' lacks embed and prepare"),
+    ],
+)
+def test_a_faulty_factory_is_named(kind: str, thing: Any, words: str) -> None:
+    heedful.register(kind, "faulty", thing)
+    with pytest.raises(HeedfulError, match=words):
+        model_of(**{kind: "faulty"})
+
+
+def test_a_part_of_ours_with_other_options_is_not_lost(tmp_path: Path) -> None:
+    def activation(model: Model) -> None:
+        model.decoder.block[0].feed_forward.activation = torch.relu
+
+    def scale(model: Model) -> None:
+        model.decoder.block[0].attention.scale = 1.0
+
+    def other_norm(model: Model) -> None:
+        model.decoder.block[0].attention_residual.before = norm.RMSNorm(32)
+
+    for change in (activation, scale, other_norm):
+        model = model_of()
+        change(model)
+        with pytest.raises(HeedfulError, match="was replaced"):
+            model.save_pretrained(tmp_path / "out")
+    model_of().save_pretrained(tmp_path / "out")
+
+
+def test_a_cell_that_is_run_again_leaves_older_models_whole(tmp_path: Path) -> None:
+    def again() -> Any:
+        def mean(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, dropout: float) -> Tensor:
+            return bias.exp() @ v
+
+        class Half(nn.Module):
+            def __init__(self, dim: int, eps: float) -> None:
+                super().__init__()
+
+            def forward(self, x: Tensor, real: Any = None) -> Tensor:
+                return x / 2
+
+        heedful.register("attention", "mean", mean)
+        heedful.register("norm", "half", Half)
+
+    again()
+    model = model_of(attention="mean", norm="half")
+    again()
+    model.save_pretrained(tmp_path / "out")
+    assert torch.equal(heedful.from_pretrained(tmp_path / "out")(IDS), model(IDS))
+
+
+def test_tensors_that_need_no_weights_are_recorded() -> None:
+    model = model_of(attention="silent")
+    plain = model(IDS)
+    with heedful.record(model, ["query", "mixed"]) as recorded:
+        assert torch.equal(model(IDS), plain)
+    assert len(recorded) == 4

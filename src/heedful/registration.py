@@ -13,9 +13,9 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
-from heedful.config import REGISTERED, Norm
+from heedful.config import REGISTERED, Norm, Position
 from heedful.errors import HeedfulError, nearest
 
 T = TypeVar("T")
@@ -88,16 +88,43 @@ class ScheduleFactory(Protocol):
         """Returns the schedule; ``step`` counts from 1, ``progress`` from 0 to 1 is the share of the run done."""
 
 
+MADE = {
+    "norm": ("dim, eps", "forward(x, real=None)"),
+    "position": ("config", "embed and prepare"),
+}  # arguments, methods
+MADE |= {"feed_forward": ("config", "forward(x)"), "block": ("config", "forward(x, real, *, mask, position, ...)")}
+
+
+def _maker(kind: str, name: str, thing: Any) -> Callable[..., Any]:
+    """Returns the factory, which raises ``HeedfulError`` with the part's name where it makes no module."""
+
+    def make(*arguments: Any, **named: Any) -> Any:
+        from torch import nn
+
+        takes, methods = MADE[kind]
+        try:
+            part = thing(*arguments, *named.values())
+        except TypeError as error:
+            raise HeedfulError(f"the {kind} {name!r} is made by {name}({takes}), which failed: {error}") from error
+        if not isinstance(part, nn.Module):
+            raise HeedfulError(f"the {kind} {name!r} made {type(part).__name__}; return a module with {methods}")
+        if kind == "position" and not (hasattr(part, "embed") and hasattr(part, "prepare")):
+            raise HeedfulError(f"the position {name!r} lacks {methods}; derive it from PositionScheme")
+        return part
+
+    return make
+
+
 def _add_norm(name: str, thing: Any) -> None:
     from heedful.layers.norm import NORMS
 
-    NORMS[name] = thing
+    NORMS[name] = _maker("norm", name, thing)
 
 
 def _add_position(name: str, thing: Any) -> None:
     from heedful.layers.position import SCHEMES
 
-    SCHEMES[name] = thing
+    SCHEMES[name] = _maker("position", name, thing)
 
 
 def _add_attention(name: str, thing: Any) -> None:
@@ -109,13 +136,13 @@ def _add_attention(name: str, thing: Any) -> None:
 def _add_feed_forward(name: str, thing: Any) -> None:
     from heedful.layers.feedforward import FEED_FORWARDS
 
-    FEED_FORWARDS[name] = thing
+    FEED_FORWARDS[name] = _maker("feed_forward", name, thing)
 
 
 def _add_block(name: str, thing: Any) -> None:
     from heedful.stack import BLOCKS
 
-    BLOCKS[name] = thing
+    BLOCKS[name] = _maker("block", name, thing)
 
 
 def _add_optimizer(name: str, thing: Any) -> None:
@@ -151,6 +178,10 @@ def _add_task(name: str, thing: Any) -> None:
 
     if not (isinstance(thing, type) and issubclass(thing, Task)):
         raise HeedfulError(f"task {name!r} is no subclass of heedful.tasks.task.Task; give such a class")
+    if getattr(thing, "name", None) != name:
+        raise HeedfulError(
+            f"the task is called {getattr(thing, 'name', None)!r}, not {name!r}; set name = {name!r} in it"
+        )
     if "<locals>" in thing.__qualname__:
         raise HeedfulError(f"task {name!r} is a class inside a function; define it at the top of a file or notebook")
     summary = (thing.__doc__ or name).strip().splitlines()[0]
@@ -197,6 +228,7 @@ def _built_in(kind: str) -> set[str]:
         "block": {"standard"},
         "optimizer": words["optimiser"],
         "schedule": words["schedule"],
+        "position": {kind.kind for kind in get_args(Position)},
         "task": {name for name, entry in tasks.TASKS.items() if entry.path.startswith("heedful.")},
     }
     return names.get(kind, set())
@@ -236,6 +268,10 @@ def register(kind: str, name: str, thing: T) -> T:
         raise HeedfulError(f"the name {name!r} is not valid; begin with a letter, then letters, digits, _ . + or -")
     if name in _built_in(kind):
         raise HeedfulError(f"{kind} {name!r} is built in; choose another name")
+    if kind == "attention" and isinstance(thing, type):
+        raise HeedfulError(
+            f"attention {name!r} is a class; give a function (q, k, v, bias, scale, dropout), or an object"
+        )
     if kind not in ("metric", "model_type") and not callable(thing):
         raise HeedfulError(f"{kind} {name!r} is of type {type(thing).__name__}, which cannot be called")
     KINDS[kind](name, thing)

@@ -53,7 +53,9 @@ app = App(
     name="heedful",
     version=__version__,
     help="Train, use and inspect Transformers of all four families.",
-    help_epilogue="Start with:  heedful demo\nThen:        heedful train translation --train pairs.tsv --out runs/mine",
+    help_epilogue="Start with:  heedful demo\n"
+    "Then:        heedful train translation --train pairs.tsv --out runs/mine\n"
+    "Own parts:   any command with --import mine.py, which calls heedful.register",
     help_format="plaintext",
     default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
     config=(read_file, refuse_fractions, range_test_without_out),

@@ -101,6 +101,8 @@ class ObservedAttention:
     ) -> Tensor:
         """Attends as a custom function does; its own weights are shown and edited, or ``HeedfulError`` is raised."""
         attend = self.attention.attend
+        if not self:  # queries, keys, values or the mixed values alone are observed
+            return attend(q, *shared, scale, dropout)
         name = getattr(attend, "__name__", type(attend).__name__)
         if self.taps["scores"] or any(observer.kind == "scores" for observer in self.observers):
             raise HeedfulError(f"the attention {name!r} is no softmax and has no scores; record or change 'pattern'")

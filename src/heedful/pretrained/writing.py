@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import nn
 
 from heedful import __version__
 from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.kernels.plan import KERNELS
-from heedful.layers.attention import ATTENTIONS, Attention
+from heedful.layers.attention import ATTENTIONS, Attention, CustomAttention
+from heedful.layers.feedforward import FeedForward
 from heedful.models import Model
 from heedful.pretrained.config_keys import StoredTensor, WrittenKey, label_tables
 from heedful.pretrained.configuration import GENERATION_KEYS
@@ -127,21 +129,39 @@ def check_parts(model: Model) -> None:
     described = dict(build_empty(model.config).named_modules())
     for path, part in model.named_modules():
         expected = described.get(path)
-        if expected is None or type(part).__module__.startswith("heedful."):
-            custom = False  # inside an adapter, or one of ours, which says itself what it stores
-        else:
-            custom = type(part) is not type(expected)
+        custom = expected is not None and _differs(part, expected)
         if custom or "forward" in vars(part):
             raise HeedfulError(
                 f"{path or 'the model'} was replaced ({type(part).__name__}), but the configuration does not name the "
                 "new part: a folder would lose it; register it (heedful.register) and name it in the configuration"
             )
-        if isinstance(part, Attention) and part.attend not in (*KERNELS["attend"], *ATTENTIONS.values()):
+        if isinstance(part, Attention) and part.attend not in KERNELS["attend"]:
+            if isinstance(part.attend, CustomAttention) and part.attend.__name__ in ATTENTIONS:
+                continue
             name = getattr(part.attend, "__name__", type(part.attend).__name__)
             raise HeedfulError(
                 f"{path}.attend is the function {name!r}, which no folder stores; register it: "
                 f"heedful.register('attention', {name!r}, ...), and name it in the configuration"
             )
+
+
+def _differs(part: nn.Module, expected: nn.Module) -> bool:
+    """Returns True if a part computes something else than the part that the configuration describes.
+
+    A class of the same name counts as the same: a notebook defines it anew. Adapters and storage describe themselves.
+    """
+    own = type(part)
+    if own.__module__.startswith(("heedful.adapters", "heedful.kernels", "heedful.pretrained")):
+        return False
+    if (own.__module__, own.__qualname__) != (type(expected).__module__, type(expected).__qualname__):
+        return True
+    options = {
+        Attention: ("scale", "heads", "kv_heads", "head_dim"),
+        FeedForward: ("activation",),
+        nn.LayerNorm: ("eps",),
+    }
+    names = next((names for kind, names in options.items() if isinstance(part, kind)), ())
+    return any(getattr(part, name) != getattr(expected, name) for name in names)
 
 
 def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], stale: re.Pattern[str] | None) -> None:

@@ -109,7 +109,10 @@ def names() -> list[dict[str, str]]:
 def check(name: str) -> None:
     """Raises ``HeedfulError``, with the nearest name, for an unknown task."""
     if not isinstance(name, str) or name not in TASKS:
-        raise HeedfulError(f"unknown task {name!r}; {nearest(str(name), TASKS)}")
+        raise HeedfulError(
+            f"unknown task {name!r}; {nearest(str(name), TASKS)}; a task of your own is registered by --import FILE, "
+            "or in Python by heedful.register"
+        )
 
 
 def get(name: str, variant: str | None = None) -> type[Task]:

@@ -267,7 +267,7 @@ def git_commit(folder: str | Path = ".") -> str:
     try:
         commit, changed = (
             subprocess.run(
-                ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True, timeout=2
+                ["git", "-C", str(folder), *command], capture_output=True, encoding="utf-8", check=True, timeout=2
             ).stdout.strip()
             for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
