@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,7 @@ def test_a_profile_is_a_trace_of_steps(tmp_path: Path) -> None:
     assert not (tmp_path / "plain" / "trace.json").exists()
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_folder_names_versions_and_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert report.git_commit() == ""
