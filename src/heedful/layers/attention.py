@@ -177,6 +177,7 @@ class Attention(nn.Module):
         qk_norm: "head" puts an RMS norm on the queries and keys of each head (Qwen3).
         norm_eps: epsilon of that norm.
         dropout: dropout probability of the attention weights in training; PyTorch has no fused CPU kernel with dropout.
+        attend: computes softmax(scale · q kᵀ + mask) v, or what a registered attention has in its place.
 
     Attributes:
         attend: implementation of softmax(q kᵀ) v, which a plan chooses (``PLANS`` in ``heedful.kernels.plan``).
@@ -204,6 +205,7 @@ class Attention(nn.Module):
         qk_norm: str = "none",
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
+        attend: Attend = fused_attention,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
@@ -224,12 +226,12 @@ class Attention(nn.Module):
         )
         self.scale = lookup({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
-        self.attend: Attend = fused_attention
+        self.attend = attend
 
     @classmethod
     def of(cls, config: StackConfig) -> Attention:
         """Returns the attention of a stack's blocks, from its configuration."""
-        attention = cls(
+        return cls(
             config.dim,
             config.heads,
             kv_heads=config.kv_heads,
@@ -239,9 +241,8 @@ class Attention(nn.Module):
             qk_norm=config.qk_norm,
             norm_eps=config.norm_eps,
             dropout=config.dropout.attention,
+            attend=ATTENTIONS.get(config.attention, fused_attention),
         )
-        attention.attend = ATTENTIONS.get(config.attention, fused_attention)
-        return attention
 
     def forward(
         self,
