@@ -120,7 +120,7 @@ def test_options_are_resolved_once(task: str, small: None, monkeypatch: pytest.M
         calls.append(call)
         return resolve(call, defaults)
 
-    for module in ("generation.decode", "tasks.encoder_decoder_task", "tasks.text_generation"):
+    for module in ("generation.decoding", "tasks.encoder_decoder_task", "tasks.text_generation"):
         monkeypatch.setattr(importlib.import_module(f"heedful.{module}"), "resolve", counted)
     assert len(pipe.predict(TEXTS, seed=5, **DRAWN)) == 50
     assert len(calls) == 1

@@ -1,6 +1,6 @@
 """Decoding for decoders and encoder-decoders.
 
-- ``decode``: the public calls and length limits; ``options``: the table of methods, and their options, validated;
+- ``decoding``: the public calls and length limits; ``options``: the table of methods, and their options, validated;
 - ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
   the methods, one per file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods
   that decode one token per row and step;
@@ -12,6 +12,6 @@ This package receives models and imports no model class. Every method must retur
 in any batch.
 """
 
-from heedful.generation.decode import Generated, decode, generate, stream
+from heedful.generation.decoding import Generated, decode, generate, stream
 
 __all__ = ["Generated", "decode", "generate", "stream"]

@@ -225,7 +225,7 @@ class SequenceToSequence(EncoderDecoderTask):
             decoding: resolved decoding options (``decoding_options``), instead of ``options``.
             batch_tokens: maximum number of tokens in a batch, padding included; by default 4,096.
             prefix: text before each input, instead of the folder's.
-            logprobs: returns log p of each generated token (``heedful.generation.decode.Generated``), also of tokens
+            logprobs: returns log p of each generated token (``heedful.generation.decoding.Generated``), also of tokens
                 that the output does not show: the end token, and the rest of the token that ends a stop string.
             **options: decoding options. With ``stop_strings`` an output ends after the first stop string, which the
                 output includes.

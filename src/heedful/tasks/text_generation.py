@@ -450,7 +450,7 @@ class TextGeneration(Task):
         into the context. If the model has no limit, the context is ``batch_tokens``, at least 4,096.
 
         With ``stop_strings`` a continuation ends after the first stop string, which it includes. ``logprobs`` returns
-        log p of the new tokens (``heedful.generation.decode.Generated``).
+        log p of the new tokens (``heedful.generation.decoding.Generated``).
         """
         prompts = self._prompts(inputs)
         decoding = decoding or self.decoding_options(model, options)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from heedful.generation.decode import Generated
+    from heedful.generation.decoding import Generated
     from heedful.generation.options import Options
 
 IGNORED = -100  # label of padding and of tokens without a target, as in PyTorch's cross entropy
