@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from heedful.errors import HeedfulError
+from heedful.generation.options import DecodingSettings
 from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,
     DataSettings,
-    DecodingSettings,
     ImageSettings,
     LoraSettings,
     MaskingSettings,

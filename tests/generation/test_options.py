@@ -180,7 +180,7 @@ def test_of_two_lengths_the_call_s_counts_then_the_new_tokens():
 
 
 def test_the_command_line_s_options_are_these():
-    from heedful.settings import DecodingSettings
+    from heedful.generation.options import DecodingSettings
 
     given = {f.name for f in fields(DecodingSettings)} - {"batch_tokens"}
     assert given <= {*NAMES}

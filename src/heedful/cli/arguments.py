@@ -18,7 +18,8 @@ from cyclopts import App, ArgumentCollection, Token
 from heedful import renamed
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError, nearest
-from heedful.settings import AnsweringSettings, DecodingSettings, RunSettings, keys, read_toml
+from heedful.generation.options import DecodingSettings
+from heedful.settings import AnsweringSettings, RunSettings, keys, read_toml
 from heedful.util.files import parse_toml, read_bytes
 from heedful.util.locks import check_unlocked, contents
 

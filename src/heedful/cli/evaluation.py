@@ -12,7 +12,8 @@ from heedful.cli.arguments import check_file, check_model
 from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
-from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
+from heedful.generation.options import DecodingSettings
+from heedful.settings import AnsweringSettings, DataSettings
 from heedful.util.terminal import say_to
 
 Data = Annotated[tuple[str, ...], Parameter(help="a file of examples, or one file per language; - is standard input")]

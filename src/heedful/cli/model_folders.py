@@ -11,7 +11,8 @@ from cyclopts import App, Parameter
 from heedful.cli.arguments import check_model
 from heedful.cli.parser import Device, Json, app
 from heedful.errors import HeedfulError, nearest
-from heedful.settings import DecodingSettings, RunSettings
+from heedful.generation.options import DecodingSettings
+from heedful.settings import RunSettings
 from heedful.util.terminal import say_to, to_json
 
 

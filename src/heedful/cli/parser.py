@@ -8,11 +8,11 @@ from cyclopts import App, Parameter, default_name_transform
 
 from heedful import __version__
 from heedful.cli.arguments import range_test_without_out, read_file, refuse_fractions
+from heedful.generation.options import DecodingSettings
 from heedful.settings import (
     AnsweringSettings,
     AveragingSettings,
     DataSettings,
-    DecodingSettings,
     ImageSettings,
     LoraSettings,
     MaskingSettings,

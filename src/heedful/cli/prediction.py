@@ -14,7 +14,8 @@ from heedful.cli.arguments import check_file, check_model
 from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
-from heedful.settings import AnsweringSettings, DataSettings, DecodingSettings
+from heedful.generation.options import DecodingSettings
+from heedful.settings import AnsweringSettings, DataSettings
 from heedful.util.terminal import lines, to_json
 
 if TYPE_CHECKING:

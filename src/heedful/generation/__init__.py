@@ -10,8 +10,20 @@
 
 This package receives models and imports no model class. Every method must return the same result for a row alone and
 in any batch.
+
+The public calls are imported on their first use: the command line reads ``options`` without PyTorch.
 """
 
-from heedful.generation.decoding import Generated, decode, generate, stream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heedful.generation.decoding import Generated, decode, generate, stream
 
 __all__ = ["Generated", "decode", "generate", "stream"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("heedful.generation.decoding"), name)
+    raise AttributeError(f"module 'heedful.generation' has no attribute {name!r}")

@@ -3,26 +3,35 @@
 A call's options override those of the folder's generation config. An option of the call that the chosen method does
 not use is an error; such an option of the folder is ignored, since a folder describes several methods at once.
 
-A new method has its own file with a ``Method``; here it gets an entry in ``METHODS`` and a field for each new option.
+A new method has its own file with a ``Method``; here it gets a line in ``METHODS``, and each new option a field of
+``Options`` and, for the command line, of ``DecodingSettings``. The command line reads this file without PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import HeedfulError, nearest
-from heedful.generation.assisted import ASSISTED
-from heedful.generation.beam import BEAM
-from heedful.generation.constrained_beam import CONSTRAINED_BEAM
-from heedful.generation.contrastive import CONTRASTIVE
-from heedful.generation.diverse_beam import DIVERSE_BEAM
-from heedful.generation.method import Method
-from heedful.generation.sampling import GREEDY, SAMPLING
+from heedful.settings.base import Settings, option
 
-# The first method whose switch is on decodes, so the order matters.
-METHODS: tuple[Method, ...] = (SAMPLING, BEAM, CONTRASTIVE, GREEDY, ASSISTED, DIVERSE_BEAM, CONSTRAINED_BEAM)
+if TYPE_CHECKING:
+    from heedful.generation.method import Method
+
+
+# module:method; the first one whose switch is on decodes, so the order matters
+METHODS = (
+    "heedful.generation.sampling:SAMPLING",
+    "heedful.generation.beam:BEAM",
+    "heedful.generation.contrastive:CONTRASTIVE",
+    "heedful.generation.sampling:GREEDY",
+    "heedful.generation.assisted:ASSISTED",
+    "heedful.generation.diverse_beam:DIVERSE_BEAM",
+    "heedful.generation.constrained_beam:CONSTRAINED_BEAM",
+)
 LENGTHS = (
     ("max_length", "max_new_tokens"),
     ("min_length", "min_new_tokens"),
@@ -86,7 +95,7 @@ TEMPERATURE: Check = _number(
 )
 
 
-def _option(default: Any, check: Check, *, neutral: bool = False, needs: str | None = None) -> Any:
+def _checked(default: Any, check: Check, *, neutral: bool = False, needs: str | None = None) -> Any:
     """Returns a dataclass field of ``Options`` with its default and check.
 
     Args:
@@ -164,41 +173,43 @@ class Options:
         given: names of the options that the call itself set; not an option.
     """
 
-    max_new_tokens: int | None = _option(None, _whole(1))
-    max_length: int | None = _option(None, _whole(1))
-    min_new_tokens: int = _option(0, _whole(0))
-    min_length: int = _option(0, _whole(0))
-    do_sample: bool = _option(False, (lambda v: isinstance(v, bool), "True or False"), neutral=True)
-    seed: int | Sequence[int] | None = _option(None, SEEDS)
-    temperature: float = _option(1.0, TEMPERATURE)
-    top_k: int = _option(0, _whole(0))
-    top_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
-    min_p: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"))
-    typical_p: float = _option(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
-    num_beams: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
-    num_return_sequences: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
-    length_penalty: float = _option(1.0, _number(lambda v: abs(v) <= 10, "a number from -10 to 10"))
-    early_stopping: bool | str = _option(False, STOPPING)
-    repetition_penalty: float = _option(1.0, _number(lambda v: v >= 1 / MAX_NUMBER, "a number above 0"))
-    presence_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
-    frequency_penalty: float = _option(0.0, _number(lambda v: True, "a finite number"))
-    no_repeat_ngram_size: int = _option(0, _whole(0))
-    encoder_no_repeat_ngram_size: int = _option(0, _whole(0))
-    bad_words_ids: Sequence[Sequence[int]] = _option((), (_words, "a list of lists of token ids, none empty"))
-    suppress_tokens: Sequence[int] = _option((), (_ids, "a list of token ids"))
-    begin_suppress_tokens: Sequence[int] = _option((), (_ids, "a list of token ids"))
-    forced_bos_token_id: int | None = _option(None, (_id, "a token id"))
-    forced_eos_token_id: int | Sequence[int] | None = _option(None, ONE_OR_MORE_IDS)
-    renormalize_logits: bool = _option(False, (lambda v: isinstance(v, bool), "True or False"))
-    stop_strings: Sequence[str] = _option((), TEXTS)
-    prefill_chunk_size: int = _option(0, _whole(0))
-    assistant_model: Any = _option(None, ASSISTANT)  # noqa: RUF009 (immutable)
-    num_assistant_tokens: int = _option(5, _whole(1, MAX_WIDTH), needs="assistant_model")
-    prompt_lookup_num_tokens: int = _option(0, _whole(0, MAX_WIDTH), neutral=True)
-    penalty_alpha: float = _option(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"), neutral=True)
-    num_beam_groups: int = _option(1, _whole(1, MAX_WIDTH), neutral=True)
-    diversity_penalty: float = _option(0.0, _number(lambda v: v >= 0, "a number of 0 or more"), needs="num_beam_groups")
-    force_words_ids: Sequence[Sequence[Any]] = _option((), FORCED_WORDS)
+    max_new_tokens: int | None = _checked(None, _whole(1))
+    max_length: int | None = _checked(None, _whole(1))
+    min_new_tokens: int = _checked(0, _whole(0))
+    min_length: int = _checked(0, _whole(0))
+    do_sample: bool = _checked(False, (lambda v: isinstance(v, bool), "True or False"), neutral=True)
+    seed: int | Sequence[int] | None = _checked(None, SEEDS)
+    temperature: float = _checked(1.0, TEMPERATURE)
+    top_k: int = _checked(0, _whole(0))
+    top_p: float = _checked(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
+    min_p: float = _checked(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"))
+    typical_p: float = _checked(1.0, _number(lambda v: 0 < v <= 1, "a number above 0 and at most 1"))
+    num_beams: int = _checked(1, _whole(1, MAX_WIDTH), neutral=True)
+    num_return_sequences: int = _checked(1, _whole(1, MAX_WIDTH), neutral=True)
+    length_penalty: float = _checked(1.0, _number(lambda v: abs(v) <= 10, "a number from -10 to 10"))
+    early_stopping: bool | str = _checked(False, STOPPING)
+    repetition_penalty: float = _checked(1.0, _number(lambda v: v >= 1 / MAX_NUMBER, "a number above 0"))
+    presence_penalty: float = _checked(0.0, _number(lambda v: True, "a finite number"))
+    frequency_penalty: float = _checked(0.0, _number(lambda v: True, "a finite number"))
+    no_repeat_ngram_size: int = _checked(0, _whole(0))
+    encoder_no_repeat_ngram_size: int = _checked(0, _whole(0))
+    bad_words_ids: Sequence[Sequence[int]] = _checked((), (_words, "a list of lists of token ids, none empty"))
+    suppress_tokens: Sequence[int] = _checked((), (_ids, "a list of token ids"))
+    begin_suppress_tokens: Sequence[int] = _checked((), (_ids, "a list of token ids"))
+    forced_bos_token_id: int | None = _checked(None, (_id, "a token id"))
+    forced_eos_token_id: int | Sequence[int] | None = _checked(None, ONE_OR_MORE_IDS)
+    renormalize_logits: bool = _checked(False, (lambda v: isinstance(v, bool), "True or False"))
+    stop_strings: Sequence[str] = _checked((), TEXTS)
+    prefill_chunk_size: int = _checked(0, _whole(0))
+    assistant_model: Any = _checked(None, ASSISTANT)  # noqa: RUF009 (immutable)
+    num_assistant_tokens: int = _checked(5, _whole(1, MAX_WIDTH), needs="assistant_model")
+    prompt_lookup_num_tokens: int = _checked(0, _whole(0, MAX_WIDTH), neutral=True)
+    penalty_alpha: float = _checked(0.0, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1"), neutral=True)
+    num_beam_groups: int = _checked(1, _whole(1, MAX_WIDTH), neutral=True)
+    diversity_penalty: float = _checked(
+        0.0, _number(lambda v: v >= 0, "a number of 0 or more"), needs="num_beam_groups"
+    )
+    force_words_ids: Sequence[Sequence[Any]] = _checked((), FORCED_WORDS)
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
@@ -215,7 +226,7 @@ class Options:
     def variant(self) -> Method:
         """Method that decodes: a method that extends ``base`` and has a switch that is on, otherwise ``base``."""
         base = self.base
-        return next((m for m in METHODS if base.name in m.extends and _is_on(m, vars(self))), base)
+        return next((m for m in methods() if base.name in m.extends and _is_on(m, vars(self))), base)
 
     def for_rows(self, rows: Iterable[int], count: int) -> Options:
         """Returns the options for the prompts with the indices ``rows``, of ``count`` prompts: a list of seeds, one
@@ -233,7 +244,57 @@ class Options:
         return replace(self, seed=[self.seed[row] for row in rows])
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecodingSettings(Settings):
+    """Decoding options, with names and meanings as in transformers; None: the value in the model folder."""
+
+    num_beams: int | None = option("beams; 1 is greedy", least=1)
+    length_penalty: float | None = option("a beam's score is divided by its length to this power")
+    early_stopping: bool | Literal["never"] | None = option("stop when num-beams outputs are finished")
+    max_new_tokens: int | None = option("maximum length of an output, in tokens", least=1)
+    max_length: int | None = option("maximum length with the prompt, in tokens", least=1)
+    min_new_tokens: int | None = option("minimum length of an output, in tokens", least=0)
+    min_length: int | None = option("minimum length with the prompt, in tokens", least=0)
+    no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no limit", least=0)
+    repetition_penalty: float | None = option("above 1: tokens that occurred are less likely", above=0)
+    presence_penalty: float | None = option("subtracted from the scores of generated tokens")
+    frequency_penalty: float | None = option("subtracted from a token's score for each time that it was generated")
+    do_sample: bool | None = option("sample tokens (=false: take the most likely)")
+    temperature: float | None = option("divisor of the logits: below 1 less random, above 1 more", above=0)
+    top_k: int | None = option("sample from this many most likely tokens; for labels, show this many", least=1)
+    top_p: float | None = option("sample from the most likely tokens with this total probability", above=0, most=1)
+    min_p: float | None = option(
+        "sample from tokens with at least this share of the highest probability", least=0, most=1
+    )
+    typical_p: float | None = option("sample from typical tokens with this total probability", above=0, most=1)
+    seed: int | None = option("seed of the sampling", least=0)
+    stop_strings: tuple[str, ...] | None = option(
+        "end an output after one of these texts; write inputs before this option"
+    )
+    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
+    prefill_chunk_size: int | None = option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
+    prompt_lookup_num_tokens: int | None = option(
+        "prompt lookup: propose this many tokens that followed the same text earlier", least=0
+    )
+    penalty_alpha: float | None = option(
+        "contrastive search: factor of the similarity penalty, 0 to 1", least=0, most=1
+    )
+    num_beam_groups: int | None = option("groups of beams that differ from each other", least=1)
+    diversity_penalty: float | None = option("penalty for tokens that another group chose, above 0", least=0)
+
+
 FIELDS = {option.name: option for option in fields(Options) if option.metadata}
+
+
+@cache
+def methods() -> tuple[Method, ...]:
+    """Returns all decoding methods, in the order of ``METHODS``; this imports PyTorch."""
+    names = (entry.partition(":") for entry in METHODS)
+    return tuple(getattr(import_module(module), name) for module, _, name in names)
+
+
+def _named(name: str) -> Method:
+    return next(method for method in methods() if method.name == name)
 
 
 def _is_on(method: Method, values: Mapping[str, Any]) -> bool:
@@ -241,12 +302,12 @@ def _is_on(method: Method, values: Mapping[str, Any]) -> bool:
 
 
 def _base(values: Mapping[str, Any]) -> Method:
-    return next((m for m in METHODS if not m.extends and _is_on(m, values)), GREEDY)
+    return next((m for m in methods() if not m.extends and _is_on(m, values)), _named("greedy"))
 
 
 def _users(name: str) -> list[Method]:
     """Returns the methods that use an option; no methods if the option applies to every method."""
-    return [method for method in METHODS if name in method.options]
+    return [method for method in methods() if name in method.options]
 
 
 def _applies(name: str, base: Method) -> bool:
@@ -318,12 +379,13 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
     ('sampling', 'beam')
     """
     call, folder = _options_not_none(call), _folder_options(defaults or {})
-    switched = [m for m in METHODS if not m.extends and m is not SAMPLING and _is_on(m, call)]
-    drawn = [n for n in SAMPLING.implied_by if n in call and not any(n in m.options for m in switched)]
+    sampling, beam = _named("sampling"), _named("beam")
+    switched = [m for m in methods() if not m.extends and m is not sampling and _is_on(m, call)]
+    drawn = [n for n in sampling.implied_by if n in call and not any(n in m.options for m in switched)]
     sample = call.get("do_sample", bool(drawn) or (folder.get("do_sample", False) and not switched))
     if drawn and call.get("do_sample") is False:
         raise HeedfulError(f"do_sample=False, but {drawn[0]}={call[drawn[0]]} only affects sampling; leave one out")
-    if sample and BEAM in switched:
+    if sample and beam in switched:
         raise HeedfulError(
             f"num_beams={call['num_beams']} is for beam search, {[*drawn, 'do_sample'][0]} for sampling; give only one"
         )
@@ -345,7 +407,7 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
             unused |= {total, new}
         elif new in folder:
             unused |= {total}
-    for method in METHODS:
+    for method in methods():
         if method.extends and _is_on(method, call):
             unused |= set(method.switches)
     values = {name: value for name, value in folder.items() if name not in unused} | call
@@ -358,7 +420,7 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
                 )
             del values[name]
     options = Options(**{**values, "do_sample": sample, "given": frozenset(call)})
-    if options.num_return_sequences > options.num_beams and base is not SAMPLING:
+    if options.num_return_sequences > options.num_beams and base is not sampling:
         raise HeedfulError(
             f"num_return_sequences={options.num_return_sequences} is more than num_beams={options.num_beams}; raise "
             "num_beams"

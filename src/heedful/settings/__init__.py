@@ -1,7 +1,7 @@
 """Run settings: the same on the command line, in a TOML file and in Python.
 
     base       ``Settings``, the base of all sections, and ``resolve``, which merges layers of settings
-    sections   the sections and ``RunSettings`` as given, with their help; the options of predictions; ``run.toml``
+    sections   the sections and ``RunSettings`` as given, with their help; ``run.toml``
     resolved   ``ResolvedSettings``, which a run uses
 
 None means *auto* in settings as given: the value comes from the recipe, else from the data, else from the machine
@@ -21,7 +21,6 @@ from heedful.settings.sections import (
     AnsweringSettings,
     AveragingSettings,
     DataSettings,
-    DecodingSettings,
     ImageSettings,
     LoraSettings,
     MaskingSettings,
@@ -41,7 +40,6 @@ __all__ = [
     "AnsweringSettings",
     "AveragingSettings",
     "DataSettings",
-    "DecodingSettings",
     "ImageSettings",
     "LoraSettings",
     "MaskingSettings",

@@ -1,4 +1,4 @@
-"""Settings as given: the sections, the run, the options of predictions, and the settings file ``run.toml``."""
+"""Settings as given: the sections, the run, the options of answers, and the settings file ``run.toml``."""
 
 from __future__ import annotations
 
@@ -237,45 +237,6 @@ class LoraSettings(Settings):
         given = [f"--lora.{name}" for name in self.given() if name != "rank"]
         if given and self.rank is None:
             raise HeedfulError(f"{', '.join(given)} needs --lora.rank, which adds the adapter; 8 is usual")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodingSettings(Settings):
-    """Decoding options, with names and meanings as in transformers; None: the value in the model folder."""
-
-    num_beams: int | None = option("beams; 1 is greedy", least=1)
-    length_penalty: float | None = option("a beam's score is divided by its length to this power")
-    early_stopping: bool | Literal["never"] | None = option("stop when num-beams outputs are finished")
-    max_new_tokens: int | None = option("maximum length of an output, in tokens", least=1)
-    max_length: int | None = option("maximum length with the prompt, in tokens", least=1)
-    min_new_tokens: int | None = option("minimum length of an output, in tokens", least=0)
-    min_length: int | None = option("minimum length with the prompt, in tokens", least=0)
-    no_repeat_ngram_size: int | None = option("n-grams of this size occur only once; 0 for no limit", least=0)
-    repetition_penalty: float | None = option("above 1: tokens that occurred are less likely", above=0)
-    presence_penalty: float | None = option("subtracted from the scores of generated tokens")
-    frequency_penalty: float | None = option("subtracted from a token's score for each time that it was generated")
-    do_sample: bool | None = option("sample tokens (=false: take the most likely)")
-    temperature: float | None = option("divisor of the logits: below 1 less random, above 1 more", above=0)
-    top_k: int | None = option("sample from this many most likely tokens; for labels, show this many", least=1)
-    top_p: float | None = option("sample from the most likely tokens with this total probability", above=0, most=1)
-    min_p: float | None = option(
-        "sample from tokens with at least this share of the highest probability", least=0, most=1
-    )
-    typical_p: float | None = option("sample from typical tokens with this total probability", above=0, most=1)
-    seed: int | None = option("seed of the sampling", least=0)
-    stop_strings: tuple[str, ...] | None = option(
-        "end an output after one of these texts; write inputs before this option"
-    )
-    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
-    prefill_chunk_size: int | None = option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
-    prompt_lookup_num_tokens: int | None = option(
-        "prompt lookup: propose this many tokens that followed the same text earlier", least=0
-    )
-    penalty_alpha: float | None = option(
-        "contrastive search: factor of the similarity penalty, 0 to 1", least=0, most=1
-    )
-    num_beam_groups: int | None = option("groups of beams that differ from each other", least=1)
-    diversity_penalty: float | None = option("penalty for tokens that another group chose, above 0", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
