@@ -23,6 +23,7 @@ from heedful import cli, config, registration, tasks
 from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.inspection import intervene
+from heedful.inspection.logit_lens import logit_lens
 from heedful.kernels.optimize import optimize
 from heedful.layers import attention as attention_module
 from heedful.layers import feedforward, norm, position
@@ -39,15 +40,24 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own_parts.md").read_text
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
 DEFINITIONS, USE = "\n".join(BLOCKS[:-1]), BLOCKS[-1]
 PARTS = {"norm": "dyt", "attention": "sigmoid", "position": "kerple", "feed_forward": "experts", "block": "parallel"}
+PARTS["head"] = "capped"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The page's parts, registered for this file alone."""
+    import heedful.heads
     import heedful.stack
 
     tables: list[Any] = [norm.NORMS, position.SCHEMES, attention_module.ATTENTIONS, feedforward.FEED_FORWARDS]
-    tables += [heedful.stack.BLOCKS, optimisation.OPTIMISERS, SCHEDULES, registry.REGISTERED, tasks.TASKS]
+    tables += [
+        heedful.stack.BLOCKS,
+        heedful.heads.HEADS,
+        optimisation.OPTIMISERS,
+        SCHEDULES,
+        registry.REGISTERED,
+        tasks.TASKS,
+    ]
     tables += [config.REGISTERED, base.REGISTERED]
     before = [copy.deepcopy(table) if table in tables[-2:] else dict(table) for table in tables]
     file = tmp_path_factory.mktemp("page") / "parts_of_the_page.py"
@@ -64,6 +74,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def stack_of(name: str = "gpt-micro", **changes: Any) -> Any:
     """The configuration of a small model whose stack has these parts."""
     given = heedful.create(name, seed=0).config
+    if "head" in changes:
+        given = replace(given, head=replace(given.head, head=changes.pop("head")))
     field = "decoder" if hasattr(given, "decoder") else "encoder"
     stack = replace(getattr(given, field), dim=32, depth=2, heads=4, ff_dim=64, **changes)
     return replace(given, **{field: stack})
@@ -77,7 +89,7 @@ IDS = torch.randint(0, 60, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
 def test_each_part_of_the_page_is_short() -> None:
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     assert max(len([line for line in block.splitlines() if line]) for block in BLOCKS[:-2]) <= 15
 
 
@@ -131,7 +143,8 @@ def test_a_part_trains_reopens_generates_and_is_recorded(kind: str, name: str, t
     )
     assert heedful.train("text-generation", out=tmp_path / "run", max_steps=4, resume=True, quiet=True).step == 4
     model = run.model
-    assert getattr(model.config.decoder, kind) in (name, config.CustomPosition(scheme="kerple"))
+    described = model.config.head if kind == "head" else model.config.decoder
+    assert getattr(described, kind) in (name, config.CustomPosition(scheme="kerple"))
     fresh = heedful.create(model.config, seed=0)
     assert {n for n, p in model.named_parameters()} == {n for n, p in fresh.named_parameters()}
     plain = model(IDS % 15)
@@ -182,6 +195,76 @@ def test_attention_shows_the_weights_it_used() -> None:
         assert not torch.allclose(model(IDS), plain)
     with pytest.raises(HeedfulError, match="no softmax and has no scores"), heedful.record(model, "scores"):
         model(IDS)
+
+
+class Attentive(nn.Module):
+    """A head of sequences and of pooling that weighs the tokens by a learned query."""
+
+    def __init__(self, config: Any, dim: int, token: nn.Embedding) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(dim))
+        self.output = nn.Linear(dim, getattr(config, "labels", dim))
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        scores = hidden @ self.query
+        if real is not None:
+            scores = scores.masked_fill(~real.bool(), float("-inf"))
+        return self.output((scores.softmax(-1)[..., None] * hidden).sum(1))
+
+
+def test_a_head_of_labels_trains_reopens_and_takes_other_labels(tmp_path: Path) -> None:
+    heedful.register("head", "attentive", Attentive)
+    rows = [{"text": f"{w} number {n}", "label": w[0]} for w in ("apple", "anise", "saw", "spade") for n in range(8)]
+    sizes = {"head": "attentive", "dim": 32, "depth": 1, "heads": 2}
+    run = heedful.train(
+        "text-classification", rows, out=tmp_path / "run", max_steps=30, quiet=True, model_settings=sizes
+    )
+    assert type(run.model.head) is Attentive
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "heedful"
+    assert run.pipeline("a spade")["output"] == "s"
+    lens = logit_lens(run.model.eval(), torch.tensor([[1, 2, 3]]), top=2)
+    assert lens.ids.shape == (2, 1, 2)  # embedding and block, by our own head
+    finer = [row | {"label": row["text"][:2]} for row in rows]
+    other = heedful.train("text-classification", finer, out=tmp_path / "other", model=run, max_steps=2, quiet=True)
+    assert type(other.model.head) is Attentive
+    assert len(other.model.labels) == 4
+
+
+def test_a_registered_head_pools_and_is_refused_by_name_elsewhere(tmp_path: Path) -> None:
+    heedful.register("head", "attentive", Attentive)
+    given = heedful.create("bert-tiny", seed=0).config
+    model = heedful.create(replace(given, head=config.PooledHead(head="attentive")), seed=0).eval()
+    model.save_pretrained(tmp_path / "own")
+    assert not (tmp_path / "own" / "modules.json").exists()  # another program would pool in another way
+    ids = torch.tensor([[5, 6, 7]])
+    assert_close(heedful.from_pretrained(tmp_path / "own")(ids), model(ids), "forward")
+    with pytest.raises(HeedfulError, match=r"sequence.head is 'absent'.*heedful.register\('head', 'absent', ...\)"):
+        config.SequenceHead(head="absent")  # type: ignore[arg-type]
+    with pytest.raises(HeedfulError, match=r"encoder.head is 'attentive'"):
+        replace(given, head="attentive")
+
+
+def test_regression_needs_the_linear_map_of_a_head(tmp_path: Path) -> None:
+    class NoOutput(nn.Module):
+        def __init__(self, config: Any, dim: int, token: nn.Embedding) -> None:
+            super().__init__()
+            self.last = nn.Linear(dim, config.labels)
+
+        def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+            return self.last(hidden[:, 0])
+
+    heedful.register("head", "no-output", NoOutput)
+    rows = [{"text": f"{n} is a number", "label": n / 2} for n in range(40)]
+    with pytest.raises(HeedfulError, match="NoOutput has no linear map called output"):
+        heedful.train(
+            "text-classification",
+            rows,
+            out=tmp_path / "run",
+            max_steps=2,
+            quiet=True,
+            model_settings={"head": "no-output"},
+            data_settings={"label_kind": "number"},
+        )
 
 
 def nameless(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:

@@ -256,6 +256,8 @@ def in_python(text: str, out: Any = None) -> str:
 
     >>> in_python("too few rows; name the columns: --data.columns TEXT,LABEL")
     'too few rows; name the columns: data_settings={"columns": ["TEXT", "LABEL"]}'
+    >>> in_python("name the columns: --data.columns TEXT,TEXT_PAIR")
+    'name the columns: data_settings={"columns": ["TEXT", "TEXT_PAIR"]}'
     >>> in_python("--max-steps must be a whole number; give a validation file: --valid FILE")
     'max_steps must be a whole number; give a validation file: valid=...'
     >>> in_python("'text' is null, in runs/a/data/train.jsonl:8", "runs/a")
@@ -279,7 +281,7 @@ def in_python(text: str, out: Any = None) -> str:
         shown = json.dumps(value.split(",")) if "," in value else value
         return f'{argument}={{"{match[2].replace("-", "_")}": {shown}}}'
 
-    text = re.sub(r"--([a-z]+)\.([a-z-]+)((?: |=)(?:[A-Z][A-Z,]*|\d[\d.]*|true|false)\b)?", section, text)
+    text = re.sub(r"--([a-z]+)\.([a-z-]+)((?: |=)(?:[A-Z][A-Z,_]*|\d[\d.]*|true|false)\b)?", section, text)
     return re.sub(r"--([a-z][a-z-]*)", lambda match: match[1].replace("-", "_"), text)
 
 

@@ -21,6 +21,7 @@ from heedful.util.values import check, describe, fits
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
 Norm = Literal["layer", "rms", "batch"]  # or a registered name, as of attention, feed-forward and block
 Pooling = Literal["first", "last", "mean", "max"]
+OwnHead = Literal["standard"]  # or the name of a registered head, in place of the class of this configuration
 
 
 _hints = cache(get_type_hints)  # which compiles every annotation at each call
@@ -40,8 +41,10 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type flo
 }
 
 
-# names of parts that ``heedful.register`` added, by kind; the field of ``StackConfig`` has the same name
-REGISTERED: dict[str, set[str]] = {kind: set() for kind in ("norm", "position", "attention", "feed_forward", "block")}
+# names of parts that ``heedful.register`` added, by kind; the field of ``StackConfig`` or a head has the same name
+REGISTERED: dict[str, set[str]] = {
+    kind: set() for kind in ("norm", "position", "attention", "feed_forward", "block", "head")
+}
 
 
 def unregistered(kind: str, name: str) -> str:
@@ -67,12 +70,13 @@ class Config:
         hints = _hints(type(self))  # type: ignore[arg-type]  # a class can be hashed
         for f in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value, hint = getattr(self, f.name), hints[f.name]
-            if self.kind == "stack" and isinstance(value, str) and value in REGISTERED.get(f.name, ()):
+            names_part = f.name in REGISTERED and isinstance(value, str) and not isinstance(self, ModelConfig)
+            if names_part and value in REGISTERED[f.name]:
                 continue
             if not fits(value, hint):
                 words = get_args(hint) if get_origin(hint) is Literal else None
                 remedy = nearest(str(value), words) if words else f"give {describe(hint)}"
-                if self.kind == "stack" and isinstance(value, str) and f.name in REGISTERED:
+                if names_part:
                     remedy += f"; or {unregistered(f.name, value)}"
                 raise HeedfulError(f"{self.kind}.{f.name} is {value!r}; {remedy}")
             least = 0 if f.default == 0 else self.least
@@ -365,6 +369,7 @@ class LanguageHead(Config):
     tied: bool = True
     bias: bool = False
     scale: Literal["sqrt", "none"] = "none"
+    head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,6 +380,7 @@ class MaskedHead(Config):
     tied: bool = True
     activation: Activation = "gelu"
     norm_eps: float = 1e-12
+    head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,6 +394,7 @@ class SequenceHead(Config):
     pooler_activation: Activation = "tanh"
     bias: bool = True
     dropout: float = 0.1
+    head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,6 +404,7 @@ class TokenHead(Config):
     kind: ClassVar[str] = "token"
     labels: int = 2
     dropout: float = 0.1
+    head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,6 +412,7 @@ class SpanHead(Config):
     """Two logits for each token: that the answer starts there, and that it ends there."""
 
     kind: ClassVar[str] = "span"
+    head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,6 +423,7 @@ class PooledHead(Config):
     pooling: Pooling = "mean"
     pooler: bool = False
     normalise: bool = False
+    head: OwnHead = "standard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,6 +439,7 @@ class ImageHead(Config):
     labels: int = 1000
     hidden: int = 0
     tokens: Literal["all", "class"] = "all"
+    head: OwnHead = "standard"
 
 
 Head = NoHead | LanguageHead | MaskedHead | SequenceHead | TokenHead | SpanHead | PooledHead | ImageHead

@@ -214,8 +214,13 @@ class ImageClassifier(nn.Module):
         return torch.stack([output(row) for output, row in zip(self.output, rows, strict=True)]).mean(0)
 
 
+HEADS: dict[str, Callable[..., nn.Module]] = {}  # registered heads: (config, dim, token) → module
+
+
 def head_of(config: Head, dim: int, token: nn.Embedding | None = None, prefix_tokens: int = 0) -> nn.Module:
     """Returns the head of a configuration, for a stack of width ``dim`` and the embedding ``token``."""
+    if not isinstance(config, NoHead) and config.head in HEADS:
+        return HEADS[config.head](config, dim, token)
     return _BUILDERS[type(config)](config, dim, token, prefix_tokens)
 
 

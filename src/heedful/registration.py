@@ -74,6 +74,19 @@ class BlockFactory(Protocol):
         """Returns the module."""
 
 
+class HeadFactory(Protocol):
+    """Kind "head": makes a module with ``forward(hidden, real=None)`` in place of the head that ``config`` describes.
+
+    ``config`` is a configuration of a head (``heedful.config.SequenceHead``, ...); it says what the module returns: for
+    a ``SequenceHead`` logits (B, ``config.labels``), for a ``LanguageHead`` logits (B, T, V), and so on, from the final
+    hidden states (B, T, D). ``dim`` is D. ``token`` is the model's token embedding, for tied weights; None for images.
+    ``real`` (B, T) is False for padding, or None. Tensors of the embedding that the module keeps are stored once.
+    """
+
+    def __call__(self, config: Any, dim: int, token: Any) -> Any:
+        """Returns the module."""
+
+
 class OptimizerFactory(Protocol):
     """Kind "optimizer", for ``--training.optimiser``: makes a PyTorch optimiser for the model's parameters."""
 
@@ -93,6 +106,7 @@ MADE = {
     "position": ("config", "embed and prepare"),
 }  # arguments, methods
 MADE |= {"feed_forward": ("config", "forward(x)"), "block": ("config", "forward(x, real, *, mask, position, ...)")}
+MADE["head"] = ("config, dim, token", "forward(hidden, real=None)")
 
 
 def _maker(kind: str, name: str, thing: Any) -> Callable[..., Any]:
@@ -143,6 +157,12 @@ def _add_block(name: str, thing: Any) -> None:
     from heedful.stack import BLOCKS
 
     BLOCKS[name] = _maker("block", name, thing)
+
+
+def _add_head(name: str, thing: Any) -> None:
+    from heedful.heads import HEADS
+
+    HEADS[name] = _maker("head", name, thing)
 
 
 def _add_optimizer(name: str, thing: Any) -> None:
@@ -207,6 +227,7 @@ KINDS: dict[str, Callable[[str, Any], None]] = {
     "attention": _add_attention,
     "feed_forward": _add_feed_forward,
     "block": _add_block,
+    "head": _add_head,
     "optimizer": _add_optimizer,
     "schedule": _add_schedule,
     "metric": _add_metric,
@@ -226,6 +247,7 @@ def _built_in(kind: str) -> set[str]:
         "attention": {"softmax"},
         "feed_forward": {"mlp"},
         "block": {"standard"},
+        "head": {"standard"},
         "optimizer": words["optimiser"],
         "schedule": words["schedule"],
         "position": {kind.kind for kind in get_args(Position)},
@@ -240,11 +262,11 @@ def register(kind: str, name: str, thing: T) -> T:
     Args:
         kind: what the part is; a protocol of this module says what each must be and do: "norm" (`NormFactory`),
             "position" (`PositionFactory`), "attention" (`AttentionFunction`), "feed_forward" (`FeedForwardFactory`),
-            "block" (`BlockFactory`), "optimizer" (`OptimizerFactory`), "schedule" (`ScheduleFactory`), "metric"
-            (`heedful.metrics.registry.Metric`: label and direction), "task" (a subclass of
-            ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
-        name: of the field of ``StackConfig`` called like the kind, or of the setting. Registering a name again replaces
-            the part, in models that are created afterwards.
+            "block" (`BlockFactory`), "head" (`HeadFactory`), "optimizer" (`OptimizerFactory`), "schedule"
+            (`ScheduleFactory`), "metric" (`heedful.metrics.registry.Metric`: label and direction), "task" (a subclass
+            of ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
+        name: value of the field called like the kind in ``StackConfig`` or a head's configuration, or of the setting.
+            Registering a name again replaces the part, in models that are created afterwards.
         thing: the part.
 
     Raises:

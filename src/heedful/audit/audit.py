@@ -109,7 +109,7 @@ def _task_and_config(kind: type[Task], train: Rows, settings: RunSettings) -> tu
         task, model = kind.for_fine_tuning(settings.start_from, train, settings)
     else:
         task = kind.prepare(train, settings)
-        model = build_empty(task.config(settings))
+        model = build_empty(task.model_config(settings))
     task.before_training(model, settings)
     return task, model.config
 

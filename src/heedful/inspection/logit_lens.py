@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.config import ImageHead, LanguageHead, MaskedHead, SequenceHead, TokenHead
 from heedful.errors import HeedfulError
-from heedful.heads import ImageClassifier, LanguageModel, MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.eval_mode import evaluating, unwrap
 from heedful.inspection.record import record
 from heedful.models.base import Model
 from heedful.stack import Stack
 
-TOKEN_HEADS = (LanguageModel, MaskedLanguageModel, TokenClassifier)  # with an output at each token
-INPUT_HEADS = (SequenceClassifier, ImageClassifier)  # with one output for the whole input
+TOKEN_HEADS = (LanguageHead, MaskedHead, TokenHead)  # with an output at each token
+INPUT_HEADS = (SequenceHead, ImageHead)  # with one output for the whole input
 MAX_LOGITS = 2**25  # computed at a time: 128 MB in float32
 
 
@@ -135,18 +135,18 @@ def head_mask(model: Model, *inputs: Tensor, **named: Any) -> Tensor | None:
 
 def _has_single_output(model: Model) -> bool:
     """Returns True for a head with one output for the whole input."""
-    if not isinstance(model.head, TOKEN_HEADS + INPUT_HEADS):
+    if not isinstance(model.config.head, TOKEN_HEADS + INPUT_HEADS):
         raise HeedfulError(
             f"a {model.config.head.kind!r} head returns no probabilities of tokens or classes; "
             "load the model with a head that does, such as head='language-model'"
         )
-    return isinstance(model.head, INPUT_HEADS)
+    return isinstance(model.config.head, INPUT_HEADS)
 
 
 def _parts(model: Model, stream: Tensor) -> list[slice]:
     """Splits the T tokens into parts whose logits fit into ``MAX_LOGITS``."""
-    head: Any = model.head
-    size = max(1, MAX_LOGITS // (len(stream) * head.output.out_features))
+    outputs = lens_logits(model, stream[:1, :1]).size(-1)
+    size = max(1, MAX_LOGITS // (len(stream) * outputs))
     return [slice(first, first + size) for first in range(0, stream.size(1), size)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from heedful.errors import HeedfulError
 from heedful.layers.linear import ScaledLinear
 from heedful.models import Model
 
@@ -16,8 +17,11 @@ def scale_output(head: nn.Module, factor: float, mean: float | None) -> None:
     the head's function stays the same. With ``mean`` the weights keep their values instead, and the bias, if there is
     one, is set so that the output starts near the mean.
     """
-    plain = head.get_submodule("output")
-    assert isinstance(plain, nn.Linear)
+    plain = getattr(head, "output", None)
+    if not isinstance(plain, nn.Linear):  # a registered head
+        raise HeedfulError(
+            f"the head {type(head).__name__} has no linear map called output, which regression rescales; give it one"
+        )
     scaled = ScaledLinear(plain.in_features, plain.out_features, bias=plain.bias is not None, device="meta")
     scaled.weight, scaled.bias, scaled.factor = plain.weight, plain.bias, factor
     scaled.train(plain.training)

@@ -107,6 +107,7 @@ class ModelSettings(Settings):
     attention: str | None = option("a registered attention function")
     feed_forward: str | None = option("a registered feed-forward network")
     block: str | None = option("a registered block")
+    head: str | None = option("a registered head, in place of the task's")
     dropout: float | None = option("dropout probability of embeddings and sublayer outputs", least=0, below=1)
     drop_path: float | None = option("stochastic depth: skip probability of the last block", least=0, below=1)
     r_drop: float | None = option("R-Drop: factor of the divergence between two forward passes; 5 is usual", least=0)

@@ -143,9 +143,10 @@ def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None
         torch.manual_seed(seed)
         model = load(folder, head=head, num_labels=labels, dtype="float32")
         if labels is not None:
-            output = model.get_submodule("head.output")
+            path = "head.output" if hasattr(model.head, "output") else "head"  # a registered head may have no such part
+            output = model.get_submodule(path)
             initialise(output, model.main)
-            model.fresh = sorted({*model.fresh, *(f"head.output.{name}" for name in output.state_dict())})
+            model.fresh = sorted({*model.fresh, *(f"{path}.{name}" for name in output.state_dict())})
     return model
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.config import NoHead
 from heedful.data import LazyImage, Rows, Span, split
 from heedful.data.batching import evaluation_batches
 from heedful.data.split import content_digest
@@ -168,6 +169,16 @@ class Task(ABC):
     @abstractmethod
     def config(self, settings: RunSettings) -> ModelConfig:
         """Returns the configuration of a new model: the preset with the settings' changes, for this data."""
+
+    def model_config(self, settings: RunSettings) -> ModelConfig:
+        """Returns ``config`` with the registered head that ``--model.head`` names, if it is set."""
+        config = self.config(settings)
+        if settings.model.head is None:
+            return config
+        if isinstance(config.head, NoHead):
+            raise HeedfulError(f"the model of {self.name} has no head to replace; leave --model.head out")
+        head: Any = settings.model.head  # a registered name
+        return replace(config, head=replace(config.head, head=head))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks need nothing here)
         """Prepares training: sets what the model's folder will hold (label names, generation defaults) and stores the

@@ -138,7 +138,8 @@ class TextRegression(TextPairTask):
         """
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         model.labels, model.regression = [OUTPUT], True
-        fresh = not settings.resume and (not settings.start_from or "head.output.weight" in model.fresh)
+        is_new = not settings.start_from or any(name.startswith("head.") for name in model.fresh)
+        fresh = is_new and not settings.resume
         scale_output(model.get_submodule("head"), self.factor, self.mean if fresh else None)
 
     def check_head(self, model: Model) -> None:

@@ -291,7 +291,7 @@ def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) ->
             _adapt(model, settings)
         return task, model
     task = kind.prepare(rows, settings)
-    return task, create(task.config(settings), seed=settings.seed)
+    return task, create(task.model_config(settings), seed=settings.seed)
 
 
 def _adapt(model: Model, settings: ResolvedSettings) -> None:

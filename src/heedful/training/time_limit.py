@@ -412,7 +412,7 @@ class LoopTrial:
 
 def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
     """Returns the model of a run with fresh weights, ready for training."""
-    model = create(task.config(settings), seed=settings.seed)
+    model = create(task.model_config(settings), seed=settings.seed)
     task.before_training(model, settings)
     make_contiguous(model.to(device))
     return model
