@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -493,3 +495,54 @@ def test_a_metric_that_is_no_number_or_has_a_known_name_is_one_line(tmp_path: Pa
         train(tmp_path / "a", metrics={"share": lambda outputs, expected: None})
     with pytest.raises(HeedfulError, match="text-classification has a metric 'accuracy' already"):
         train(tmp_path / "b", metrics={"accuracy": lambda outputs, expected: 1.0})
+
+
+# ------------------------------------------------------------------------------------------------ a model of one's own
+
+
+def test_a_configuration_is_a_preset(tmp_path: Path) -> None:
+    config = heedful.presets.get("bert-tiny")
+    config = replace(config, encoder=replace(config.encoder, dim=48, heads=3, ff_dim=96, gated=True))
+    options: dict[str, Any] = {"out": tmp_path / "run", "quiet": True, "deterministic": True}
+    run = heedful.train("text-classification", ROWS, preset=config, max_steps=2, **options)
+    assert run.model.config.encoder.gated
+    assert (run.model.config.encoder.dim, run.model.config.head.labels) == (48, 2)
+    assert "deterministic = true" in (tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
+    other = replace(config, encoder=replace(config.encoder, gated=False))
+    with pytest.raises(HeedfulError, match="preset is not the configuration that the run in"):
+        heedful.train("text-classification", preset=other, resume=True, max_steps=4, **options)
+    assert heedful.train("text-classification", preset=config, resume=True, max_steps=4, **options).step == 4
+    run = heedful.train("text-classification", ROWS, preset=other, overwrite=True, max_steps=2, **options)
+    assert not run.model.config.encoder.gated
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(config.to_dict()), encoding="utf-8")
+    table = tmp_path / "rows.jsonl"
+    table.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    command = ["train", "text-classification", f"--train={table}", f"--preset={file}", "--max-steps=1"]
+    assert cli.main([*command, f"--out={tmp_path / 'command'}"]) == 0
+    assert heedful.from_pretrained(tmp_path / "command").config.encoder.gated
+
+
+@pytest.mark.parametrize(
+    ("preset", "words"),
+    [
+        (3, "preset is of type int; give the name"),
+        ("absent.json", "cannot read absent.json"),
+        ("bert-tin", "did you mean 'bert-tiny'"),
+        ({"kind": "stack", "dim": 4, "depth": 1, "heads": 1}, "holds a configuration of kind 'stack'"),
+        ({"kind": "encoder", "dims": 4}, "unknown key 'dims'"),
+        ([1], "holds no JSON object"),
+    ],
+)
+def test_a_wrong_preset_is_one_line(preset: Any, words: str, tmp_path: Path) -> None:
+    if isinstance(preset, dict | list):
+        (tmp_path / "own.json").write_text(json.dumps(preset), encoding="utf-8")
+        preset = tmp_path / "own.json"
+    with pytest.raises(HeedfulError, match=re.escape(words)):
+        heedful.train("text-classification", ROWS, out=tmp_path / "run", preset=preset, max_steps=1, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_is_an_argument(tmp_path: Path) -> None:
+    with pytest.raises(HeedfulError, match="unknown recipe 'no-such'"):
+        heedful.train("translation", ROWS, out=tmp_path / "run", recipe="no-such", quiet=True)

@@ -21,12 +21,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from heedful.config import ModelConfig
 from heedful.data import python_data
 from heedful.errors import HeedfulError, nearest
 from heedful.export.target import copy_beside
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings, Settings, read_toml
 from heedful.training.run_folder import DATA, RUN_MARKERS, SETTINGS, check_overwrite, is_unused, remove
+from heedful.util import files
 from heedful.util.locks import contents
 from heedful.util.terminal import say_to
 
@@ -49,7 +51,8 @@ def train(
     *,
     valid: Any = None,
     out: str | PathLike[str],
-    preset: str | None = None,
+    preset: str | PathLike[str] | ModelConfig | None = None,
+    recipe: str | None = None,
     model: str | PathLike[str] | Model | None = None,
     callbacks: Any = (),
     optimizer: Callable[[Model], Optimiser] | None = None,
@@ -63,6 +66,7 @@ def train(
     max_epochs: int | None = None,
     max_minutes: float | None = None,
     device: str | None = None,
+    deterministic: bool | None = None,
     quiet: bool = False,
     training: Mapping[str, Any] | None = None,
     **sections: Any,
@@ -78,7 +82,9 @@ def train(
             relative to the current folder. Rows are written to ``<out>/data`` once. None: those of the resumed run.
         valid: validation data of the same kinds; None: that split of ``data``, or a part of its rows.
         out: the run's folder.
-        preset: published size of a new model; ``heedful presets`` lists them.
+        preset: size of a new model: a name (``heedful presets`` lists them), a configuration, or a ``.json`` file with
+            one. The task changes what depends on the data, such as the number of labels.
+        recipe: published training settings; ``heedful recipes`` lists them.
         model: model to fine-tune: a folder, a name on the Hub, an earlier run, or a model loaded from a folder.
         callbacks: an object, or a list of objects, with any of the methods ``on_begin``, ``on_step``,
             ``on_evaluation``, ``on_save`` and ``on_end``, or functions, which are called after each step. Each takes
@@ -97,6 +103,7 @@ def train(
         max_epochs: limit in epochs.
         max_minutes: limit in minutes.
         device: "cpu", "cuda", "cuda:1", "mps"; the best one by default.
+        deterministic: make runs on a GPU repeatable to the bit, too; slower.
         quiet: print nothing, and show no progress.
         training: settings of the section ``training``: ``{"lr": 1e-3, "batch_size": 32}``.
         **sections: further sections by name: ``tokenizer={"size": 4000}``, ``model_settings={"dim": 128}`` for the
@@ -137,7 +144,9 @@ def train(
         given = {
             "task": task,
             "out": os.fspath(out),
-            "preset": preset,
+            "preset": os.fspath(preset) if isinstance(preset, str | PathLike) else None,
+            "recipe": recipe,
+            "deterministic": deterministic,
             "seed": _plain(seed),
             "max_steps": _plain(max_steps),
             "max_epochs": _plain(max_epochs),
@@ -160,6 +169,7 @@ def train(
         with tables.removed_on_error():
             given |= tables.sources(data, valid)
             given["start_from"] = tables.model_folder(model)
+            given["preset"] = tables.preset_name(preset)
             settings = RunSettings.from_dict(given)
             result = train_model(
                 settings,
@@ -491,6 +501,26 @@ class _Tables:
                 "out, or train into another folder"
             )
 
+    def preset_name(self, preset: Any) -> str | None:
+        """Returns the name of a preset or the path of its file; a configuration is written into the run's folder."""
+        if preset is None or isinstance(preset, str | PathLike):
+            return None if preset is None else os.fspath(preset)
+        if not isinstance(preset, ModelConfig):
+            raise HeedfulError(
+                f"preset is of type {type(preset).__name__}; give the name of a preset, or a configuration"
+            )
+        path, content = self.folder / "preset.json", json.dumps(preset.to_dict(), indent=2) + "\n"
+        if self.resume and path.is_file():
+            if path.read_text(encoding="utf-8") != content:
+                raise HeedfulError(
+                    f"preset is not the configuration that the run in {self.folder.parent} began with; leave it out, "
+                    "or train into another folder"
+                )
+        elif self.writes:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(path, content)
+        return os.fspath(path)
+
     def model_folder(self, model: Any) -> str | None:
         """Returns the folder to fine-tune from; a model object is saved into the run's folder."""
         if model is None or isinstance(model, str | PathLike):
@@ -503,8 +533,8 @@ class _Tables:
         if self.writes and not (self.resume and folder.is_dir()):
             if not model.source:
                 raise HeedfulError(
-                    "model was not loaded from a folder, so that it has no tokenizer; train a new model by preset and "
-                    "model_settings"
+                    "model was not loaded from a folder, so that it has no tokenizer; train a new model of its sizes: "
+                    "preset=model.config"
                 )
             model.save_pretrained(folder)
             copy_beside(find(model.source), folder)

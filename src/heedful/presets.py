@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from heedful.config import (
+    Config,
     DecoderConfig,
     DropoutRates,
     EmbeddingConfig,
@@ -29,6 +31,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.errors import HeedfulError, nearest
+from heedful.util import files
 
 
 def transformer(
@@ -307,9 +310,32 @@ def describe() -> list[dict[str, str | int]]:
     ]
 
 
-@cache
 def get(name: str) -> ModelConfig:
-    """Returns the configuration of a preset; raises ``HeedfulError`` with the nearest name for an unknown one."""
+    """Returns the configuration of a preset, or the configuration in a file: a path that ends in ``.json``.
+
+    The file holds a dictionary as ``to_dict`` writes it. Raises ``HeedfulError`` with the nearest name for an unknown
+    preset, and for a file that is missing or holds no configuration of a model.
+    """
+    if name.endswith(".json"):
+        return _read(Path(name))
     if name not in PRESETS:
-        raise HeedfulError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
+        raise HeedfulError(f"unknown preset {name!r}; {nearest(name, PRESETS)}; or give a .json file")
+    return _built(name)
+
+
+@cache
+def _built(name: str) -> ModelConfig:
     return PRESETS[name][2]()
+
+
+def _read(path: Path) -> ModelConfig:
+    values = files.read_json(path, "give a configuration as config.to_dict() writes it")
+    if not isinstance(values, dict):
+        raise HeedfulError(f"{path} holds no JSON object; give a configuration as config.to_dict() writes it")
+    try:
+        config = Config.from_dict(values)
+    except HeedfulError as error:
+        raise HeedfulError(f"{path}: {error}") from None
+    if not isinstance(config, ModelConfig):
+        raise HeedfulError(f"{path} holds a configuration of kind {config.kind!r}; give that of a model")
+    return config

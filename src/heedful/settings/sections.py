@@ -264,7 +264,7 @@ class RunSettings(Settings):
     valid: tuple[str, ...] | None = option("validation data; a part of --train by default")
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
-    preset: str | None = option("published size of a new model; heedful presets lists them")
+    preset: str | None = option("size of a new model (heedful presets lists them), or a .json file")
     start_from: str | None = option("model to fine-tune: a folder or a name on the Hub")
     seed: int | None = option("seed of initial weights, data order and dropout; 0 by default", least=0, most=2**63 - 1)
     max_steps: int | None = option("stop after this many steps", least=1)

@@ -108,9 +108,10 @@ def is_unused(out: Path) -> bool:
 def create_run_folder(out: Path, settings: RunSettings) -> None:
     """Creates the folder, emptied with ``overwrite``; write the run's first files next, then ``mark_complete``.
 
-    Tables of Python data that the run reads stay.
+    Tables of Python data that the run reads stay, and a configuration that was passed as its preset.
     """
-    read = any(Path(path).is_relative_to(out / DATA) for path in (*settings.train, *(settings.valid or ())))
+    paths = (*settings.train, *(settings.valid or ()), settings.preset or "")
+    read = any(Path(path).is_relative_to(out / DATA) for path in paths)
     write(out / UNFINISHED_SETTINGS, (OVERWRITE_LINE if settings.overwrite else "") + to_toml(settings))
     if settings.overwrite:
         for path in contents(out):
