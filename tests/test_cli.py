@@ -242,6 +242,34 @@ def test_a_wrong_file(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[
     assert "train" not in calls
 
 
+def test_variables_are_read_and_the_command_line_wins(
+    calls: Calls, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("TRAINING_LR", "0.002"), ("TRAINING_WARMUP", "7"), ("DATA_COLUMNS", "1"), ("JSON", "true")):
+        monkeypatch.setenv(f"HEEDFUL_{name}", value)
+    file = write(folder, "max_minutes = 5\n[training]\nlr = 1e-3\nwarmup = 10\nclip = 2\n")
+    assert cli.main([*TRAIN, *file, "--training.warmup", "20"]) == 0
+    settings = calls["train"]
+    assert (settings.training.lr, settings.training.warmup, settings.training.clip) == (0.002, 20, 2)
+    assert (settings.max_minutes, settings.data.columns) == (5, ("1",))
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["task"] == "translation"  # HEEDFUL_JSON
+    assert "HEEDFUL" not in captured.err
+    monkeypatch.setenv("HEEDFUL_TRAINING_LR", "fast")
+    assert "HEEDFUL_TRAINING_LR" in error_of(capsys, *TRAIN)
+
+
+def test_a_variable_that_is_no_option_is_named(
+    calls: Calls, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEEDFUL_TRANING_LR", "1")
+    monkeypatch.setenv("HEEDFUL_NUM_BEAMS", "4")  # of another command
+    monkeypatch.setenv("HEEDFUL_CACHE", "kept")
+    assert cli.main(TRAIN) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "HEEDFUL" in line]
+    assert "HEEDFUL_TRANING_LR is no option of a command; did you mean 'HEEDFUL_TRAINING_LR'?" in line
+
+
 def test_a_file_that_is_missing_or_not_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(capsys, *TRAIN, "--config", "none.toml") == "heedful: none.toml: no such file; check the path"
     (folder / "run.toml").write_bytes(b"seed = \xff")

@@ -472,6 +472,90 @@ def test_import_without_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -
     assert "--import names no file" in capsys.readouterr().err
 
 
+NORM = """import heedful, torch
+class Twice(torch.nn.Module):
+    def __init__(self, dim, eps):
+        super().__init__()
+
+    def forward(self, x, real=None):
+        return 2 * x
+heedful.register("norm", "twice", Twice)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a file of parts and a table."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(NORM, encoding="utf-8")
+    rows = [f"{word} {n}\t{word[0]}" for n in range(20) for word in ("apple", "saw")]
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+    config.REGISTERED["norm"].discard("twice")
+
+
+TRAIN = ["train", "text-classification", "--train=rows.tsv", "--out=run", "--max-steps=1", "--preset=bert-tiny"]
+
+
+@pytest.mark.parametrize("file", ['import = ["mine.py"]\n', 'import = "mine.py"\n'])
+def test_a_settings_file_names_the_files_to_import(file: str, mine: Path) -> None:
+    (mine / "own.toml").write_text(file + '[model]\nnorm = "twice"\n', encoding="utf-8")
+    assert cli.main([*TRAIN, "--config=own.toml"]) == 0
+    assert heedful.from_pretrained("run").config.encoder.norm == "twice"
+    assert "import" not in (mine / "run" / "run.toml").read_text(encoding="utf-8")
+
+
+def test_a_variable_names_the_file_to_import(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEEDFUL_IMPORT", "mine.py")
+    assert cli.main([*TRAIN, "--model.norm=twice"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("import = 3\n", "own.toml: import is 3; give a file"),
+        ("import = [3]\n", "own.toml: import is [3]; give a file"),
+        ('import = "absent.py"\n', "--import absent.py: there is no such file"),
+    ],
+)
+def test_a_wrong_import_in_a_settings_file_is_one_line(
+    file: str, words: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mine / "own.toml").write_text(file, encoding="utf-8")
+    assert cli.main([*TRAIN, "--config=own.toml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_the_settings_of_a_model_folder_import_nothing(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (mine / "model").mkdir()
+    (mine / "model" / "config.json").write_text("{}", encoding="utf-8")
+    (mine / "model" / "run.toml").write_text('import = "mine.py"\n', encoding="utf-8")
+    assert cli.main([*TRAIN, "--config=model/run.toml"]) == 2
+    assert "import has no effect in a model's folder" in capsys.readouterr().err
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("forward(self, x, real=None)", "forward(self, x)", "Twice, in mine.py: TypeError: Twice.forward() takes 2"),
+        ("2 * x", "x + torch.ones(3, 7)", "mine.py:7: RuntimeError: The size of tensor a"),
+    ],
+)
+def test_an_error_in_a_part_names_its_place(
+    old: str, new: str, words: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mine / "mine.py").write_text(NORM.replace(old, new), encoding="utf-8")
+    assert cli.main([*TRAIN, "--model.norm=twice", "--import=mine.py"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert words in line
+    assert "correct the file" in line
+    assert "a bug in heedful" not in line
+
+
 def test_every_kind_has_its_protocol() -> None:
     documented = registration.register.__doc__ or ""
     for kind in registration.KINDS:

@@ -60,7 +60,7 @@ PURPOSE = {
 VARIABLES = (  # environment variables that change speed or the location of files
     *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "KMP_AFFINITY", "ATEN_CPU_CAPABILITY"),
     *("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TOKENIZERS_PARALLELISM"),
-    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HEEDFUL_CACHE", "HEEDFUL_DEBUG"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE"),
 )
 INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "sve", "bf16")
 LITTLE_DISK = 2 << 30  # bytes of a run with a model of 100 M parameters and its checkpoints
@@ -90,11 +90,17 @@ def report(folder: str | os.PathLike[str] = ".") -> dict[str, Any]:
             "memory": _memory,
             "disk": lambda: _disk(Path(folder)),
             "hub": _hub,
-            "environment": lambda: {name: os.environ[name] for name in VARIABLES if name in os.environ},
+            "environment": _environment,
         }.items()
     }
     problems = list(_problems(facts))
     return {"ok": not problems, "problems": problems, "notes": list(_notes(facts)), **facts}
+
+
+def _environment() -> dict[str, str]:
+    """Returns the variables of ``VARIABLES`` that are set, and those that set options of heedful."""
+    ours = sorted(name for name in os.environ if name.startswith("HEEDFUL_"))
+    return {name: os.environ[name] for name in (*VARIABLES, *ours) if name in os.environ}
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:

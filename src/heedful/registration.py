@@ -302,6 +302,9 @@ def register(kind: str, name: str, thing: T) -> T:
     return thing
 
 
+IMPORTED: set[str] = set()  # names of the modules that ``import_file`` imported
+
+
 def import_file(source: str) -> None:
     """Imports a Python file, or a module by its dotted name, for the parts that it registers (``--import``).
 
@@ -309,6 +312,7 @@ def import_file(source: str) -> None:
     """
     path = Path(source)
     if path.suffix != ".py":
+        IMPORTED.add(source)
         _run(source, lambda: importlib.import_module(source))
         return
     if not path.is_file():
@@ -319,9 +323,26 @@ def import_file(source: str) -> None:
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    IMPORTED.add(path.stem)
     sys.modules[path.stem] = module  # so that its classes can be found by their module's name
     loader = specification.loader
     _run(source, lambda: loader.exec_module(module))
+
+
+def own_part_at_fault(error: BaseException) -> str | None:
+    """Returns the place in a file of ``import_file`` where an error arose: ``mine.py:12``, or a class whose ``forward``
+    does not take its arguments; None if the error arose elsewhere.
+    """
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        frame = trace.tb_frame
+        owner = type(frame.f_locals.get("self"))  # a module, while PyTorch calls its forward
+        if frame.f_globals.get("__name__") in IMPORTED:
+            place = f"{Path(frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        elif owner.__module__ in IMPORTED:
+            place = f"{owner.__name__}, in {Path(sys.modules[owner.__module__].__file__ or '').name}"
+        trace = trace.tb_next
+    return place
 
 
 def _run(source: str, load: Callable[[], object]) -> None:

@@ -145,6 +145,7 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     content = read_bytes(Path(path), remedy)
     values, text = parse_toml(content, path, remedy), content.decode("utf-8-sig")
     values = _with_new_keys(values, path, text)
+    _import_files(values.pop("import", []), path)
     known = keys(RunSettings)
     for name in _dotted(values):
         if name.replace("-", "_") not in known:
@@ -154,6 +155,20 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     # Nested under the command: Dict drops flat keys that are a command's name, as train is, silently.
     names = {argument.name.removeprefix("--").replace("-", "_") for argument in arguments}
     Dict({commands[0]: _only(values, names)}, source=path)(app, commands, arguments)
+
+
+def _import_files(sources: Any, path: str) -> None:
+    """Imports the files that the key ``import`` of a settings file names; refuses the key in a model's folder."""
+    sources = [sources] if isinstance(sources, str) else sources
+    if not isinstance(sources, list) or not all(isinstance(source, str) and source for source in sources):
+        raise HeedfulError(f'{path}: import is {sources!r}; give a file, or a list of files: import = ["mine.py"]')
+    if sources and any((Path(path).parent / name).exists() for name in ("config.json", "heedful.json")):
+        raise HeedfulError(
+            f"{path}: import has no effect in a model's folder, which may come from others; give --import "
+            f"{shlex.quote(sources[0])}"
+        )
+    for source in sources:
+        import_own_parts(source)
 
 
 def _only(values: Mapping[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
@@ -328,11 +343,13 @@ def check_out(settings: RunSettings) -> None:
 
 
 def without_imports(tokens: Sequence[str]) -> list[str]:
-    """Imports the files that ``--import`` names, in order; returns the other tokens.
+    """Imports the files that ``HEEDFUL_IMPORT`` and ``--import`` name, in order; returns the other tokens.
 
     ``--import mine.py`` and ``--import=mine.py`` may stand anywhere; the parts that a file registers are then known to
     every command.
     """
+    if variable := os.environ.get("HEEDFUL_IMPORT"):
+        import_own_parts(variable)
     rest: list[str] = []
     remaining = iter(tokens)
     for token in remaining:
@@ -342,7 +359,12 @@ def without_imports(tokens: Sequence[str]) -> list[str]:
         source = token.partition("=")[2] if "=" in token else next(remaining, "")
         if not source:
             raise HeedfulError("--import names no file; give a Python file that registers parts: --import mine.py")
-        from heedful.registration import import_file
-
-        import_file(source)
+        import_own_parts(source)
     return rest
+
+
+def import_own_parts(source: str) -> None:
+    """Imports a file that registers parts."""
+    from heedful.registration import import_file  # which imports torch with some parts
+
+    import_file(source)

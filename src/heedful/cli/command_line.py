@@ -87,6 +87,9 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
         return f"out of memory{size}; give {remedy_of.get(command, 'a smaller model or shorter inputs')}", 2
     if isinstance(error, HeedfulError):
         return by_flags(str(error), tokens) if command in ("predict", "evaluate", "compare") else str(error), 2
+    registration = sys.modules.get("heedful.registration")  # imported only with own parts
+    if registration is not None and (place := registration.own_part_at_fault(error)):
+        return f"{place}: {type(error).__name__}: {error}; correct the file (HEEDFUL_DEBUG=1 shows the traceback)", 2
     return f"a bug in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows the traceback)", 1
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
-from cyclopts import App, Parameter, default_name_transform
+from cyclopts import App, ArgumentCollection, Parameter, default_name_transform
+from cyclopts.config import Env
 
 from heedful import __version__
 from heedful.cli.arguments import range_test_without_out, read_file, refuse_fractions
+from heedful.errors import nearest
 from heedful.generation.options import DecodingSettings
 from heedful.settings import (
     AnsweringSettings,
@@ -48,6 +52,32 @@ Dtype = Annotated[str | None, Parameter(help="weights: float32, bfloat16, float1
 Decoding = Annotated[DecodingSettings, Parameter(name="*")]
 Answering = Annotated[AnsweringSettings, Parameter(name="*")]
 
+PREFIX = "HEEDFUL_"  # of environment variables that set options
+OTHER_VARIABLES = ("HEEDFUL_CACHE", "HEEDFUL_DEBUG", "HEEDFUL_IMPORT")
+
+
+def read_environment(command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Reads options that the command line does not set from variables: ``HEEDFUL_TRAINING_LR`` for ``--training.lr``.
+
+    A variable that is an option of no command is named in a warning.
+    """
+    names = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
+    if not names:
+        return
+    Env(PREFIX, command=False, show=False)(command, commands, arguments)
+    known = {_variable(argument.name) for argument in arguments}
+    if {*names} <= known:
+        return
+    for other in (name for name in app if not name.startswith("-")):
+        known |= {_variable(argument.name) for argument in app[other].assemble_argument_collection()}
+    for name in names:
+        if name not in known:
+            print(f"heedful: the variable {name} is no option of a command; {nearest(name, known)}", file=sys.stderr)
+
+
+def _variable(option: str) -> str:
+    return PREFIX + option.removeprefix("--").upper().replace("-", "_").replace(".", "_")
+
 
 app = App(
     name="heedful",
@@ -58,7 +88,7 @@ app = App(
     "Own parts:   any command with --import mine.py, which calls heedful.register",
     help_format="plaintext",
     default_parameter=Parameter(consume_multiple=1, allow_repeating=True, negative=(), show_default=False),
-    config=(read_file, refuse_fractions, range_test_without_out),
+    config=(read_environment, read_file, refuse_fractions, range_test_without_out),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
