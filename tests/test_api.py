@@ -546,3 +546,21 @@ def test_a_wrong_preset_is_one_line(preset: Any, words: str, tmp_path: Path) -> 
 def test_a_recipe_is_an_argument(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match="unknown recipe 'no-such'"):
         heedful.train("translation", ROWS, out=tmp_path / "run", recipe="no-such", quiet=True)
+
+
+def test_the_lines_of_a_run_go_to_a_logger_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "heedful.run")
+    train(tmp_path / "run", quiet=False)
+    logged = [record.message for record in caplog.records if record.name == "heedful.run"]
+    captured = capsys.readouterr()
+    printed = [line for line in captured.out.splitlines() if line]
+    assert [line for line in logged if not line.startswith("step ")] == printed
+    steps = [line for line in captured.err.splitlines() if line.startswith("step ") and "evaluating" not in line]
+    assert [line for line in logged if line.startswith("step ")] == steps
+    assert len(steps) >= 6
+    caplog.clear()
+    train(tmp_path / "quiet")
+    assert [record for record in caplog.records if record.name == "heedful.run"]
+    assert capsys.readouterr() == ("", "")

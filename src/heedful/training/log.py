@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,7 @@ from heedful.training.reporters import Reporter
 from heedful.util.files import atomic_file, check_regular, parse_json
 from heedful.util.progress import Bar, remaining
 
+RUN_LOG = logging.getLogger("heedful.run")  # the lines that a run shows, at level INFO, for handlers of the user's
 REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
 DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
@@ -116,9 +118,12 @@ class Log:
         for reporter in self.reporters:
             reporter.write(line)
         self._shown = line
+        text = f"step {line['step']:,}  {describe(line)}{remaining(left)}"
+        if self.path is not None:  # not of a trial, nor of another rank
+            RUN_LOG.info(text)
         # The bar shows the latest numbers; an evaluation has a line that stays.
         if not self._bar.active or any(name.startswith("valid_") for name in line):
-            self.note(f"step {line['step']:,}  {describe(line)}{remaining(left)}")
+            self.note(text)
         for sample in line.get("samples", ())[:1]:
             self.note(f"           {brief(sample['input'], SAMPLE)} → {brief(sample['output'], SAMPLE)}")
 
@@ -160,6 +165,16 @@ class Log:
         description, time_left = f"step {step:,}", remaining(left)
         text = describe(self._shown, self._bar.room(description, time_left)) + time_left
         self._bar.update(description, text.strip(), total=None if progress is None else 1.0, completed=progress or 0.0)
+
+
+def logged(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns ``say`` with the addition that each line goes to the logger ``heedful.run`` too."""
+
+    def say_and_log(line: str) -> None:
+        RUN_LOG.info(line)
+        say(line)
+
+    return say_and_log
 
 
 def describe(line: Mapping[str, Any], room: float = math.inf) -> str:

@@ -45,7 +45,7 @@ from heedful.training.engine import Alone, create_engine
 from heedful.training.finish import finish
 from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
-from heedful.training.log import Log
+from heedful.training.log import Log, logged
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Objective, Optimiser, Saving
 from heedful.training.memory import within_memory
@@ -98,7 +98,7 @@ def train(
 
     Args:
         settings: the settings as given; None fields are resolved here.
-        say: takes the lines that describe the run and its result.
+        say: takes the lines that describe the run and its result; the logger ``heedful.run`` gets them too.
         quiet: show no progress.
         draw: called at the end with the folder, the best evaluation and its rows.
         draw_attention: called with the folder after each change of the attention maps of
@@ -123,6 +123,8 @@ def train(
             say, quiet, draw, draw_attention, audit = print_nothing, True, None, None, None
             ranks.wait_for_first()
             settings = replace(settings, resume=True, overwrite=False)  # rank 0 has created the folder
+        else:
+            say = logged(say)
         with ranks.while_others_wait() if ranks.is_first else nullcontext():
             if ranks.is_first and not stack.enter_context(locked(Path(settings.out))):
                 say(f"! the file system of {settings.out} has no file locks; do not start a second run in that folder")
