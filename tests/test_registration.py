@@ -8,7 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,6 +291,40 @@ def silent(page: dict[str, Any]) -> None:
         return v
 
     heedful.register("attention", "silent", silent_attention)
+
+
+def shapes(
+    output: int | None = None, weights: int | None = None, factor: float = 1.0
+) -> Callable[[Tensor, Tensor, Tensor, Tensor, float, float], Tensor]:
+    """An attention function whose output or weights lack rows, or whose weights are others than it uses."""
+
+    def uniform(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, dropout: float) -> Tensor:
+        return (bias.exp().expand(*q.shape[:3], k.size(2)) @ v)[:, :output]
+
+    uniform.weights = lambda q, k, bias, scale: factor * bias.exp().expand(*q.shape[:3], k.size(2))[:, :weights]  # type: ignore[attr-defined]
+    return uniform
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"output": 1}, r"'faulty' returned output of shape \(2, 1, 9, 8\), not \(2, 4, 9, 8\); correct the function"),
+        ({"weights": 1}, r"'faulty' returned weights of shape \(2, 1, 9, 9\), not \(2, 4, 9, 9\); .*function.weights"),
+        ({"factor": 0.5}, "the weights of the attention 'faulty' do not give its output: weights @ v differs"),
+    ],
+)
+def test_weights_and_output_of_an_attention_are_checked(options: dict[str, Any], words: str) -> None:
+    """Shapes that broadcast, and weights that are not those in use, were shown without a word."""
+    heedful.register("attention", "faulty", shapes(**options))
+    model = model_of(attention="faulty")
+    for context in (heedful.record(model, "pattern"), intervene(model, "pattern", lambda weights: weights)):
+        with pytest.raises(HeedfulError, match=words), context:
+            model(IDS)
+    heedful.register("attention", "right", shapes())
+    model = model_of(attention="right")
+    plain = model(IDS)
+    with intervene(model, "pattern", lambda weights: weights):
+        assert_close(model(IDS), plain, "forward")
 
 
 def test_a_replaced_attend_is_not_lost_on_saving(tmp_path: Path) -> None:

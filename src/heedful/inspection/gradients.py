@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.config import DecoderConfig, EncoderDecoderConfig
+from heedful.config import DecoderConfig, EncoderDecoderConfig, SpanHead
 from heedful.errors import HeedfulError
-from heedful.heads import SpanFinder
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.eval_mode import evaluating, unwrap
 from heedful.inspection.intervene import intervene
@@ -102,14 +101,14 @@ def _differentiable(value: Any) -> Any:
 
 def _explained(model: Model, output: Tensor, real: Tensor | None, label: Index | None, query: Index | None) -> Tensor:
     """Returns the explained logit (B,) of the head's output, chosen by ``label`` and ``query``."""
-    if isinstance(model.head, INPUT_HEADS):
+    if isinstance(model.config.head, INPUT_HEADS):
         if query is not None:
             raise HeedfulError("this head has one output for the whole input; leave query out")
         return _logit(output, label)
-    if not isinstance(model.head, (*TOKEN_HEADS, SpanFinder)):
+    if not isinstance(model.config.head, (*TOKEN_HEADS, SpanHead)):
         raise HeedfulError("this head returns a vector, not logits; give of=, which returns the number to explain")
     real = output.new_ones(output.shape[:2]).bool() if real is None else real.bool()
-    if query is None and label is None and isinstance(model.head, SpanFinder):
+    if query is None and label is None and isinstance(model.config.head, SpanHead):
         return output.masked_fill(~real[..., None], float("-inf")).amax(1).sum(-1)
     if query is None:
         if not isinstance(model.config, DecoderConfig | EncoderDecoderConfig):

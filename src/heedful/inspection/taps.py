@@ -111,12 +111,24 @@ class ObservedAttention:
                 f"the attention function {name!r} is not registered, so that its weights are not known; register it "
                 "with its weights: heedful.register('attention', ...)"
             )
-        pattern = self.taps["pattern"](attend.weights(q, k, mask, scale))
+        weights = attend.weights(q, k, mask, scale)
+        output = attend(q, *shared, scale, dropout)
+        if not dropout:
+            _check_weights(name, output, _mix(weights, v, q.size(1), 0.0))
+        pattern = self.taps["pattern"](weights)
         for observer in self.observers:
             _select(observer, pattern.detach())
-        if not self.taps["pattern"]:
-            return attend(q, *shared, scale, dropout)
-        return _mix(pattern, v, q.size(1), dropout)
+        return _mix(pattern, v, q.size(1), dropout) if self.taps["pattern"] else output
+
+
+def _check_weights(name: str, output: Tensor, mixed: Tensor) -> None:
+    """Raises ``HeedfulError`` if the weights of a custom attention do not give its output."""
+    tolerance = torch.finfo(output.dtype).eps ** 0.5  # far above rounding: 3e-4 in float32
+    if not torch.allclose(output, mixed, rtol=tolerance, atol=tolerance, equal_nan=True):
+        raise HeedfulError(
+            f"the weights of the attention {name!r} do not give its output: weights @ v differs from it by up to "
+            f"{(output - mixed).abs().max():.2g}; correct function.weights, or remove it"
+        )
 
 
 def _mix(pattern: Tensor, v: Tensor, heads: int, dropout: float) -> Tensor:

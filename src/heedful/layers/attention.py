@@ -124,14 +124,18 @@ class CustomAttention:
         self.__name__, self.function = name, function
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
-        """Returns the output of the function (B, H, T, E)."""
+        """Returns the output of the function (B, H, T, E); raises ``HeedfulError`` for another shape."""
         k, v, mask = repeat_shared_rows(q, k, v, mask)
         group = q.size(1) // k.size(1)
         k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        return self.function(q, k, v, self._bias(q, k, mask), scale, dropout)
+        y = self.function(q, k, v, self._bias(q, k, mask), scale, dropout)
+        self._check_shape("output", y, (*q.shape[:3], v.size(3)))
+        return y
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
-        """Returns the weights (B, H, T, S); raises ``HeedfulError`` for a function that does not give them."""
+        """Returns the weights (B, H, T, S); raises ``HeedfulError`` for a function that does not give them, and for
+        another shape.
+        """
         weights = getattr(self.function, "weights", None)
         if weights is None:
             raise HeedfulError(
@@ -139,7 +143,16 @@ class CustomAttention:
                 "changed; add them: function.weights = lambda q, k, bias, scale: ..."
             )
         k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
-        return weights(q, k, self._bias(q, k, mask), scale)
+        pattern: Tensor = weights(q, k, self._bias(q, k, mask), scale)
+        self._check_shape("weights", pattern, (*q.shape[:3], k.size(2)))
+        return pattern
+
+    def _check_shape(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        if tensor.shape != shape:
+            raise HeedfulError(
+                f"the attention {self.__name__!r} returned {what} of shape {tuple(tensor.shape)}, not {tuple(shape)}; "
+                f"correct the function{'' if what == 'output' else '.weights'}"
+            )
 
     @staticmethod
     def _bias(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
