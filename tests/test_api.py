@@ -564,3 +564,19 @@ def test_the_lines_of_a_run_go_to_a_logger_too(
     train(tmp_path / "quiet")
     assert [record for record in caplog.records if record.name == "heedful.run"]
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "every"),
+    [({"max_steps": 6}, 1), ({"max_steps": 60}, 3), ({"max_epochs": 4}, 2), ({"max_steps": 60, "max_epochs": 4}, 2)],
+)
+def test_a_short_run_has_lines_enough_for_a_curve(limits: dict[str, int], every: int, tmp_path: Path) -> None:
+    training = {"lr": 0.01, "batch_size": 4, "accumulate": 1, "evaluate_every": 100}
+    run = train(tmp_path / "run", training=training, **{"max_steps": None, **limits})
+    assert f"log_every = {every}\n" in (tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
+    assert [line["step"] for line in run.history][:3] == [every, 2 * every, 3 * every]
+
+
+def test_a_given_number_of_steps_between_lines_stays(tmp_path: Path) -> None:
+    train(tmp_path / "run", training={"lr": 0.01, "log_every": 4})
+    assert "log_every = 4\n" in (tmp_path / "run" / "run.toml").read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ suggests, else the machine; they are printed and saved in ``run.toml``, which ``
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -18,10 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from heedful import tasks
 from heedful.data import Rows
+from heedful.data.batching import training_batches
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError
 from heedful.kernels.onednn_linear import emulates_bfloat16
@@ -75,6 +78,8 @@ if TYPE_CHECKING:
     from heedful.training.record_attention import AttentionRecorder
 
 TRACE = "trace.json"  # of --training.profile
+LOG_LINES = 20  # of a short run
+FEW_EXAMPLES = 50_000  # up to which the steps of an epoch are counted for that
 SHORT_EPOCH = 250  # steps below which evaluations are so many steps apart: each predicts hundreds of examples
 Say = Callable[[str], None]
 Draw = Callable[[Path, Measured, Rows], object]
@@ -250,6 +255,8 @@ def prepare(
     )
     if not settings.resume and settings.max_minutes:
         run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
+    elif not settings.resume and given.training.log_every is None:
+        run = replace(run, settings=_with_log_lines(run))
     names = custom.names()
     for line in (
         *opening_lines(task, train, valid, run.model, run.settings, ranks.size, _notes(rows, valid_rows)),
@@ -463,16 +470,35 @@ def _logging(run: Run, ranks: Ranks, dtype: torch.dtype, quiet: bool) -> Logging
     )
 
 
+def _with_log_lines(run: Run) -> ResolvedSettings:
+    """Returns the settings with ``log_every`` lowered so that a short run has about ``LOG_LINES`` lines."""
+    settings, training = run.settings, run.settings.training
+    steps = [settings.max_steps] if settings.max_steps else []
+    if settings.max_epochs and len(run.train.examples) <= FEW_EXAMPLES:
+        lengths, order = _order(run)
+        batches = len(training_batches(lengths, epoch=0, **order))
+        steps.append(settings.max_epochs * math.ceil(batches / training.accumulate))
+    if not steps:
+        return settings
+    every = min(training.log_every, max(1, min(steps) // LOG_LINES))
+    return replace(settings, training=replace(training, log_every=every))
+
+
+def _order(run: Run) -> tuple[np.ndarray, dict[str, Any]]:
+    """Returns the lengths of the training examples, and what decides their batches."""
+    training, lengths = run.settings.training, run.task.lengths(run.train.examples)
+    tokens = training.token_budget(int(lengths.max()))
+    return lengths, {"tokens": tokens, "max_rows": training.batch_size, "seed": run.settings.seed}
+
+
 def _loader(run: Run) -> Loader:
     task, training, examples = run.task, run.settings.training, run.train.examples
-    lengths = task.lengths(examples)
+    lengths, order = _order(run)
     return Loader(
         lengths,
         lambda indices, random: task.collate([examples[i] for i in indices], random),
-        tokens=training.token_budget(int(lengths.max())),
-        max_rows=training.batch_size,
+        **order,
         accumulate=training.accumulate,
-        seed=run.settings.seed,
         digests={"training data": run.card["data"]["sha256"], "validation data": digest(run.valid.rows)},
     )
 
