@@ -135,7 +135,7 @@ def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "scandir", refusing)
     assert (
-        said(tmp_path) == f"{tmp_path}/closed cannot be read (Permission denied); correct that or give another folder"
+        said(tmp_path) == f"{tmp_path}/closed cannot be read (Permission denied); correct this or give another folder"
     )
 
 

@@ -416,7 +416,7 @@ def test_no_name_is_no_file(source: str | list[str]) -> None:
 
 def test_what_the_system_refuses_is_said(tmp_path: Path) -> None:
     path = f"{tmp_path}/{'x' * 300}.tsv"
-    assert said(path) == f"{path} cannot be read (File name too long); correct that or give another file"
+    assert said(path) == f"{path} cannot be read (File name too long); correct this or give another file"
 
 
 def test_missing_files_and_folders(write: Write, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
     ("name", "content", "told"),
     [
         ("a.jsonl", '{"messages": "hello"}', r"messages are not a JSON list, in .*a\.jsonl:1; write \[\{"),
-        ("a.jsonl", '{"messages": []}', r"the messages are not a list, or an empty one, in .*a\.jsonl:1"),
+        ("a.jsonl", '{"messages": []}', r"the messages are not a list, or the list is empty, in .*a\.jsonl:1"),
         ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 needs the texts "role" and "content", in .*:2'),
         (
             "a.jsonl",

@@ -16,14 +16,15 @@ from heedful.util.values import check
 
 
 class Batches(Sequence[np.ndarray]):
-    """Batches as slices of one array of indices, created on access.
+    """Batches of example indices, cut from one array on access.
 
-    Two million arrays, for 25 million windows, would take longer to create than the first thousand steps.
+    A list of arrays would be slow to create: with 25 million windows, its two million arrays would take longer than the
+    first thousand training steps.
 
     Args:
         indices: (N,) indices of examples; the indices of a batch are adjacent.
-        bounds: (batches + 1,) start of each batch in ``indices``, and N.
-        order: (batches,) order of the batches; None: as in ``indices``.
+        bounds: (batches + 1,) start of each batch in ``indices``; the last entry is N.
+        order: (batches,) order in which the batches are returned; None: their order in ``indices``.
     """
 
     def __init__(self, indices: np.ndarray, bounds: np.ndarray, order: np.ndarray | None = None) -> None:
@@ -52,24 +53,24 @@ Lengths = np.ndarray | Sequence[int] | Sequence[tuple[int, int]]
 def training_batches(lengths: Lengths, tokens: int, *, seed: int, epoch: int, max_rows: int | None = None) -> Batches:
     """Returns the batches of one training epoch, in order; every example is in exactly one.
 
-    The examples are shuffled, sorted by length (pairs by target, then source; a stable sort, so that equal lengths stay
-    shuffled), divided into batches, and the batches are shuffled. Sorting by both sides, not by the longer one, leaves
-    less padding: on the 29,000 pairs of Multi30k, English to French by words, 2.9 % instead of 6.8 % at 2,048 tokens
-    (unsorted 49 %).
+    The examples are shuffled and then sorted by length, pairs by the target's length and then the source's. The sort is
+    stable, so examples of equal length stay shuffled. They are divided into batches, and the batches are shuffled.
+    Sorting pairs by both sides, instead of by the longer one, leaves less padding: on the 29,000 pairs of Multi30k,
+    English to French by words, 2.9 % instead of 6.8 % at 2,048 tokens (unsorted 49 %).
 
     Args:
-        lengths: (N,) whole numbers, or (N, 2) for pairs (source, target).
+        lengths: (N,) number of tokens of each example, or (N, 2) for pairs (source, target).
         tokens: token budget of a batch. A batch costs rows × the longest length in the batch, for pairs the longest of
             either side, padding included. A single example over the budget is a batch of its own.
         seed: determines the order, together with ``epoch``.
-        epoch: counted from 0.
+        epoch: number of the epoch, from 0.
         max_rows: maximum number of examples in a batch; ``None``: no maximum.
 
     Returns:
         Arrays of int64 indices into ``lengths``.
 
     Raises:
-        HeedfulError: no example, or a budget below one token.
+        HeedfulError: there are no examples, or the budget is below one token.
     """
     sides = as_lengths(lengths)
     random = np.random.default_rng([seed, epoch])
@@ -83,11 +84,20 @@ def training_batches(lengths: Lengths, tokens: int, *, seed: int, epoch: int, ma
 def evaluation_batches(
     lengths: Lengths, tokens: int, *, max_rows: int | None = None, pairs: int | None = None
 ) -> Batches:
-    """Returns the batches for evaluation and prediction, longest first; errors as in :func:`training_batches`.
+    """Returns the batches for evaluation and prediction, longest examples first.
 
-    The longest come first, so that a batch too large for the memory fails at once. ``pairs`` also limits rows ×
-    longest², the pairs of tokens that attention compares, so that an example far longer than the rest is a batch of its
-    own. The arrays are indices of examples:
+    The longest come first so that a batch that does not fit in memory fails at once. Every batch is an int64 array of
+    indices into ``lengths``; the doctest shows how to restore the order of the examples.
+
+    Args:
+        lengths: (N,) number of tokens of each example, or (N, 2) for pairs (source, target).
+        tokens: token budget of a batch: rows × the longest length in the batch, padding included.
+        max_rows: maximum number of examples in a batch; ``None``: no maximum.
+        pairs: budget of token pairs, which attention compares: rows × longest². It puts an example that is far longer
+            than the rest into a batch of its own. ``None``: no such budget.
+
+    Raises:
+        HeedfulError: there are no examples, or a budget is below 1.
 
     >>> answers = [""] * 3
     >>> for batch in evaluation_batches([2, 9, 4], tokens=10):
@@ -105,7 +115,7 @@ def evaluation_batches(
 
 
 def as_lengths(lengths: Lengths) -> np.ndarray:
-    """Returns ``lengths`` as an (N, sides) int64 array, one or two sides. Raises ``HeedfulError`` for no examples."""
+    """Returns lengths as an int64 array (N, 1), or (N, 2) for pairs. Raises ``HeedfulError`` if there are none."""
     sides = np.asarray(lengths, dtype=np.int64)
     if sides.size == 0:
         raise HeedfulError("there are no examples to batch; check that the data is not empty")

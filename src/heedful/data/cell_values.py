@@ -13,10 +13,10 @@ from heedful.errors import HeedfulError
 
 
 class Labels:
-    """Reader of the labels of one file: a name for each row, or a tuple of names if a row may have several or none.
+    """Reader of one file's label column: a cell becomes a name, or a tuple of names if rows may have several or none.
 
-    A text is a name; white space around it is removed. True, false and numbers are written out ("true", "7", "0.5"),
-    or replaced by their names in `classes` (numbered from 0). A list of these, or a text split at `separator`, gives a
+    A text is a name; white space around it is removed. True, false and numbers are written out ("true", "7", "0.5"), or
+    replaced by their names in `classes` (numbered from 0). A list of these, or a text split at `separator`, gives a
     tuple of the distinct names; blank names are left out.
 
     >>> Labels().read(7, "label", "a.jsonl:1"), Labels(separator=";").read("red; blue;red", "label", "a.tsv:1")
@@ -29,10 +29,10 @@ class Labels:
         self._are_lists: bool | None = None  # set by the first row
 
     def read(self, value: Any, column: str, location: str) -> str | tuple[str, ...]:
-        """Returns the label, or the tuple of labels, of a cell.
+        """Returns the label in a cell, or the tuple of its labels.
 
-        Raises `HeedfulError` with `location` for values that are not labels, a number without a name, and lists mixed
-        with single labels.
+        Raises `HeedfulError`, naming `location`, for a value that is not a label, for a number that has no name in
+        `classes`, and for a file with a list in some rows and a single label in others.
         """
         if self.separator is not None and isinstance(value, str):
             value = value.split(self.separator)
@@ -89,10 +89,10 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOREC
 
 
 def parse_number(value: Any) -> float | None:
-    """Returns a text, or a value of JSON or Parquet, as a finite float; None if it is not a finite number.
+    """Returns a text, or a value from JSON or Parquet, as a float; None if it is not a finite number.
 
-    A text may have ASCII digits, a point, a sign, an exponent and white space around it, but not
-    Python's ``1_0`` or ``٣``.
+    A text may have ASCII digits, a point, a sign, an exponent and white space around it. The other forms that Python's
+    ``float`` accepts, such as ``1_0`` or ``٣``, are not numbers here.
 
     >>> parse_number(" -0.5e1 "), parse_number(3)
     (-5.0, 3.0)
@@ -131,7 +131,7 @@ def are_quantities(labels: Sequence[str], classes: int = 20) -> bool:
 
 
 class Numbers:
-    """Reader of the numbers of one column: numbers of JSON and Parquet, or texts such as "3", "-0.5", "1e-3".
+    """Reader of one file's number column: numbers in JSON and Parquet, or texts such as "3", "-0.5", "1e-3".
 
     >>> Numbers().read("3.5", "score", "a.tsv:1"), Numbers().read(4, "score", "a.jsonl:1")
     (3.5, 4.0)

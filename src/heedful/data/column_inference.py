@@ -50,7 +50,7 @@ NAME = re.compile(r"[^\W\d]\w*")  # may be the name of a column
 
 
 class UndecidedColumns(Exception):
-    """Error: no column, or more than one, fits a requested column; the message names the candidates."""
+    """Error: no column of a table, or more than one, fits a column of the task; the message names the candidates."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ColumnProfile:
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> ColumnProfile:
-        """Returns the profile of these values: texts, or any values of JSON and Parquet."""
+        """Returns the profile of a column with these values: texts, or any values from JSON and Parquet."""
         filled = tuple(value for value in values if value is not None and str(value).strip())
         numbers = tuple(map(parse_number, filled))
         return cls(filled, () if None in numbers else tuple(number for number in numbers if number is not None))
@@ -84,7 +84,7 @@ class ColumnProfile:
 
     @property
     def length(self) -> float:
-        """Mean number of characters of a text."""
+        """Mean number of characters of the texts."""
         return fmean(map(len, self.texts or [""]))
 
     @property
@@ -117,7 +117,7 @@ class ColumnProfile:
 
     @property
     def is_number(self) -> bool:
-        """True if the values are quantities."""
+        """True if the values are quantities, not class numbers."""
         return bool(self.numbers) and not (self.is_constant or self.is_id or self.is_label)
 
     @property
@@ -159,16 +159,22 @@ def _is_prose(text: str) -> bool:
 def infer_columns(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the file's column for each required one of the task's ``columns``; ``fixed`` ones are unchanged.
+    """Returns task column → column of the file, for each required column of the task.
 
     Labels are chosen first. A label column has few distinct short values, or numbers if no column has such values; of
     several such columns the one with a usual name for labels is chosen. The text column has the longest texts, 1.5
-    times as long as those of any other column. Two texts need exactly two text columns, taken in order; of a text and
-    its summary the longer is the text. Of question, context and answers the longest is the context, and the answers
-    occur in it. Columns of ids (distinct whole numbers, codes) and of a single value are never chosen.
+    times as long as those of any other column. A task with two texts needs a table with exactly two text columns, and
+    takes them in order. Of a text and its summary, the longer is the text. Of question, context and answers, the
+    context is the longest, and the answers occur in it. Columns of ids (distinct whole numbers, codes) and of a single
+    value are never chosen.
+
+    Args:
+        columns: the task's columns and their kinds.
+        profiles: profiles of the file's columns, by name.
+        fixed: task column → column of the file, for choices that are made already; they are returned unchanged.
 
     Raises:
-        UndecidedColumns: no column, or more than one, fits a requested column.
+        UndecidedColumns: no column, or more than one, fits a column of the task.
     """
     chosen = dict(fixed)
     for column, name in _similar_names(columns, profiles, chosen).items():
@@ -192,7 +198,16 @@ def infer_columns(
 def candidate_columns(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> list[str]:
-    """Returns a possible column of the file for each task column; [] if a task column has none. ``fixed`` is kept."""
+    """Returns a column of the file that is possible for each task column, as an example to show in a message.
+
+    Args:
+        columns: the task's columns and their kinds.
+        profiles: profiles of the file's columns, by name.
+        fixed: task column → column of the file, for choices that are made already.
+
+    Returns:
+        A column of the file for each task column, in order; [] if some task column has none.
+    """
     free = {name: profile for name, profile in profiles.items() if name not in fixed.values()}
     texts = [*_profiles_that(free, "is_text"), *_profiles_that(free, "is_words")]
     if {"label", "number"} & {*columns.values()}:
@@ -300,10 +315,10 @@ def _are_spans(answers: Sequence[Any], contexts: Sequence[Any]) -> bool:
 
 
 def resembles_header(first: Sequence[str], names: Sequence[str]) -> bool:
-    """Returns True if a first row of cells is likely a header, though it has none of the requested ``names``.
+    """Returns True if the first row of a table is likely a header, though it has none of the task's column ``names``.
 
-    Either its cells are several distinct usual names of columns, or each is a word without digits and one is similar to
-    a requested name.
+    It is likely a header if its cells are several distinct usual names of columns, or if each cell is a word without
+    digits and one is similar to a name of the task's columns.
 
     >>> resembles_header(["source", "target"], ["text", "label"]), resembles_header(["txt", "kind"], ["text", "label"])
     (True, True)
@@ -322,7 +337,7 @@ def resembles_header(first: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int | None, usual: bool) -> bool:
-    """Returns True if a first row is a header of the ``others``.
+    """Returns True if the first row of a table is a header, judged by comparing it with the rows after it.
 
     Args:
         first: the cells of the first row.
@@ -354,10 +369,10 @@ MAX_DISTINCT_NAMES = 20  # distinct values of a small column of names
 
 
 def implausible_classes(values: Sequence[str]) -> str | None:
-    """Returns the content that a label column seems to have instead of class names; None if its values are plausible.
+    """Returns what a label column seems to contain instead of class names; None if its values are plausible.
 
-    It is "text" or "numbers" if more than half of the values are distinct and of this kind, "ids" if more than half,
-    and more than 20, are distinct.
+    The result is "text" or "numbers" if more than half of the values are distinct and of this kind. It is "ids" if more
+    than half of the values, and more than 20 of them, are distinct.
 
     >>> implausible_classes(["fr", "de", "es"]), implausible_classes(["a dog", "the cat", "two cats", "no cat"])
     (None, 'text')
@@ -373,7 +388,13 @@ def implausible_classes(values: Sequence[str]) -> str | None:
 
 
 def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) -> None:
-    """Raises `HeedfulError` for a tag column without tags, such as a third parallel text."""
+    """Raises `HeedfulError` if a column of tags has mostly distinct values, as a third parallel text would.
+
+    Args:
+        rows: the rows that were read.
+        kinds: the task's columns and their kinds; "tag?" is a column of tags.
+        sources: the files of the rows, for the message.
+    """
     for index, column in enumerate(rows[0].values):
         tags = [row.values[column] for row in rows] if kinds[column] == "tag?" else []
         if implausible_classes(tags):
@@ -386,9 +407,10 @@ def check_tags(rows: Rows, kinds: Mapping[str, Kind], sources: Sequence[str]) ->
 
 
 def check_header(rows: Rows, kinds: Mapping[str, Kind]) -> None:
-    """Raises `HeedfulError` if the first row of a table that is read by position is likely a header.
+    """Raises `HeedfulError` if the first row of a table whose columns are chosen by number is likely a header.
 
-    Its values could then be column names, and its label is unique while every other label recurs.
+    It is likely a header if all its cells could be column names, and if its label occurs in no other row while every
+    other label occurs at least twice.
     """
     label = next((column for column in rows[0].values if kinds[column] == "label"), None)
     if label is None or not all(column.isdecimal() for column in rows.columns):

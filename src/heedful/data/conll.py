@@ -89,7 +89,7 @@ def read_rows(
 
 
 def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
-    """Returns the words with the prefix removed. A word that is nothing but the prefix is unchanged.
+    """Returns words without a prefix. A word that consists of the prefix alone is unchanged.
 
     >>> without_prefix(["en:In", "en:Paris", "en:", "now"], "en:")
     ('In', 'Paris', 'en:', 'now')
@@ -98,7 +98,7 @@ def without_prefix(words: Sequence[str], prefix: str) -> tuple[str, ...]:
 
 
 def with_stripped_words(rows: Rows, prefix: str | None) -> Rows:
-    """Returns the rows with the prefix removed from their words (`without_prefix`)."""
+    """Returns rows with the prefix removed from each of their words; a word that is only the prefix is unchanged."""
     if not prefix:
         return rows
     stripped = Rows(

@@ -21,13 +21,13 @@ FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": ".
 def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit: int | None = None) -> Rows | None:
     """Returns the rows of tables with instructions or conversations; None for other sources (documents).
 
-    Such a table has no column ``text``, but has ``messages``, or ``prompt`` and ``completion``; or ``names`` gives two
-    columns, the prompt's and the completion's. A row is ``{"prompt", "completion"}``, two texts, or ``{"messages"}``, a
-    tuple of mappings with their ``role`` and ``content``. Rows with a blank text are left out and counted in
-    ``Rows.skipped``.
+    A table has instructions or conversations if it has no column ``text`` but a column ``messages``, or the columns
+    ``prompt`` and ``completion``, or if ``names`` gives the prompt's and the completion's column. The values of a row
+    are ``{"prompt", "completion"}``, two texts, or ``{"messages"}``, a tuple of mappings with a ``role`` and a
+    ``content``. Rows with a blank text are left out and counted in ``Rows.skipped``.
 
-    Raises ``HeedfulError``, naming file and line, for messages of another form, or without a message of the
-    assistant's.
+    Raises ``HeedfulError``, naming file and line, for messages in another form, and for a conversation without a
+    message from the assistant.
     """
     if any(source == STDIN or extension(source) not in EXTENSIONS for source in sources):
         return None
@@ -81,7 +81,7 @@ def _messages(value: Any, location: str) -> tuple[Mapping[str, Any], ...]:
         except ValueError:
             raise HeedfulError(f"the messages are not a JSON list, in {location}; write {FORM}") from None
     if not isinstance(value, list | tuple) or not value:
-        raise HeedfulError(f"the messages are not a list, or an empty one, in {location}; write {FORM}")
+        raise HeedfulError(f"the messages are not a list, or the list is empty, in {location}; write {FORM}")
     for number, message in enumerate(value, 1):
         if not isinstance(message, Mapping) or not all(
             isinstance(message.get(key), str) for key in ("role", "content")

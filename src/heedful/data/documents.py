@@ -26,8 +26,8 @@ def read_rows(
     r"""Returns a row for each document of `sources`, in order; its text is the value of `column`.
 
     - A text file (any extension but a table's), or ``-``, standard input: one document, every line end becomes ``\n``.
-    - A table: a document in each row, in the column of that name, the one in `names` or `remembered`, or else the
-      column of the longest texts.
+    - A table: a document in each row. Its column is the one in `names` or `remembered`, else the one called `column`,
+      else the one with the longest texts.
     - A folder: every text file and table in it, then those of its sub-folders, without hidden ones. If it has `splits`,
       `split` chooses one (None: "train").
 
@@ -87,10 +87,10 @@ def line_of_character(row: Row, text: str, offset: int) -> int:
 
 
 def splits(folder: str) -> tuple[str, ...]:
-    """Returns the splits of a folder ("train", "valid", "test").
+    """Returns the splits of a folder of documents ("train", "valid", "test"); () if it has none.
 
-    A folder has splits if all its sub-folders are called train, val (valid, validation) or test, and one of them train.
-    Files beside these sub-folders are then not read.
+    A folder has splits if all its sub-folders are called train, val (valid, validation) or test, and one is called
+    train. Files beside these sub-folders are then not read.
     """
     return tuple(_split_folders(folder))
 

@@ -50,11 +50,11 @@ class Format(NamedTuple):
 
 
 def detect_format(path: str, labelled: bool = False) -> Format:
-    """Returns the format of a file.
+    """Returns the format of a data file.
 
     The extensions ``.tsv``, ``.jsonl``, ``.ndjson`` and ``.parquet`` determine it; standard input is TSV. The delimiter
-    of ``.csv`` (comma, semicolon or tab) is inferred. The format of any other file is inferred from its first MiB;
-    ``labelled`` allows lines of a label, a space and a text.
+    of ``.csv`` (comma, semicolon or tab) is inferred. The format of any other file is inferred from its first MiB. With
+    ``labelled``, it may also be lines of a label, a space and a text.
     """
     match ".tsv" if path == STDIN else extension(path):
         case ".tsv":

@@ -20,14 +20,16 @@ PARTS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "te
 
 
 def files(source: str, split: str | None = None) -> list[str]:
-    """Returns the files of a split of a data set, sorted by name. They are downloaded once.
+    """Returns the paths of the files of one split of a data set, sorted by name. They are downloaded once.
 
-    The split is the one in ``source``, else ``split``, else "train". ``REVISION`` is a branch, a tag or a commit ("/"
-    in it written %2F), ``PATH`` a folder or a file of the data set. Of several formats only one is read: Parquet, else
-    JSON lines, tables or text. A file belongs to a split if its name, or that of a folder around it, begins with train,
-    val, valid, validation, dev or test. If any file does, the others are ignored.
+    ``source`` is ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``. The split is the one in ``source``, else ``split``, else
+    "train". ``REVISION`` is a branch, a tag or a commit ("/" in it is written %2F), ``PATH`` a folder or a file of the
+    data set. Of several formats only one is read: Parquet, else JSON lines, tables or text. A file belongs to a split
+    if its name, or that of a folder around it, begins with train, val, valid, validation, dev or test. If any file
+    belongs to a split, the files without one are ignored.
 
-    Raises `HeedfulError` for a missing data set or split, and for several subsets of which none is chosen.
+    Raises `HeedfulError` for a missing data set or split, and if the data set has several subsets and ``PATH`` chooses
+    none.
     """
     named, by_split = _parse(source), _files_by_split(source)
     requested = named["split"] or split or "train"

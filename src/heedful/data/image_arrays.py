@@ -20,10 +20,11 @@ CHUNK = 1 << 20  # pixels counted at a time
 
 
 def stack_images(images: np.ndarray, location: str) -> np.ndarray:
-    """Returns images as uint8 (N, H, W, C), C = 1, 3 or 4: grey, colour, colour with alpha.
+    """Returns an array of images as uint8 (N, H, W, C), C = 1 (grey), 3 (colour) or 4 (colour with alpha).
 
-    Accepts (N, H, W); (N, H, W, C) if the last size is 1, 3 or 4; else (N, C, H, W) if the second is. Values as in
-    `as_uint8`. Raises `HeedfulError`, naming `location`, for other shapes and values, and for an empty array.
+    Accepts the shapes (N, H, W); (N, H, W, C) if the last size is 1, 3 or 4; else (N, C, H, W) if the second size is.
+    Values are whole numbers from 0 to 255, or fractions from 0 to 1. Raises `HeedfulError`, naming `location`, for
+    other shapes and values, and for an empty array.
     """
     shape = images.shape
     if not images.size:
@@ -41,9 +42,10 @@ def stack_images(images: np.ndarray, location: str) -> np.ndarray:
 
 
 def label_names(labels: np.ndarray, classes: np.ndarray | None, location: str) -> list[str]:
-    """Returns labels (N) or (N, 1) as texts: texts unchanged, whole numbers by their name in `classes` or written out.
+    """Returns an array of labels, (N) or (N, 1), as a list of texts.
 
-    Raises `HeedfulError`, naming `location`, for other shapes and types, and for a number that has no name.
+    Texts are unchanged. Whole numbers are replaced by their names in `classes` (numbered from 0), or written out if it
+    is None. Raises `HeedfulError`, naming `location`, for other shapes and types, and for a number that has no name.
     """
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1:
@@ -74,10 +76,10 @@ def _size_text(shape: tuple[int, ...]) -> str:
 
 
 def channel_moments(images: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation (C,) of each channel, divided by 255, of uint8 images (C, H, W).
+    """Returns the mean and the standard deviation of each channel, two arrays (C,), with brightness 255 counted as 1.
 
-    The images are read one by one. Sums over the counts of the 256 values are exact:
-    var = (n Σ x² − (Σ x)²) / n².
+    `images` are uint8 arrays (C, H, W), read one by one. The sums are exact, since they are computed from the counts of
+    the 256 values: var = (n Σ x² − (Σ x)²) / n².
 
     >>> mean, std = channel_moments([np.array([[[0, 255]]], np.uint8), np.array([[[255, 0]]], np.uint8)])
     >>> mean.tolist(), std.tolist()
@@ -108,7 +110,10 @@ COMPRESSION = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # first b
 
 
 def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
-    """Returns split → (path of images, path of labels) for files with MNIST's names; both files are needed."""
+    """Returns split → (path of its images, path of its labels) for a folder of files with MNIST's names.
+
+    A split is included only if both its files are present.
+    """
     files: dict[str, dict[str, str]] = {}
     for path in sorted(Path(folder).iterdir(), reverse=True):  # reversed: the plain file counts before its .gz
         if match := MNIST_NAME.fullmatch(path.name):
@@ -121,7 +126,8 @@ def read_idx(path: str) -> np.ndarray:
     """Returns the array of unsigned bytes in an IDX file.
 
     The file is two zero bytes, the code of the type, the number of dimensions, their sizes (32 bits each, big-endian),
-    then the values in C order. Raises `HeedfulError` for another beginning or type, and for a file of another length.
+    then the values in C order. Raises `HeedfulError` if the header is invalid, if the values are not unsigned bytes, or
+    if the length of the file does not match its header.
     """
     with open_file(path) as stream:
         content = stream.read()
@@ -166,7 +172,14 @@ CLASSES = "classes"  # the names of the labels 0, 1, ...
 
 
 class Arrays(NamedTuple):
-    """Arrays of one split; `labels` is None if not requested, `keys` are the names in the file."""
+    """Arrays of one split of an ``.npz`` file.
+
+    Attributes:
+        images: the images.
+        labels: their labels; None if they were not requested.
+        classes: names of the labels 0, 1, ...; None if the file has none or labels were not requested.
+        keys: names of ``images`` and ``labels`` in the file.
+    """
 
     images: np.ndarray
     labels: np.ndarray | None
@@ -175,14 +188,15 @@ class Arrays(NamedTuple):
 
 
 def npz_splits(path: str) -> tuple[str, ...]:
-    """Returns the splits ("train", "valid", "test") whose images the file has."""
+    """Returns the splits ("train", "valid", "test") of which an ``.npz`` file has images."""
     keys = _keys(path)
     return tuple(split for split, pairs in NAMES.items() if any(images in keys for images, _ in pairs))
 
 
 def read_npz(path: str, split: str | None, names: Sequence[str] | None, with_labels: bool) -> Arrays:
-    """Returns the arrays of a split (None: of a file without splits), or those in `names`: (images, labels).
+    """Returns the images and labels of one split of an ``.npz`` file, or of a file without splits (`split` is None).
 
+    `names` gives the arrays of images and labels, instead of the usual names. Labels are read only `with_labels`.
     Nothing is unpickled. Raises `HeedfulError` for a broken file and for missing arrays.
     """
     keys = _keys(path)

@@ -18,7 +18,8 @@ PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "vali
 def split_folders(folder: str) -> dict[str, str]:
     """Returns split → path of its folder, for sub-folders called train, valid (val, validation) and test.
 
-    They are splits only if every sub-folder with images has such a name: beside "car" and "bus", "train" is a label.
+    They are splits only if every sub-folder with images has such a name. Beside "car" and "bus", a folder "train" is a
+    label.
     """
     if not os.path.isdir(folder):
         return {}
@@ -30,7 +31,13 @@ def split_folders(folder: str) -> dict[str, str]:
 
 
 def split_hint(available: Sequence[str], split: str, source: str) -> str:
-    """Returns the remedy for a ``split`` that the data set ``source`` lacks; ``available`` are its splits."""
+    """Returns the end of an error message that says what to do about a missing split.
+
+    Args:
+        available: the splits that the data set has.
+        split: the split that it lacks.
+        source: the data set, as the user gave it.
+    """
     if split == "train":
         command = f"heedful evaluate MODEL --data {source} --split {available[-1]}"
         return f" only: train on another data set, and score with {command}"
@@ -41,8 +48,8 @@ def labelled_images(folder: str, limit: int | None) -> tuple[list[tuple[str, str
     """Returns (path, label) of each image, and the paths of other files. The label is the name of the sub-folder.
 
     Images are in the order of their paths; with a `limit`, labels take turns, so that few images still show all labels.
-    Deeper folders are read too. Other files are those without an image's extension, and images outside the folders of
-    labels; hidden files are ignored. Raises `HeedfulError` if no image is in a sub-folder.
+    Folders inside the sub-folders are read too. Other files are those without an image's extension, and images outside
+    of the sub-folders; hidden files are ignored. Raises `HeedfulError` if no image is in a sub-folder.
     """
     files = list(_files(folder))
     images = [path for path in files if _is_image(path)]
@@ -68,7 +75,7 @@ def labelled_images(folder: str, limit: int | None) -> tuple[list[tuple[str, str
 
 
 def empty_label_folders(folder: str) -> list[str]:
-    """Returns the sub-folders without images, sorted by name."""
+    """Returns the names of the sub-folders that contain no image, sorted."""
     if not os.path.isdir(folder):
         return []
     paths = [os.path.join(folder, name) for name in subfolders(folder)]

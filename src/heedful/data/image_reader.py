@@ -27,7 +27,7 @@ SOURCES = (
 
 
 class ImageColumns(NamedTuple):
-    """Names of the task's image column and label column (None: no labels), and the maximum number of rows."""
+    """Names of a task's image column and label column (None: labels are not read), and the maximum number of rows."""
 
     image: str
     label: str | None
@@ -35,11 +35,11 @@ class ImageColumns(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """Names of these columns."""
+        """Names of the columns that are read."""
         return [self.image, *([self.label] if self.label else [])]
 
     def row(self, image: LazyImage, label: object, file: str, line: int) -> Row:
-        """Returns a row with these columns."""
+        """Returns a row with the image and, if labels are read, its label."""
         return Row({self.image: image} | ({self.label: label} if self.label else {}), file, line)
 
 
@@ -51,17 +51,17 @@ def read_rows(
     limit: int | None = None,
     remembered: Mapping[str, str] | None = None,
 ) -> Rows:
-    """Reads images, and labels if `columns` has a label: an "image" (`LazyImage`) and a "label" a row.
+    """Reads images: a row has an "image" (`LazyImage`) and, if `columns` has a label column, a "label".
 
     - A folder with a sub-folder for each label and images at any depth: ``DIR/LABEL/**/*.png`` (.jpg, .jpeg, .webp,
       .bmp, .gif, .tif, .tiff). Sub-folders called train, val (valid, validation) and test are splits, each with folders
-      of labels. Without a label column, all images below the folder.
+      of labels. Without a label column, all images below the folder are read.
     - Two IDX files, in the order of `columns`, compressed or not; or a folder with MNIST's four
       (``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...``): splits train and test.
     - ``.npz``: x_train, y_train, x_val, y_val, x_test, y_test; train_images, train_labels, val_images, ...; images,
       labels; x, y; or the arrays in `names`. Images are (N, H, W), (N, H, W, C) if the last size is 1, 3 or 4, else
-      (N, C, H, W) if the second is; values as in `as_uint8`. Labels are numbers or texts (N) or (N, 1); ``classes`` has
-      the names of numbers.
+      (N, C, H, W) if the second is, with whole numbers from 0 to 255 or fractions from 0 to 1. Labels are numbers or
+      texts (N) or (N, 1); ``classes`` has the names of numbers.
     - ``.parquet``: encoded bytes, or the Hub's {"bytes", "path"}; labels as texts or numbers, which are replaced by
       their names if the file has them (the Hub's ClassLabel).
     - ``.csv``, ``.tsv``, ``.jsonl``: paths of images, relative to the table's folder.
@@ -240,7 +240,16 @@ def _table_rows(
 
 
 def cell_image(cell: Any, path: str, line: int) -> LazyImage:
-    """Returns the image in a cell of a table: image bytes, or the path of an image relative to the table's folder."""
+    """Returns the image in a cell of a table: the bytes of an image file, or a path relative to the table's folder.
+
+    Args:
+        cell: bytes, a path, or a mapping with the key "bytes" or "path".
+        path: the table.
+        line: line or row number of the cell, for messages.
+
+    Raises:
+        HeedfulError: the cell is neither bytes nor a path, or the image file does not exist.
+    """
     location = f"{display_name(path)}:{line}"
     if isinstance(cell, dict):  # the Hub's {"bytes", "path"}, one of which may be null
         cell = cell.get("bytes") or cell.get("path")

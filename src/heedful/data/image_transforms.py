@@ -34,13 +34,15 @@ def resize(
     how: Literal["stretch", "crop"] = "stretch",
     resample: Resample = "bilinear",
 ) -> np.ndarray:
-    """Resizes an image (H, W, C) to `size`, the side of a square or (height, width): uint8 (height, width, C).
+    """Resizes an image (H, W, C); returns uint8 (height, width, C).
 
-    - "stretch": resized to any shape, like the published processors of ViT.
-    - "crop": the largest centre crop of the requested shape is resized; nothing is distorted.
+    `size` is the side of a square, or (height, width).
 
-    Filters are Pillow's, antialiased if an image becomes smaller. Raises `HeedfulError` for a size below 1 and for one
-    of more than 50 million pixels (a thin strip whose shorter side grows).
+    - "stretch": the image is stretched to `size`, as by the published processors of ViT.
+    - "crop": the largest centre crop with the proportions of `size` is resized, so nothing is distorted.
+
+    The filters are Pillow's, antialiased if the image becomes smaller. Raises `HeedfulError` for a size below 1, and
+    for a result of more than 50 million pixels, as from a thin strip whose shorter side grows.
 
     >>> resize(np.arange(8, dtype=np.uint8).reshape(2, 4, 1), 2, "crop")[..., 0].tolist()
     [[1, 2], [5, 6]]
@@ -65,9 +67,9 @@ def resize(
 
 
 def normalise(batch: np.ndarray, mean: Sequence[float], std: Sequence[float], factor: float = 1 / 255) -> np.ndarray:
-    """Returns (factor · x − mean) / std by channel, as float32 (B, C, H, W).
+    """Returns (factor · x − mean) / std for each channel, as float32 (B, C, H, W).
 
-    Each step is rounded like in the published processors, and the result has the same bits.
+    Each step is rounded as in the published image processors, so the result equals theirs bit for bit.
 
     >>> normalise(np.array([[[[0, 255]]]], np.uint8), mean=[0.5], std=[0.5]).ravel()
     array([-1.,  1.], dtype=float32)
@@ -84,9 +86,10 @@ def normalise(batch: np.ndarray, mean: Sequence[float], std: Sequence[float], fa
 
 
 def pad_crop(batch: np.ndarray, pixels: int, random: np.random.Generator) -> np.ndarray:
-    """Shifts each image by −pixels to pixels in both directions, uniformly; the border is filled with black (0).
+    """Shifts each image by a random number of pixels along each axis, uniform from −`pixels` to `pixels`.
 
-    This equals padding by `pixels` and random cropping (He et al. 2016, section 4.2).
+    Uncovered pixels become black (0). This equals padding by `pixels` and random cropping (He et al. 2016, section
+    4.2).
     """
     if pixels == 0:
         return batch
@@ -129,9 +132,9 @@ def mixup(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mixup: blends images and their targets in pairs, x̃ᵢ = λᵢ xᵢ + (1 − λᵢ) xⱼ, ỹᵢ likewise, λᵢ ~ Beta(α, α).
 
-    j is a permutation of the batch; each pair has its own λ. `pixels` are float (B, C, H, W), `targets` float (B,
-    classes), a distribution a row; α = 0 blends nothing. Zhang et al. 2018, "mixup: Beyond Empirical Risk
-    Minimization", equation 1.
+    j is a random permutation of the batch; each pair has its own λ. `pixels` are float (B, C, H, W), `targets` float
+    (B, classes) with a distribution over classes in each row; `alpha` = 0 blends nothing. Zhang et al. 2018, "mixup:
+    Beyond Empirical Risk Minimization", equation 1.
 
     >>> images, targets = np.zeros((2, 1, 1, 1), np.float32), np.eye(2, dtype=np.float32)
     >>> blended, weights = mixup(images, targets, 0.2, np.random.default_rng(0))
@@ -154,7 +157,7 @@ MAX_MAGNITUDE = 30  # maximum magnitude
 
 
 def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator, magnitude: float = 9.0) -> np.ndarray:
-    """Applies `operations` random operations to each image, one after the other, drawn uniformly.
+    """RandAugment: applies `operations` random operations to each image, drawn uniformly, one after the other.
 
     All have the same `magnitude` m, 0 to 30; with s = m / 30 the operations are:
 
@@ -170,7 +173,10 @@ def rand_augment(batch: np.ndarray, operations: int, random: np.random.Generator
         batch: uint8 (B, C, H, W), C = 1 or 3; it is not changed.
         operations: number of operations for each image.
         random: source of all randomness.
-        magnitude: strength; 9 is the paper's for ImageNet.
+        magnitude: strength; the default 9 is the paper's for ImageNet.
+
+    Returns:
+        The augmented images, uint8 (B, C, H, W).
 
     Raises:
         HeedfulError: the magnitude is out of range.

@@ -35,8 +35,8 @@ class ImageInfo(NamedTuple):
 class LazyImage:
     """Image that is read and decoded on access, and not kept in memory.
 
-    `source` is a path, encoded bytes or an array; `name` is its name in messages. Use `LazyImage.of` to create one. Two
-    images are equal if their stored bytes, or their arrays, are.
+    `source` is a path, encoded bytes or an array; `name` is the image's name in messages. Use `LazyImage.of` to create
+    one. Two images are equal if their stored bytes, or their arrays, are equal.
 
     >>> import numpy as np
     >>> image = LazyImage.of(np.array([[0, 128, 255]], dtype=np.uint8), "a strip")
@@ -51,8 +51,9 @@ class LazyImage:
     def of(cls, source: Any, name: str | None = None) -> LazyImage:
         """Creates an image from a path, encoded bytes (PNG, JPEG, ...), a PIL image or an array.
 
-        Arrays are (H, W) or (H, W, C), C = 1, 2 (grey, alpha), 3 or 4 (colour, alpha), with values as in `as_uint8`.
-        `name` is for messages; by default the path. Raises `HeedfulError` for any other source.
+        Arrays are (H, W) or (H, W, C), C = 1, 2 (grey, alpha), 3 or 4 (colour, alpha), with whole numbers from 0 to 255
+        or fractions from 0 to 1. `name` is for messages; by default the path. Raises `HeedfulError` for any other
+        source.
         """
         import numpy as np
         from PIL import Image
@@ -76,7 +77,7 @@ class LazyImage:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, upright by EXIF's orientation. Only the header of a file is decoded."""
+        """(width, height) in pixels, rotated upright as EXIF says. Only the header of a file is decoded."""
         if not isinstance(self.source, str | bytes):
             return self.source.shape[1], self.source.shape[0]
         with self._image() as image:
@@ -86,7 +87,7 @@ class LazyImage:
             return (height, width) if _orientation(image) >= 5 else (width, height)
 
     def header(self) -> ImageInfo:
-        """Returns the properties of the image. Raises as `pixels` if the header of the file is unreadable."""
+        """Returns the properties of the image. Raises `HeedfulError` if the header of the file is unreadable."""
         if not isinstance(self.source, str | bytes):
             return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, has_frames=False)
         size = self.size
@@ -156,7 +157,7 @@ class LazyImage:
 
 
 def as_uint8(values: np.ndarray, name: str) -> np.ndarray:
-    """Returns brightness as uint8: whole numbers from 0 to 255 unchanged, fractions from 0 to 1 times 255, rounded.
+    """Returns pixel values as uint8: whole numbers from 0 to 255 unchanged, fractions from 0 to 1 times 255, rounded.
 
     >>> import numpy as np
     >>> as_uint8(np.array([0.0, 0.5, 1.0]), "a row").tolist()

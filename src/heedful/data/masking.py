@@ -61,8 +61,9 @@ class Masking:
     - ``span``: consecutive whole words from a random one, with a geometric number of words (p = ``stop``, at most 10;
       Joshi et al. 2020, section 3.1)
 
-    A chosen token becomes the mask with probability 0.8 and a random ordinary token with 0.1, and is kept with 0.1. In
-    ``span`` all tokens of a span share that draw. Special tokens and padding are neither chosen nor inserted.
+    A chosen token becomes the mask with probability 0.8, becomes a random ordinary token with 0.1, and stays unchanged
+    with 0.1. With ``span``, this is drawn once for all tokens of a span. Special tokens and padding are neither chosen
+    nor inserted.
 
     Args:
         mask: the id of the mask token.
@@ -124,7 +125,7 @@ class Masking:
         return groups
 
     def words(self, row: Ids) -> list[NDArray[np.int64]]:
-        """Returns the positions of each word of a window, in order; of each token if the unit is the token."""
+        """Returns the positions of each word of a window, in order; if the unit is "token", of each token."""
         positions = np.flatnonzero(self.ordinary[row])
         if self.unit == "token":
             return list(positions[:, None])
@@ -172,19 +173,19 @@ LENGTH = 3.0  # mean number of tokens of a span (Raffel et al. 2020, section 3.3
 
 @dataclass(frozen=True)
 class Corruption:
-    """Span corruption (Raffel et al. 2020, section 3.1.4; the counts follow their code).
+    """Span corruption: hides spans of a text, and makes them the target (Raffel et al. 2020, section 3.1.4).
 
     Of n ordinary tokens round(n · ``share``) are hidden, at least one and at most n − 1, in round(hidden / ``length``)
-    spans, at least one. The lengths of spans and of the pieces between them are drawn uniformly from all that have
-    these sums. A text begins with visible tokens and ends with a hidden span. Special tokens are never hidden: they
-    split a span in two. The last sentinel is reserved for the end; spans for which no other sentinel is left stay
-    visible.
+    spans, at least one. These numbers follow the authors' code. The lengths of the spans and of the pieces between them
+    are drawn uniformly from all lengths with these sums. A text begins with visible tokens and ends with a hidden span.
+    Special tokens are never hidden: they split a span in two. The last sentinel is reserved for the end of the target;
+    spans for which no other sentinel is left stay visible.
 
     Args:
         sentinels: the ids that replace the first span, the second, ...
         ordinary: (V,) boolean, True for ids that represent text.
         share: fraction of ordinary tokens that are hidden.
-        length: mean length of a span.
+        length: mean length of a span, in tokens.
 
     >>> hide = Corruption([9, 8], np.arange(10) < 8, share=0.5, length=2)
     >>> hide(np.array([0, 1, 2, 3]), np.random.default_rng(0))
@@ -197,7 +198,7 @@ class Corruption:
     length: float = LENGTH
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Returns the numbers of hidden tokens and of spans among ``tokens`` ordinary ones; (0, 0) below two."""
+        """Returns how many of ``tokens`` ordinary tokens are hidden, and in how many spans: (0, 0) for 0 or 1 token."""
         if tokens < 2:
             return 0, 0
         hidden = min(max(round(tokens * self.share), 1), tokens - 1)
@@ -220,7 +221,11 @@ class Corruption:
         return self.split(row, self.hidden(row, random))
 
     def split(self, row: Ids, hidden: Flags) -> tuple[list[int], list[int]]:
-        """Returns source and target, as ``__call__``, for given ``hidden`` tokens (T,)."""
+        """Returns the ids of the source and of the target, for a text (T,) and its ``hidden`` tokens, boolean (T,).
+
+        The source is the text with a sentinel in place of each hidden span. The target has each sentinel with the
+        tokens of its span, and a last sentinel.
+        """
         is_start = _span_starts(hidden)
         positions, firsts = np.flatnonzero(hidden), np.flatnonzero(is_start)
         sentinels = np.asarray(self.sentinels)[: len(firsts) + 1]

@@ -30,7 +30,7 @@ LIST_COLUMNS: dict[str, tuple[str, ...]] = {"words": ("words", "tokens", "text")
 
 
 class Input(NamedTuple):
-    """One input of a file."""
+    """One input of a file, with its location for messages and its id."""
 
     input: Any  # a value, or a mapping of several columns
     location: str  # file and line, for messages

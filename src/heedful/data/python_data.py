@@ -1,7 +1,7 @@
-"""Python objects as data: written once to a table in a folder, which everything else reads like a user's file.
+"""Python objects as data, written once to a table in a folder; all other code reads that table like a user's file.
 
 A table on disk gives Python data what files have: a fingerprint, the same split when a run resumes, rows that messages
-can name, and flat memory however many rows there are.
+can name, and constant memory for any number of rows.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def is_path(data: Any) -> bool:
 
 
 def as_paths(data: Any) -> tuple[str, ...]:
-    """Returns the paths of data that :func:`is_path` accepts."""
+    """Returns the path, or the list or tuple of paths, in ``data`` as a tuple of strings."""
     return tuple(map(os.fspath, data)) if isinstance(data, list | tuple) else (os.fspath(data),)
 
 
 def split_of(data: Any, split: str) -> Any:
     """Returns the ``"train"`` or ``"valid"`` part of a mapping of splits, such as a ``DatasetDict``.
 
-    Other data is returned unchanged for ``"train"``; there is no ``"valid"`` part in it: None.
+    Data without splits is returned unchanged for ``"train"``, and its ``"valid"`` part is None.
     """
     if not is_splits(data):
         return data if split == "train" else None
@@ -112,7 +112,7 @@ def _rows_of_columns(columns: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def class_names(data: Any) -> dict[str, Sequence[str]]:
-    """Returns the class names of each column whose numbers stand for them, from a data set's ``features``."""
+    """Returns column → class names, from a data set's ``features``, for columns whose numbers stand for classes."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):
         return {}
@@ -132,12 +132,12 @@ def _class_name(value: Any, names: Sequence[str] | None) -> Any:
 def write_table(data: Any, path: Path, *, image_paths: bool = False) -> int:
     """Writes Python data as JSON lines to ``path``, one object a row; returns the number of rows.
 
-    Images (of PIL, arrays, encoded bytes) are written as files into a folder beside the table, and stand in it as
-    paths relative to it. With ``image_paths``, texts that are paths of files, relative to the current folder, become
-    whole paths. The table is written to a temporary file that is renamed at the end, so that it is whole.
+    Images (PIL images, arrays, encoded bytes) are written as files into a folder beside the table. The table has their
+    paths, relative to its own folder. With ``image_paths``, texts that are paths of files, relative to the current
+    folder, become absolute paths. The table is written to a temporary file and renamed, so it is never incomplete.
 
-    Raises ``HeedfulError`` as :func:`records` does, for no rows, and for a value that a table cannot hold; it names the
-    row and the column.
+    Raises ``HeedfulError``, naming the row and the column, for objects that :func:`records` cannot read, for data
+    without rows, and for a value that a table cannot hold.
     """
     images = _Images(path.with_suffix(".images"))
     rows, count = records(data), 0

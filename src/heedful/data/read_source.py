@@ -43,10 +43,10 @@ def read(
             - A table: ``.tsv`` (tabs; quotes are plain characters), ``.csv`` (RFC 4180, or with semicolons or tabs),
               ``.jsonl`` or ``.ndjson`` (an object a line), ``.parquet``. The format of another extension is inferred
               from the first MiB: these, a JSON array of objects or, for labels, lines of a label, a space and a text.
-            - As many plain text files as `columns`, a row a line; lines with the same number belong together. With
-              one column, a plain file has a row a line.
-            - ``-``: standard input, TSV or, with one column, a row a line.
-            - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`; the rows keep all their values.
+            - Plain text files, one for each of `columns`: lines with the same number form a row. With one column, each
+              line of a plain text file is a row.
+            - ``-``: standard input, TSV or, with one column, a row in each line.
+            - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`; the rows have all columns of the set.
             - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: see `heedful.data.hub_datasets`.
             - Documents (`heedful.data.documents`), images (`heedful.data.image_reader`), conversations
               (`heedful.data.conversations`), words with tags (`heedful.data.conll`), questions with answers
@@ -57,7 +57,7 @@ def read(
             (`heedful.data.rows.resolve_columns`). A first row with all the names is a header. Without `names` a table
             has the task's names, or its columns are inferred from their content (`heedful.data.column_inference`); a
             TSV file of texts without a header is read by position.
-        split: the split of a source with `splits` that names none: "train" (default), "valid" or "test".
+        split: "train" (default), "valid" or "test", if the source has splits and does not name one itself.
         limit: maximum number of rows.
         separator: separates the labels of a row that may have several or none.
         remembered: names of the columns in an earlier file (`Rows.mapping`). Without `names`, they take precedence over
@@ -170,7 +170,7 @@ def _table(
 
 
 def splits(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:
-    """Returns the splits of a source ("train", "valid", "test"), one of which `read` takes.
+    """Returns the splits of a source ("train", "valid", "test"), which `read` accepts as its argument `split`.
 
     A built-in set has all three, unless its name includes one. An image data set, a folder with sub-folders of these
     names and a data set of the Hub have those that are present. Files have none: ().
@@ -207,7 +207,8 @@ def _shards(
         if extension(file) in EXTENSIONS and shard.columns != rows.columns:
             shard_columns, columns = (", ".join(map(repr, each.columns)) for each in (shard, rows))
             raise HeedfulError(
-                f"the columns are {shard_columns} in {file}, but {columns} in {files[0]}; name them: --data.columns"
+                f"the columns are {shard_columns} in {file}, but {columns} in {files[0]}; name the "
+                "columns: --data.columns"
             )
         rows.extend(shard)
         rows.skipped += shard.skipped

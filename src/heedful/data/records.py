@@ -23,7 +23,10 @@ BATCH_BYTES, BATCH_ROWS = 1 << 24, 4096  # of a Parquet file, decoded at a time 
 
 
 def read_json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line, object); a blank line is `BLANK`."""
+    """Yields (line number, object) for each line of a JSON Lines file; a blank line yields the empty object ``BLANK``.
+
+    Raises ``HeedfulError``, naming file and line, for broken JSON and for a value that is not an object.
+    """
     for line, text in read_lines(path):
         if not text.strip():
             yield line, BLANK
@@ -43,7 +46,10 @@ def read_json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_json_array(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line, object) of a JSON array."""
+    """Yields (line number, object) for each object of a file that is one JSON array.
+
+    Raises ``HeedfulError``, naming file and line, for broken JSON and for an element that is not an object.
+    """
     text = read_text(path)
     decode, blank = json.JSONDecoder().raw_decode, re.compile(r"[\s,]*")
     position = text.index("[") + 1
@@ -73,10 +79,11 @@ def _array_error(path: str, line: int, reason: str) -> HeedfulError:
 
 
 class ParquetRecords:
-    """Rows of a Parquet file, numbered from 1; only the requested `columns` if the file has them all.
+    """Rows of a Parquet file: iterating yields (number from 1, row as a dictionary).
 
-    `features` are the Hugging Face Hub's descriptions of the columns; {} if the file has none. Only some rows are in
-    memory at a time, unless the file is compressed.
+    Only the requested `columns` are read; if the file lacks one of them, all are. `features` has the Hugging Face Hub's
+    descriptions of the columns; {} if the file has none. Only some rows are in memory at a time, unless the file is
+    compressed.
     """
 
     def __init__(self, path: str, columns: Sequence[str] = ()) -> None:
@@ -107,9 +114,9 @@ class ParquetRecords:
 
 @contextmanager
 def parquet_file(path: str, source: str | io.BytesIO) -> Iterator[Any]:
-    """Opens a Parquet file (``pyarrow.parquet.ParquetFile``), which reads only what is requested.
+    """Opens a Parquet file as ``pyarrow.parquet.ParquetFile``, which reads only the rows and columns it is asked for.
 
-    Raises ``HeedfulError`` for a broken file, also while it is read.
+    Raises ``HeedfulError`` for a broken file, also if this is found while the file is read.
     """
     arrow_error = require_library("pyarrow", path).ArrowException
     try:
@@ -121,7 +128,7 @@ def parquet_file(path: str, source: str | io.BytesIO) -> Iterator[Any]:
 
 
 def rows_per_batch(metadata: Any) -> int:
-    """Returns the number of rows of a Parquet file to decode at a time."""
+    """Returns the number of rows to decode at a time, from the metadata of a Parquet file."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return int(min(BATCH_ROWS, max(1, BATCH_BYTES * metadata.num_rows // max(1, size))))
 
@@ -135,7 +142,10 @@ def _features(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
 
 
 def class_names(features: Mapping[str, Any], name: str) -> list[str] | None:
-    """Returns the names of the classes 0, 1, ... of a column, or of the lists in it; None if the file has none."""
+    """Returns the names of the classes 0, 1, ... of a column, from the Hub's ``features``; None if it has none.
+
+    If the column holds lists, they are the names of the elements' classes.
+    """
     feature = nested_value(features, name)
     while isinstance(feature, list) and feature:  # a list of labels, written [feature], or {"feature": feature}
         feature = feature[0]
@@ -158,7 +168,7 @@ def nested_value(record: Mapping[str, Any], name: str) -> Any:
 
 
 def nested_keys(record: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yields the names by which `nested_value` finds values that are not records."""
+    """Yields the dotted keys of all values of a record that are not records themselves, such as "translation.en"."""
     for key, value in record.items():
         if isinstance(value, dict):
             yield from nested_keys(value, f"{prefix}{key}.")

@@ -127,7 +127,7 @@ class Rows(list[Row]):
         self.notes: list[str] = []
 
     def inherit_from(self, other: Rows) -> None:
-        """Copies `mapping` and `notes` from `other`, of which these rows are a part."""
+        """Copies `mapping` and `notes` from `other`, the rows from which these were selected."""
         self.mapping, self.notes = other.mapping, other.notes
 
     def skip(self, file: str, line: int | None = None) -> None:

@@ -136,7 +136,10 @@ def collapse_blanks(text: str) -> str:
 
 
 def exact_bytes(value: Any) -> bytes:
-    """Returns the bytes of a value as in the file; for an image, a digest. Earlier versions of Heedful split by it."""
+    """Returns the exact bytes of a value; for an image, a digest.
+
+    Earlier versions of Heedful used them instead of `content_digest` to split rows.
+    """
     if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()
     if not isinstance(value, str):
@@ -157,14 +160,14 @@ def _validation_size(valid: float | int | None, rows: int) -> int:
 
 
 class Key(NamedTuple):
-    """Two digests of a row, which are the same for equal rows (:func:`content_digest`)."""
+    """Two digests of a row; rows with equal contents have equal digests (:func:`content_digest`)."""
 
     row: bytes  # digest of all columns
     model_input: bytes  # digest of the columns that a model reads
 
 
 def row_keys(rows: Sequence[Row], columns: Iterable[str], input_columns: Collection[str]) -> list[Key]:
-    """Returns the key of each row: a digest of its ``columns``, and one of the model's input (``input_values``)."""
+    """Returns the key of each row: a digest of its ``columns``, and one of what a model reads (``input_columns``)."""
     columns = list(columns)
     keys = []
     for row in rows:
@@ -178,9 +181,9 @@ def row_keys(rows: Sequence[Row], columns: Iterable[str], input_columns: Collect
 
 
 def input_values(row: Row, input_columns: Collection[str]) -> dict[str, Any]:
-    """Returns the values that a model gets as its input for a row: those of the ``input_columns``.
+    """Returns the values of a row that a model reads as its input: those of the ``input_columns``.
 
-    The input of an instruction is its prompt; that of a conversation is the messages before the last reply.
+    Of an instruction this is the prompt, and of a conversation the messages before the last reply.
 
     >>> talk = [{"role": role, "content": role} for role in ("user", "assistant", "user", "assistant")]
     >>> [len(input_values(Row({"messages": talk}, "talks.jsonl", 1), ["text"])["messages"])]

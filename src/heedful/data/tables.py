@@ -58,9 +58,9 @@ class Table:
         remembered: names of the columns in an earlier file; they take precedence over the task's own names.
 
     Attributes, set when the first row has been read:
-        chosen_columns: those of `columns` whose values the rows have.
+        chosen_columns: the task's columns that are read.
         file_columns: their names in the file.
-        notes: lines for people about this choice.
+        notes: lines for people about the choice of columns.
     """
 
     path: str
@@ -101,7 +101,7 @@ class Table:
                 return self._delimited(rows, headless=True)
 
     def annotate(self, rows: Rows) -> None:
-        """Sets the columns, mapping and notes of `rows`, which were read from this table."""
+        """Copies the columns, the mapping and the notes of this table to `rows`, which were read from it."""
         rows.columns, rows.mapping = self.file_columns, dict(zip(self.chosen_columns, self.file_columns, strict=True))
         rows.notes.extend(note for note in self.notes if note not in rows.notes)
 

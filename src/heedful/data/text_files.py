@@ -44,7 +44,7 @@ class NotText(HeedfulError):
 
 
 def display_name(path: str) -> str:
-    """Returns the name of a file for messages."""
+    """Returns the name of a file for messages, such as "standard input" for ``-``."""
     return "standard input" if path == STDIN else path
 
 
@@ -66,7 +66,10 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def raw_lines(path: str, longest: int | None = LONGEST_ROW) -> Iterator[tuple[int, str]]:
-    """Yields lines like `read_lines`, with their line ends, which CSV fields may contain. `longest` None: no limit."""
+    """Yields (number, line) of a UTF-8 file, from 1, with line ends kept, since CSV fields may contain them.
+
+    Raises `HeedfulError` in the same cases as `read_lines`; a line may have at most `longest` bytes (None: no limit).
+    """
     with open_file(path) as stream:
         limit = -1 if longest is None else longest + 1
         for number, line in enumerate(iter(lambda: stream.readline(limit), b""), 1):
@@ -88,7 +91,8 @@ def decode_line(line: bytes, path: str, number: int) -> str:
         file_format = next((name for magic, name in FORMATS.items() if line.startswith(magic)), None)
         if file_format:
             raise NotText(
-                f"{display_name(path)} is {file_format}, but text is expected; save its text as UTF-8, give that file"
+                f"{display_name(path)} is {file_format}, but text is expected; save its text as UTF-8 and give "
+                "that file"
             )
     if b"\0" in line:
         raise NotText(
@@ -113,7 +117,7 @@ def _conversion_command(path: str) -> str:
 
 
 def read_text(path: str) -> str:
-    r"""Returns the text of a UTF-8 file, every line end as ``\n``; errors as in `read_lines`."""
+    r"""Returns the text of a UTF-8 file with every line end as ``\n``; raises `HeedfulError` as `read_lines` does."""
     text = "".join(line for _, line in raw_lines(path, longest=None))
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -142,16 +146,16 @@ def subfolders(folder: str) -> list[str]:
 
 def _unreadable(error: OSError) -> None:
     raise HeedfulError(
-        f"{error.filename} cannot be read ({error.strerror or error}); correct that or give another folder"
+        f"{error.filename} cannot be read ({error.strerror or error}); correct this or give another folder"
     ) from error
 
 
 @contextmanager
 def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
-    """Opens a file for reading bytes, decompressed by its last extension.
+    """Opens a file to read bytes; a last extension of ``.gz``, ``.xz`` or ``.zst`` means that it is decompressed.
 
-    With ``pipes`` a named pipe is read, such as ``<(zcat FILE)`` of a shell; devices and sockets never are. Raises
-    ``HeedfulError`` for errors when opening the file and in the block.
+    With ``pipes``, a named pipe such as the shell's ``<(zcat FILE)`` is read; devices and sockets are always refused.
+    Raises ``HeedfulError`` for errors when opening the file and in the block.
     """
     if path == STDIN:
         yield sys.stdin.buffer
@@ -181,7 +185,7 @@ def open_file(path: str, *, pipes: bool = True) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise HeedfulError(
             f"{path if len(path) < MAX_PATH else path[:99] + '...'} cannot be read ({error.strerror or error}); "
-            "correct that or give another file"
+            "correct this or give another file"
         ) from error
 
 

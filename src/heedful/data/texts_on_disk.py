@@ -31,14 +31,14 @@ PIECE_END = re.compile(rb"[A-Za-z](?=\r?\n)")  # between a letter and a line's e
 
 
 class OnDisk(Mapping[str, str]):
-    """Values of a row with a single text, which stays in a file and is read on access."""
+    """Values of a row whose only text stays in a file and is read on access."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def column(self) -> str:
-        """Name of the column that holds this text, as the task calls it."""
+        """Name of the task's column that holds this text."""
 
     @property
     @abstractmethod
@@ -52,11 +52,14 @@ class OnDisk(Mapping[str, str]):
 
     @abstractmethod
     def text(self) -> str:
-        """Reads the text from the file."""
+        """Reads the text from the file and returns it."""
 
     @abstractmethod
     def identity(self) -> Hashable:
-        """Returns a key that is equal for equal texts, as long as the file is unchanged."""
+        """Returns a key by which texts can be compared without reading them.
+
+        Equal keys mean equal texts, as long as the file is unchanged.
+        """
 
     def __getitem__(self, name: str) -> str:
         if name != self.column:
@@ -78,7 +81,7 @@ class FileSlice(OnDisk):
 
     Args:
         path: the file, UTF-8.
-        column: name of the column that holds the text, as the task calls it.
+        column: name of the task's column that holds the text.
         start: index of the first byte of the piece in the file.
         end: index after the last byte of the piece.
     """
@@ -90,12 +93,12 @@ class FileSlice(OnDisk):
 
     @property
     def column(self) -> str:
-        """Name of the column that holds this text, as the task calls it."""
+        """Name of the task's column that holds this text."""
         return self._column
 
     @property
     def size(self) -> int:
-        """Number of bytes."""
+        """Number of bytes of the piece."""
         return self.end - self.start
 
     @property
@@ -104,7 +107,7 @@ class FileSlice(OnDisk):
         return self.start > 0
 
     def text(self) -> str:
-        """Reads the piece."""
+        """Reads the piece from the file and returns it, every line end as ``\\n``."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.start)
@@ -114,7 +117,7 @@ class FileSlice(OnDisk):
             raise changed_error(self.path, error) from None
 
     def identity(self) -> Hashable:
-        """Returns the bounds of the piece, and the file with its modification time."""
+        """Returns path, modification time and size of the file, and the bounds of the piece."""
         return file_stamp(self.path), self.start, self.end
 
 
@@ -125,7 +128,7 @@ def file_stamp(path: str) -> tuple[str, int, int]:
 
 
 def changed_error(path: str, error: Exception) -> HeedfulError:
-    """Returns the error for a file that changed since it was first read."""
+    """Returns the error that a file changed since it was first read; ``error`` gives the reason."""
     reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
     return HeedfulError(f"{path} changed during the run ({reason}); start the run again")
 
@@ -136,7 +139,7 @@ def normalize_line_ends(text: str) -> str:
 
 
 def any_on_disk(rows: Sequence[Row]) -> bool:
-    """Returns True if texts of some rows are read on access."""
+    """Returns True if the text of at least one row is read from a file on access."""
     return any(isinstance(row.values, OnDisk) for row in rows)
 
 
@@ -158,14 +161,17 @@ def utf8_length(text: str) -> int:
 
 
 def text_identity(row: Row) -> Hashable:
-    """Returns a key that is equal for rows with equal texts; for a text on disk only while its file is unchanged."""
+    """Returns a key that is equal for rows with equal texts.
+
+    For a text that is read from a file on access, the key holds only while the file is unchanged.
+    """
     if isinstance(row.values, OnDisk):
         return row.values.identity()
     return tuple(str(value) for value in row.values.values())
 
 
 def can_stay_on_disk(path: str) -> bool:
-    """Returns True if texts of a source can be read on access: an uncompressed file of plain text or records."""
+    """Returns True if a source's texts can be read on access: an uncompressed file of plain text or records."""
     table = extension_of(path)
     is_compressed = Path(path).suffix.lower() in COMPRESSED
     return (
@@ -174,15 +180,15 @@ def can_stay_on_disk(path: str) -> bool:
 
 
 def are_large(paths: Iterable[str]) -> bool:
-    """Returns True if the sources that can stay on disk have 256 MiB or more together."""
+    """Returns True if those sources whose texts can be read on access have 256 MiB or more together."""
     return sum(os.path.getsize(path) for path in paths if can_stay_on_disk(path)) >= LARGE
 
 
 def file_slices(path: str, column: str) -> list[Row]:
-    """Returns a row for each piece of a text file; no rows for a file with only white space.
+    """Returns a row for each piece of a text file, about one MiB; no rows for a file with only white space.
 
-    A piece ends between a letter and a line's end if there is such a position within twice its size, else after a
-    line's end, else after a character. Raises `NotText` as `heedful.data.text_files.read_lines`.
+    A piece ends between a letter and the line end after it, if there is such a position within twice its size.
+    Otherwise it ends after a line end, or else after any character. Raises `NotText` for a file that is not UTF-8 text.
     """
     rows, start, line, has_words = list[Row](), 0, 1, False
     with open_file(path) as file:
@@ -222,7 +228,7 @@ CHUNK = 1 << 24  # bytes searched for line ends at a time
 
 
 class Document(OnDisk):
-    """Values of a row whose text is in ``line`` of a table."""
+    """Values of a row whose text is in row or line ``line`` of a table on disk."""
 
     __slots__ = ("line", "table")
 
@@ -231,7 +237,7 @@ class Document(OnDisk):
 
     @property
     def column(self) -> str:
-        """Name of the column that holds this text, as the task calls it."""
+        """Name of the task's column that holds this text."""
         return self.table.column
 
     @property
@@ -240,20 +246,20 @@ class Document(OnDisk):
         return self.table.sizes[self.line - 1]
 
     def text(self) -> str:
-        """Reads the text from the file."""
+        """Reads the text from the table and returns it."""
         return self.table.text(self.line)
 
     def identity(self) -> Hashable:
-        """Returns the line and column, and the table with its modification time."""
+        """Returns path, modification time and size of the table, and the column and the line of the text."""
         return *self.table.stamp, self.table.name, self.line
 
 
 class TableOnDisk(ABC):
-    """Table on disk, scanned once for the sizes of its texts.
+    """Table on disk, scanned once for the sizes of its texts, which are then read on access.
 
     Args:
         path: path of the table.
-        column: name of the column that holds the text, as the task calls it.
+        column: name of the task's column that holds the text.
         name: name of that column in the table; None: the same name.
     """
 
@@ -263,14 +269,17 @@ class TableOnDisk(ABC):
         self.sizes = array("q")  # number of bytes of each line's text
 
     def rows(self) -> Iterator[tuple[int, Row | None]]:
-        """Yields (line, row); the row is None for a blank text. Raises as ``heedful.data.tables.Table``."""
+        """Yields (line, row) for each line of the table; the row is None for a blank text.
+
+        Raises ``HeedfulError``, naming the line, for a row without a text, as ``heedful.data.tables.Table`` does.
+        """
         for line, values in Table(self.path, {self.column: "document"}, [self.name]):
             text = values[0] if values else ""
             self.sizes.append(utf8_length(text))
             yield line, Row(Document(self, line), self.path, line) if text.strip() else None
 
     def text(self, line: int) -> str:
-        """Returns the text of a line, from 1. Raises ``HeedfulError`` if the file changed."""
+        """Returns the text in a line, from 1. Raises ``HeedfulError`` if the file changed since it was scanned."""
         try:
             value = nested_value(self.record(line), self.name)
         except (OSError, ValueError, LookupError, StopIteration) as error:  # also pyarrow's
@@ -280,24 +289,24 @@ class TableOnDisk(ABC):
         return value
 
     def check(self) -> None:
-        """Raises `ValueError` if the file was written after it was scanned."""
+        """Raises `ValueError` if the file was modified after it was scanned."""
         if file_stamp(self.path) != self.stamp:
-            raise ValueError("it was modified")
+            raise ValueError("it was modified after it was scanned")
 
     @abstractmethod
     def record(self, line: int) -> dict[str, Any]:
-        """Returns the record of a line."""
+        """Reads one line of the table, from 1, and returns it as a dictionary."""
 
 
 class JsonLinesOnDisk(TableOnDisk):
-    """JSON lines, with random access by line offsets."""
+    """JSON Lines file on disk; the byte offsets of its lines are known, so that any line can be read."""
 
     def __init__(self, path: str, column: str, name: str | None = None) -> None:
         super().__init__(path, column, name)
         self._offsets = _line_offsets(path)
 
     def record(self, line: int) -> dict[str, Any]:
-        """Returns the object of a line."""
+        """Reads one line of the file, from 1, and returns its object."""
         self.check()
         start, end = self._offsets[line - 1 : line + 1].tolist()
         with open(self.path, "rb") as file:
@@ -307,10 +316,10 @@ class JsonLinesOnDisk(TableOnDisk):
 
 
 class ParquetOnDisk(TableOnDisk):
-    """Parquet file, decoded some rows at a time, which is fast for access in order."""
+    """Parquet file on disk, decoded some rows at a time, which is fast for access in order."""
 
     def record(self, line: int) -> dict[str, Any]:
-        """Returns the record of a row, with the text's column only."""
+        """Reads one row of the file, from 1, and returns it as a dictionary with only the column of the text."""
         return _decoder(self).record(line - 1)
 
 
@@ -362,5 +371,11 @@ def _line_offsets(path: str) -> np.ndarray:
 
 
 def table_on_disk(path: str, column: str, name: str | None) -> TableOnDisk:
-    """Opens a table of records."""
+    """Opens a table of records (JSON Lines or Parquet) whose texts are read on access.
+
+    Args:
+        path: path of the table.
+        column: name of the task's column that holds the text.
+        name: name of that column in the table; None: the same name.
+    """
     return (ParquetOnDisk if extension(path) == ".parquet" else JsonLinesOnDisk)(path, column, name)

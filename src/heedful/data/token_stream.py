@@ -18,9 +18,10 @@ NOWHERE = np.zeros(0, dtype=np.int64)
 
 
 class Stream(NamedTuple):
-    """Tokens (N,) read through windows of ``context`` tokens and the token after them.
+    """Stream of tokens (N,) that a language model reads in windows of ``context`` inputs and one more target.
 
-    ``starts`` are the positions of the first tokens of documents, if attention does not cross documents.
+    ``starts`` has the positions of the first tokens of documents if attention must not cross documents; else it is
+    empty.
     """
 
     tokens: np.ndarray
@@ -29,12 +30,12 @@ class Stream(NamedTuple):
 
     @property
     def windows(self) -> int:
-        """Number of windows that predict every token but the first."""
+        """Number of windows that together predict every token of the stream but the first."""
         return -(-(len(self.tokens) - 1) // self.context)
 
 
 class StreamWindow(NamedTuple):
-    """Window of a stream, by its number."""
+    """Window of a stream: the stream and the window's number, from 0."""
 
     stream: Stream
     number: int
@@ -71,27 +72,34 @@ def count_token(tokens: np.ndarray, token: int | None) -> int:
 
 
 class WindowBatch(NamedTuple):
-    """Contents of windows, (B, context + 1) each."""
+    """Contents of B windows of a stream, three arrays (B, context + 1).
 
-    tokens: np.ndarray  # int64
-    is_inside: np.ndarray  # boolean: within the stream
-    positions: np.ndarray  # in the stream
+    Attributes:
+        tokens: the token ids, int64.
+        is_inside: True for positions within the stream, boolean.
+        positions: positions in the stream; those beyond its end continue at its start.
+    """
+
+    tokens: np.ndarray
+    is_inside: np.ndarray
+    positions: np.ndarray
 
     def document_starts(self, stream: Stream) -> np.ndarray:
-        """Returns a boolean array, True for the first tokens of documents."""
+        """Returns a boolean array (B, context + 1), True for the first tokens of documents in ``stream``."""
         indices = np.searchsorted(stream.starts, self.positions).clip(max=len(stream.starts) - 1)
         return np.asarray(stream.starts[indices] == self.positions)
 
 
 def read_windows(windows: Sequence[StreamWindow], random: np.random.Generator | None = None) -> WindowBatch:
-    """Returns the contents of windows of one stream.
+    """Returns the contents of windows, all of one stream.
 
     Without ``random``, window i begins at i · context: together the windows predict each token of the stream but the
-    first exactly once. The last may extend beyond the end.
+    first exactly once. The last window may extend beyond the end.
 
-    With ``random``, of K windows over N tokens, window i begins at ⌊(i + u) N / K⌋, u uniform in [0, 1), and the stream
-    is circular. An epoch then has about one window for each stretch of ``context`` tokens, at a different offset each
-    time. Every token is predicted with the same probability, and with the same distribution of preceding tokens.
+    With ``random``, the stream is circular and windows begin at random offsets. Of K windows over N tokens, window i
+    begins at ⌊(i + u) N / K⌋, with u uniform in [0, 1). An epoch then has about one window for each stretch of
+    ``context`` tokens, at a different offset in each epoch. Every token is predicted with the same probability, and
+    with the same distribution of preceding tokens.
 
     >>> read_windows([StreamWindow(Stream(np.arange(6), 4), 1)])[:2]
     (array([[4, 5, 0, 1, 2]]), array([[ True,  True, False, False, False]]))
@@ -114,10 +122,19 @@ def cached_tokens(
     kind: np.dtype[Any],
     starts: MutableSequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens of all ``parts``, concatenated, and ``starts``, both from cache files (``numpy.memmap``).
+    """Returns tokens and document starts from files in the cache folder, which it writes on the first call.
 
-    Iterating over the parts fills ``starts``. The files are in ``cache_folder()``, named by a digest of ``identity``.
-    Existing ones are reused; new ones are written atomically.
+    Args:
+        identity: values that determine the tokens; the files are named by a digest of them.
+        parts: returns the arrays of tokens to concatenate. It is called only if the files do not exist.
+        kind: dtype of the tokens.
+        starts: positions of the first tokens of documents; iterating over the parts fills it.
+
+    Returns:
+        The tokens (``numpy.memmap``) and the document starts.
+
+    Raises:
+        HeedfulError: the files cannot be written.
     """
     digest = hashlib.blake2b(digest_size=16)
     for item in identity:
@@ -143,7 +160,7 @@ def cached_tokens(
 
 
 def cache_folder() -> Path:
-    """Returns the cache folder: ``$HEEDFUL_CACHE``, ``$XDG_CACHE_HOME/heedful``, or ``~/.cache/heedful``."""
+    """Returns the cache folder: ``$HEEDFUL_CACHE``, else ``$XDG_CACHE_HOME/heedful``, else ``~/.cache/heedful``."""
     named = os.environ.get("HEEDFUL_CACHE")
     if named:
         return Path(named)

@@ -31,17 +31,19 @@ _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] 
 
 
 def names() -> dict[str, str]:
-    """Returns name → description of the built-in sets."""
+    """Returns the names of the built-in sets, each with a one-line description."""
     return {name: description for name, (_, description) in _SETS.items()}
 
 
 def load(source: str, split: str | None = None) -> list[dict[str, Any]]:
-    """Returns the rows of a source; its split is the one in the string, else `split`, else "train".
+    """Returns the rows of a built-in set, ``builtin:NAME[/ARGUMENT][:SPLIT]``.
+
+    The split is the one in `source`, else `split`, else "train".
 
     >>> load("builtin:cldr-dates/en-fr:test")[0].keys()
     dict_keys(['source', 'target', 'format', 'exact'])
 
-    Raises `HeedfulError` for an unknown set, argument or split, with the nearest one.
+    Raises `HeedfulError` for an unknown set, argument or split; it names the nearest known one.
     """
     path, _, named = source.removeprefix(PREFIX).partition(":")
     name, _, argument = path.partition("/")

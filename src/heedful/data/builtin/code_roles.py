@@ -45,8 +45,9 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
       other such name (constants, and names imported from other modules).
 
     A function has 12 to 90 tokens, without decorators, docstring and comments; long strings become ``"…"``. Functions
-    that contain a function, a class, an import, a comprehension or an f-string are left out. The splits are those of
-    `stdlib`: whole modules. No two rows have the same tokens. Other versions of Python have other functions.
+    that contain a function, a class, an import, a comprehension or an f-string are left out. All functions of a module
+    are in one split, the same as in the set `stdlib`. No two rows have the same tokens. Other versions of Python have
+    other functions.
 
     Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
     """
@@ -72,7 +73,10 @@ def _new_rows(split: str, known: set[tuple[str, ...]]) -> Iterator[dict[str, Any
 
 
 def functions(source: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yields (tokens, roles) for each function of a module's source that is not left out (see ``rows``).
+    """Yields the tokens and the roles of each function in a module's source.
+
+    Functions that contain a function, a class, an import, a comprehension or an f-string are left out, and so are those
+    that are not 12 to 90 tokens long.
 
     >>> words, tags = next(functions("def area(self, unit=1):\\n    return self.wide * self.high() * unit\\n"))
     >>> [(word, tag) for word, tag in zip(words, tags) if tag != "O"][:3]

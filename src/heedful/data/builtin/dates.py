@@ -1,7 +1,7 @@
 """`cldr-dates`: dates and times written out in two languages, from the Unicode CLDR patterns in Babel.
 
-A translator of them has to reorder (March 5, 1997 = 5 mars 1997), inflect (Russian's genitive months), abbreviate, pad,
-and convert a 12-hour clock to a 24-hour clock. Each text has one right translation.
+Translating them requires the model to reorder (March 5, 1997 = 5 mars 1997), inflect (Russian's genitive months),
+abbreviate, pad, and convert a 12-hour clock to a 24-hour clock. Each text has one right translation.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ def rows(pair: str | None, split: str, seed: int = 0) -> list[dict[str, str]]:
 
     Each format has the same number of rows.
 
-    `pair` is the codes of the two languages in CLDR, joined by a hyphen: "en-fr" (default), "de-fr", "en_GB-zh_Hant".
+    `pair` names the two languages by their codes in CLDR, joined by a hyphen: "en-fr" (default), "de-fr",
+    "en_GB-zh_Hant".
 
-    A date from 1900 to 2099 is in the test (or validation) split if both its quarter (of a year) and its day (month and
-    day) are in that split. A format that shows only a quarter or a day follows the split of that part; times of day are
-    split by the minute. So no form of a test date is in the training rows, not even its "March 5" or "March 1997": the
-    test rows combine known parts in new ways. Years that differ by 100 are in the same split, since "3/5/97" has no
-    century.
+    Quarters of a year and days (month and day) are each divided among the splits. A date from 1900 to 2099 is in the
+    test or validation split only if both its quarter and its day are. A format that shows only a quarter or a day
+    follows the split of that part; times of day are split by the minute. So no form of a test date is in the training
+    rows, not even its "March 5" or "March 1997": the test rows combine known parts in new ways. Years that differ by
+    100 are in the same split, since "3/5/97" has no century.
 
     ``exact`` is "no" if the source text has more than one right target: another century for a year of two digits, or
     another format with the same text ("May" is both the long and the short name). Evaluation leaves these rows out.

@@ -12,12 +12,12 @@ SHARES = {"test": 20, "valid": 10, "train": 70}  # in percent
 
 
 def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
-    """Returns the rows of a split: ``image``, a `LazyImage` (8, 8, 1), and ``label``, "0" to "9".
+    """Returns the rows of a split: ``image``, a `LazyImage` of shape (8, 8, 1), and ``label``, "0" to "9".
 
-    Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). The split is a function of a hash of the pixels, so that
-    equal images are in one split. The train, valid and test splits have 1,260, 152 and 385 rows.
+    Brightness 0 to 16 becomes 0 to 255 (× 255 / 16, rounded). A hash of the pixels determines the split, so that equal
+    images are in one split. The train, valid and test splits have 1,260, 152 and 385 rows.
 
-    Raises `HeedfulError` for any `argument`, and if scikit-learn is not installed.
+    Raises `HeedfulError` for any `argument`, since the set takes none, and if scikit-learn is not installed.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:digits/{argument}; write builtin:digits")
@@ -35,10 +35,10 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
 
 
 def part_of(pixels: bytes) -> str:
-    """Returns the split of an image with these pixels."""
+    """Returns the split ("train", "valid" or "test") of an image, determined by a hash of its pixels."""
     percentile = int.from_bytes(blake2b(pixels, digest_size=8).digest()) % 100
     for split, share in SHARES.items():
         if percentile < share:
             return split
         percentile -= share
-    raise AssertionError("the shares are 100 %")
+    raise AssertionError("the percentages of the splits do not add up to 100")

@@ -26,7 +26,7 @@ Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Docstring(NamedTuple):
-    """Docstring of a function or class: dotted name with arguments, summary (first line), detail (the rest)."""
+    """Docstring of a function or class: its dotted name with arguments, its summary (first line) and the rest."""
 
     name: str
     summary: str
@@ -36,13 +36,15 @@ class Docstring(NamedTuple):
 def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """Returns the rows of a split: ``text`` (the name and the rest of the docstring), ``summary`` and ``name``.
 
-    They come from the docstrings of the installed Python and packages, so other versions give other rows. A summary is
-    the first line of a docstring, of 3 to 25 words, before an empty line and 12 words or more, without doctest
-    examples. Docstrings with equal summaries, and those whose rests have 8 consecutive words in common, are one family.
-    A family is in one split; families of 1 % of all rows or more are for training. A hash of its summaries decides the
-    split of a family, so that splits can be repeated.
+    The docstrings are those of the installed Python and packages, so other versions give other rows. A summary is the
+    first line of a docstring and has 3 to 25 words. After it come an empty line and at least 12 words, not counting
+    doctest examples.
 
-    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
+    Docstrings form a family if their summaries are equal, or if they have 8 consecutive words in common after the
+    summary. All docstrings of a family are in one split: the training split if the family has 1 % of all rows or more,
+    else the split that a hash of its summaries determines. So the same packages give the same splits.
+
+    Raises `HeedfulError` for any `argument`, since the set takes none, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:docstrings/{argument}; write builtin:docstrings")

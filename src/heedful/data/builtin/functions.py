@@ -25,8 +25,8 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """Returns the functions of a split.
 
     A row has ``text``, the first line of the docstring, ``text_pair``, the source without the docstring, and ``name``,
-    the dotted name ("json.decoder.JSONDecoder.decode"). A split has whole top-level modules and packages, drawn in the
-    order of a hash of their names, so that similar functions are in one split. First lines and sources that occur
+    the dotted name ("json.decoder.JSONDecoder.decode"). A top-level module or package is in one split as a whole, so
+    that similar functions are in one split; a hash of its name determines which. First lines and sources that occur
     several times are left out, and so are first lines of fewer than four words. Other versions of Python and the
     packages have other functions.
 

@@ -31,11 +31,12 @@ SHARES = {"test": 10, "valid": 10, "train": 80}  # in percent
 def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """Returns the rows of a split: ``text``, and ``label``, the English name of its language.
 
-    Texts with the same letters, in any case, are equal: the split is a function of a hash of the letters, and each
-    language has a text once. Texts that occur in two languages (cognates, untranslated names: some 4,000) and texts of
-    fewer than three letters are left out. A hash draws up to 600 texts of each of the 36 languages, which are shuffled.
+    Texts are compared by their letters, without regard to case. A hash of the letters determines the split, and a
+    language has each text once. Texts that occur in two languages (cognates, untranslated names: some 4,000) and texts
+    of fewer than three letters are left out. Each of the 36 languages has up to 600 texts, drawn by a hash, and the
+    rows are shuffled.
 
-    Raises `HeedfulError` for any `argument`.
+    Raises `HeedfulError` for any `argument`, since the set takes none.
     """
     if argument:
         raise HeedfulError(
@@ -45,13 +46,13 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
 
 
 def part_of(key: str) -> str:
-    """Returns the split of the texts whose letters (`letters`) are ``key``."""
+    """Returns the split ("train", "valid" or "test") of a text, determined by a hash of its letters ``key``."""
     percentile = _hash(key) % 100
     for split, share in SHARES.items():
         if percentile < share:
             return split
         percentile -= share
-    raise AssertionError("the shares are 100 %")
+    raise AssertionError("the percentages of the splits do not add up to 100")
 
 
 class _Letters(dict[int, int | None]):
@@ -66,7 +67,7 @@ LETTERS = _Letters()
 
 
 def letters(text: str) -> str:
-    """Returns the letters of a text, with their marks, in lower case. Texts with the same letters count as equal."""
+    """Returns the letters of a text and their combining marks, in lower case. Texts are compared by these letters."""
     return text.casefold().translate(LETTERS)
 
 

@@ -62,7 +62,13 @@ _END = re.compile(
 
 
 class Described(NamedTuple):
-    """A function or class: name, docstring up to the end of its parameters, and parameter → span of its description."""
+    """Function or class with a docstring that describes its parameters.
+
+    Attributes:
+        name: dotted name of the function or class.
+        text: its docstring, up to the end of the parameters.
+        parameters: parameter → span of its description in ``text``.
+    """
 
     name: str
     text: str
@@ -73,9 +79,10 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
     """Returns the rows of a split: ``question``, ``context``, ``answers`` (one `Span`) and ``function`` (its name).
 
     The context is a docstring up to the end of its parameters, of at most 1,200 characters. The answer is the first
-    sentence of the description of a parameter. The split is a function of a hash of the function's name, in lower case.
+    sentence of the description of a parameter. A hash of the function's name, in lower case, determines the split.
     Answers of the test split are in no other split, and those of the validation split are not in training. A docstring
-    has at most four questions, in six wordings. Other versions of the packages have other docstrings.
+    has at most four questions; a question has one of six wordings. Other versions of the packages have other
+    docstrings.
 
     With the argument "unanswered", a quarter of the questions have no answer: they are about a parameter of another
     function, which the docstring does not contain.
@@ -99,13 +106,13 @@ def rows(argument: str | None, split: str) -> list[dict[str, Any]]:
 
 
 def part_of(name: str) -> str:
-    """Returns the split of the functions with this name."""
+    """Returns the split ("train", "valid" or "test") of a function, determined by a hash of its name."""
     percentile = _hash(name.rpartition(".")[2].casefold()) % 100
     for split, share in SHARES.items():
         if percentile < share:
             return split
         percentile -= share
-    raise AssertionError("the shares are 100 %")
+    raise AssertionError("the percentages of the splits do not add up to 100")
 
 
 def _answered(split: str) -> Iterator[dict[str, Any]]:
@@ -176,7 +183,9 @@ def _docstrings(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str]]:
 
 
 def described(name: str, text: str) -> Described | None:
-    """Returns the descriptions of a function's parameters; None for fewer than two, or a text that is too long.
+    """Returns a function with the parameters that its docstring ``text`` describes.
+
+    Returns None if the docstring describes fewer than two parameters or is too long.
 
     >>> add = described("f", "Add.\\n\\nArgs:\\n    x: the first number. Not NaN.\\n    y (int): the second number")
     >>> add.parameters

@@ -26,10 +26,11 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
     """Returns the modules of a split: ``text``, the source, and ``module``, its dotted name.
 
     Whole modules are drawn in the order of a hash of their texts until a split has its fraction of all bytes. The
-    largest modules are for training, and modules with equal texts count as one. Another version of Python has other
-    modules, and so other splits. A folder's modules come before those of its sub-folders.
+    largest modules are in the training split, and modules with equal texts count as one. Another version of Python has
+    other modules, and so other splits. Rows are in the order of folders: a folder's modules come before those of its
+    sub-folders.
 
-    Raises `HeedfulError` for any `argument`, and if Python was installed without its source.
+    Raises `HeedfulError` for any `argument`, since the set takes none, and if Python was installed without its source.
     """
     if argument:
         raise HeedfulError(f"unknown argument {argument!r}, in builtin:stdlib/{argument}; write builtin:stdlib")
@@ -41,7 +42,7 @@ def rows(argument: str | None, split: str) -> list[dict[str, str]]:
 
 
 def no_source() -> HeedfulError:
-    """Returns the error for a Python without its source."""
+    """Returns the error that is raised if Python was installed without its source."""
     folder = sysconfig.get_path("stdlib")
     return HeedfulError(
         f"no Python source in {folder}; install Python with the source of its library, or give your own data"
@@ -51,10 +52,17 @@ def no_source() -> HeedfulError:
 def sample_split(
     sizes: Mapping[str, int], split: str, shares: Mapping[str, float], large: float, digest_size: int
 ) -> set[str]:
-    """Returns the names of the items in a split.
+    """Returns the names of the items that are in a split.
 
-    Each split of ``shares`` is filled up to its fraction of the total size, in the order of a hash of ``digest_size``
-    bytes. Items with a fraction of ``large`` or more, and the rest, are in "train".
+    Items are drawn in the order of a hash of their names until a split has its fraction of the total size. All other
+    items are in "train".
+
+    Args:
+        sizes: name → size of every item.
+        split: the split to return.
+        shares: split → its fraction of the total size, for all splits but "train".
+        large: an item with this fraction of the total size or more is always in "train".
+        digest_size: number of bytes of the hash.
     """
     total = sum(sizes.values())
     small = (name for name, size in sizes.items() if size < large * total)
@@ -87,7 +95,7 @@ PACKAGE_FOLDERS = {"testing", "_vendor", "_inductor"}  # of packages, left out t
 
 
 def home(package: str) -> str | None:
-    """Returns the folder of a package, or None if it is not installed. Imports only its parent."""
+    """Returns the folder of a package, or None if it is not installed. The package itself is not imported."""
     top, *inside = package.split(".")
     spec = find_spec(top)
     return None if spec is None or spec.origin is None else os.path.join(os.path.dirname(spec.origin), *inside)
@@ -103,7 +111,7 @@ def modules(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def text_of(path: str) -> str:
-    """Returns a source file's text; "" if it is a template, or has another encoding than declared."""
+    """Returns the text of a Python source file; "" if it is not valid in its declared encoding, as with templates."""
     try:
         with tokenize.open(path) as file:
             return file.read()
@@ -112,7 +120,7 @@ def text_of(path: str) -> str:
 
 
 def parsed(text: str) -> ast.Module:
-    """Parses a source; returns an empty module if it is for another version of Python."""
+    """Parses Python source. Returns an empty module if it has a syntax error, as source for other versions may have."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes in strings
         try:
