@@ -426,7 +426,7 @@ def test_a_folder_opens_again(tmp_path: Path) -> None:
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     task, model = written(tmp_path, settings(), rows())
     replace_task = ImageClassification(task.labels, replace(task.preprocessing, size=16))
-    with pytest.raises(HeedfulError, match=r"takes images of 8 × 8, grey.*makes 16 × 16, grey"):
+    with pytest.raises(HeedfulError, match=r"takes images of 8 × 8, grey.*produces 16 × 16, grey"):
         replace_task.check_model(model)
     with pytest.raises(HeedfulError, match=r"has 6 classes, but its folder names 2 labels"):
         ImageClassification(["a", "b"], task.preprocessing).check_model(model)

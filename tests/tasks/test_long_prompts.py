@@ -79,10 +79,10 @@ def test_several_are_told_of_together_and_a_stream_alike(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 2}, "a beam search reads at most the model's 32; shorten it, or give num_beams=1"),
+        ({"num_beams": 2}, "a beam search reads at most the model's 32 tokens; shorten the input, or give num_beams=1"),
         (
             {"penalty_alpha": 0.5, "top_k": 3},
-            "contrastive search reads at most the model's 32; shorten it, or give penalty_alpha=0",
+            "contrastive search reads at most the model's 32 tokens; shorten the input, or give penalty_alpha=0",
         ),
     ],
 )
@@ -91,5 +91,5 @@ def test_each_search_names_its_own_remedy(options: dict[str, Any], message: str)
     with pytest.raises(HeedfulError, match=f"^input 1 has 50 tokens, but {message}$"):
         task.predict(model, ["the saw", LONG[:50]], **OPTIONS, **options)
     task, model = unlimited()
-    with pytest.raises(HeedfulError, match=r"reads at most 4,096 \(batch_tokens\); shorten it, or give "):
+    with pytest.raises(HeedfulError, match=r"reads at most 4,096 tokens \(batch_tokens\); shorten the input, or give "):
         task.predict(model, [LONG], **OPTIONS, **options)

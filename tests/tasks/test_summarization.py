@@ -217,7 +217,7 @@ def test_a_long_text_is_split_where_a_stride_is_given() -> None:
     assert whole == pytest.approx([log_p for piece in pieces for log_p in pipe(piece, logprobs=True)["logprobs"]])
     assert found[0] == pipe("a bird", seed=1, **options)
     assert found[2] == {"input": "", "output": "", "score": None}
-    with pytest.raises(HeedfulError, match=f"stride={room}, but a piece has room for {room} tokens; lower it"):
+    with pytest.raises(HeedfulError, match=f"stride is {room}, but a piece has room for only {room} tokens"):
         pipe("short", stride=room)  # before any input is read
     with pytest.raises(HeedfulError, match="a list of texts; got int"):
         pipe([3], stride=1)

@@ -226,7 +226,8 @@ def test_schemes_are_known_by_themselves(tags: list[str], labels: list[str], tol
         ([("a b", "O O")], r"^set\.conll: only the tag 'O' in 1 sentence; add sentences"),
         (
             [("a b", "O B-PER"), ("c d", "I-PER PERS")],
-            r"^set\.conll:3: the tag 'PERS' of 'd' has no B- or I-, but other tags have; did you mean '[BI]-PER'\?$",
+            r"^set\.conll:3: the tag 'PERS' of 'd' has no prefix B- or I-, but other tags have one; did you mean "
+            r"'[BI]-PER'\?$",
         ),
         (
             [("Wort a b", "Etikett O B-PER"), ("c d", "I-PER O")],

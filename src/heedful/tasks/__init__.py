@@ -36,7 +36,7 @@ class TaskEntry:
 
     @property
     def variants(self) -> dict[str, str]:
-        """Path ("module:class") of each variant, by family of models or kind of label."""
+        """Path ("module:class") of each variant of the task, by model family or kind of label."""
         return {**self.families, **self.label_kinds}
 
 
@@ -107,7 +107,7 @@ def names() -> list[dict[str, str]]:
 
 
 def check(name: str) -> None:
-    """Raises ``HeedfulError``, with the nearest name, for an unknown task."""
+    """Raises ``HeedfulError`` for an unknown task; the message names the nearest known one."""
     if not isinstance(name, str) or name not in TASKS:
         raise HeedfulError(
             f"unknown task {name!r}; {nearest(str(name), TASKS)}; a task of your own is registered by --import FILE, "
@@ -116,8 +116,9 @@ def check(name: str) -> None:
 
 
 def get(name: str, variant: str | None = None) -> type[Task]:
-    """Returns the class of a task. ``variant`` is a family of models or a kind of label; if the task has a variant
-    class for it, that class is returned.
+    """Returns the class of a task.
+
+    ``variant`` is a model family or a kind of label. If the task has a variant class for it, that class is returned.
     """
     check(name)
     entry = TASKS[name]
@@ -125,7 +126,7 @@ def get(name: str, variant: str | None = None) -> type[Task]:
 
 
 def main_metrics(name: str) -> Sequence[str]:
-    """Returns the names of the metrics by which the best weights of a task are chosen; () for an unknown task."""
+    """Returns the metrics of a task that can choose the best weights; () for an unknown task."""
     return TASKS[name].main_metrics if name in TASKS else ()
 
 
@@ -136,7 +137,10 @@ def specific_settings() -> frozenset[str]:
 
 
 def chosen(settings: RunSettings) -> type[Task]:
-    """Returns the task class of a run, by the family of the model that the run resumes, fine-tunes or creates."""
+    """Returns the task class of a run: the variant for the family of the model that the run trains.
+
+    The model is the one that the run resumes, fine-tunes or creates.
+    """
     check(settings.task)
     if not TASKS[settings.task].families:
         return get(settings.task)

@@ -1,4 +1,4 @@
-"""Most likely answer spans of windows, computed from the logits of start and end."""
+"""Most likely answer spans in windows of a context, computed from the logits of start and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ScoredSpan = tuple[float, Span]  # log p(start) + log p(end), and the span
 
 
 class WindowSpans(NamedTuple):
-    """Best spans of one window: a row of `Spans`."""
+    """Best answer spans of one window, best first: one entry of each tensor of `Spans`, as numbers."""
 
     scores: list[float]
     starts: list[int]
@@ -30,7 +30,7 @@ class WindowSpans(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """K best spans of each of B windows, best first, and the scores of "no answer"."""
+    """Best answer spans of B windows, K for each window, best first; and the scores of "no answer"."""
 
     scores: Tensor  # (B, K), log p(start) + log p(end); -inf if there are fewer spans
     starts: Tensor  # (B, K), position of the first token
@@ -40,20 +40,20 @@ class Spans(NamedTuple):
     null_score: Tensor  # (B,), log p(start) + log p(end) of the class token
 
     def rows(self) -> Iterator[WindowSpans]:
-        """Yields the spans of each window."""
+        """Yields the spans of one window after the other."""
         return (WindowSpans(*row) for row in zip(*(tensor.tolist() for tensor in self), strict=True))
 
 
 def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k: int = 1) -> Spans:
     """Returns the spans of the context that are most likely the answer.
 
-    p(start) and p(end) are softmaxes over the context's tokens and the class token, which comes first and means "no
-    answer in this window". A span begins and ends with a visible token and has at most ``longest`` tokens. Its
-    probability p(start) · p(end) equals that of the question-answering pipeline of transformers 4 before that pipeline
-    widens spans to whole words.
+    The logits score each token as the start and as the end of the answer. p(start) and p(end) are their softmaxes over
+    the context's tokens and the class token, which comes first and means "no answer in this window". A span begins and
+    ends with a visible token and has at most ``longest`` tokens. Its probability p(start) · p(end) equals that of the
+    question-answering pipeline of transformers 4 before that pipeline widens spans to whole words.
 
     Args:
-        logits: (B, T, 2), of start and end.
+        logits: (B, T, 2), of start and end, for B windows of T tokens.
         context: (B, T), True for tokens of the context.
         visible: (B, T), True for tokens of the context that are not white space alone.
         longest: maximum number of tokens of a span.
@@ -89,7 +89,10 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
 
 @dataclass
 class WindowsResult:
-    """Combined result of the windows of one question: best spans, logits of the best span and of "no answer", loss."""
+    """Combined result of all windows of one question.
+
+    It has the best spans, the logits of the best span and of "no answer", and the summed loss of the windows.
+    """
 
     spans: list[ScoredSpan] = field(default_factory=list)
     best: float = NEVER
@@ -99,7 +102,10 @@ class WindowsResult:
     windows: int = 0
 
     def add(self, window: WindowSpans, spans: Sequence[ScoredSpan], loss: float, k: int) -> None:
-        """Adds a window and keeps the ``k`` best spans of all windows; two windows may have the same span."""
+        """Adds the ``spans`` and the ``loss`` of a window; keeps the ``k`` best spans of all windows.
+
+        A span that is found in two windows is kept once, with its higher score.
+        """
         self.loss, self.windows = self.loss + loss, self.windows + 1
         self.best = max(self.best, window.best)
         self.null, self.null_score = min(self.null, window.null), min(self.null_score, window.null_score)
@@ -110,12 +116,14 @@ class WindowsResult:
 
     @property
     def margin(self) -> float:
-        """The summed logits of "no answer" minus those of the best span; infinite if there is no span."""
+        """The summed logits of "no answer" minus the summed logits of the best span; infinite if there is no span."""
         return self.null - self.best if self.spans else math.inf
 
     def chosen(self, threshold: float | None) -> ScoredSpan:
-        """Returns the best span, or "no answer" if ``margin`` exceeds ``threshold``. With None it is always the best
-        span.
+        """Returns the score and the span of the answer: the best span, or "no answer" if ``margin`` exceeds
+        ``threshold``.
+
+        With a threshold of None it is always the best span, if there is one.
         """
         if not self.spans or (threshold is not None and self.margin > threshold):
             return self.null_score, NO_ANSWER

@@ -65,8 +65,9 @@ def linear_text(
 
 
 def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequence[str]) -> NDArray[np.float64]:
-    """Fits ridge regression with the penalty α = 1 (scikit-learn's ``Ridge``) to ``numbers``, standardised, on the
-    TF-IDF vectors of ``texts``; returns its predictions for ``new_texts``.
+    """Returns the numbers that ridge regression on TF-IDF vectors predicts for ``new_texts``.
+
+    It is fitted to ``texts`` and their standardised ``numbers``, with the penalty α = 1 (scikit-learn's ``Ridge``).
     """
     words = _sklearn("feature_extraction.text").TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+")
     try:
@@ -83,8 +84,10 @@ def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequen
 
 
 def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
-    """Returns for each list in ``new_texts`` a sparse array (N, words) with rows of length 1: the weights tf · (ln((1 +
-    n) / (1 + df)) + 1) of words, where n is the number of ``texts`` and df the number of ``texts`` with the word
+    """Returns the TF-IDF vectors of texts: for each list in ``new_texts`` a sparse array (N, words).
+
+    Words and document frequencies are those of ``texts``. The weight of a word is tf · (ln((1 + n) / (1 + df)) + 1),
+    where n is the number of ``texts`` and df the number of ``texts`` with the word. Each row is scaled to length 1
     (scikit-learn's ``TfidfVectorizer``).
     """
     words = _sklearn("feature_extraction.text").TfidfVectorizer(token_pattern=r"(?u)[^\W_]+")
@@ -100,7 +103,8 @@ def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
 def linear_images(
     train: Rows, new: Rows, channels: Literal[1, 3], side: int, classifier: Classifier | None = None
 ) -> tuple[str, list[str]]:
-    """Returns the method's name and the labels that logistic regression on pixels predicts for the images ``new``.
+    """Returns the name of the method and the labels that logistic regression on pixels predicts for the images ``new``.
+
     Images are resized to ``side`` × ``side`` pixels, at most 32. At most 10,000 training images are used, evenly
     spaced.
     """
@@ -123,10 +127,12 @@ def linear_images(
 
 
 def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> list[Any]:
-    """Returns the labels that a linear support vector machine fitted to ``known`` predicts for ``new`` (scikit-learn's
-    ``LinearSVC``): as accurate on texts as logistic regression, and about ten times as fast. For more than 50 different
-    labels it is complement naive Bayes (Rennie et al. 2003), whose time hardly depends on the number of labels.
-    ``strength`` is the machine's C, the inverse of its regularisation.
+    """Returns the labels that a linear support vector machine predicts for ``new`` (scikit-learn's ``LinearSVC``).
+
+    It is fitted to the vectors ``known`` and their ``labels``. On texts it is as accurate as logistic regression, and
+    about ten times as fast. For more than 50 different labels, complement naive Bayes (Rennie et al. 2003) is used
+    instead, whose time hardly depends on the number of labels. ``strength`` is the machine's C, the inverse of its
+    regularisation.
     """
     if len(set(labels)) == 1:
         return [labels[0]] * new.shape[0]
@@ -140,9 +146,11 @@ def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> l
 
 
 class NGrams:
-    """An n-gram model of tokens with the interpolation of Witten and Bell (1991). With N(h) the count of a history h of
-    tokens, T(h) the number of distinct tokens that followed it, and h' the history without its first token: p(w | h) =
-    (N(hw) + T(h) p(w | h')) / (N(h) + T(h)); for an empty history p(w | h') is 1 / vocabulary.
+    """N-gram model of tokens with the interpolation of Witten and Bell (1991).
+
+    With N(h) the count of a history h of tokens, T(h) the number of distinct tokens that followed it, and h' the
+    history without its first token: p(w | h) = (N(hw) + T(h) p(w | h')) / (N(h) + T(h)). For an empty history p(w | h')
+    is 1 / vocabulary.
 
     Args:
         tokens: (N,) training tokens.
@@ -166,7 +174,7 @@ class NGrams:
             self._counts.append((grams, counts, histories, totals, np.diff([*first, len(grams)])))
 
     def nats(self, tokens: NDArray[Any]) -> NDArray[np.float64]:
-        """Returns −ln p (N,) of each token, given the tokens before it."""
+        """Returns −ln p of each token given the tokens before it, an array (N,)."""
         p = np.full(len(tokens), 1 / self.vocabulary)
         for size, (grams, counts, histories, total, kinds) in enumerate(self._counts, 1):
             codes = self._codes(tokens, size)
@@ -197,9 +205,10 @@ def _lookup(keys: NDArray[np.int64], values: NDArray[np.int64], codes: NDArray[n
 
 
 def xz_bits_per_byte(train_texts: Sequence[str], texts: Sequence[str]) -> float:
-    """Returns the bits per byte that xz (LZMA2, preset 9) needs for ``texts`` after reading ``train_texts``. 8
-    (|xz(train texts)| − |xz(train)|) / |texts|, with the last 8 MiB of the training texts; a line end closes each text,
-    as the end token does for a language model.
+    """Returns the bits per byte that xz (LZMA2, preset 9) needs for ``texts`` after it has compressed ``train_texts``.
+
+    This is 8 (|xz(training texts, texts)| − |xz(training texts)|) / |texts|, with the last 8 MiB of the training texts.
+    A line end closes each text, as the end token does for a language model.
 
     >>> same = xz_bits_per_byte(["abc" * 100], ["abc" * 100])
     >>> same < xz_bits_per_byte(["xyz" * 100], ["abc" * 100])
@@ -227,7 +236,10 @@ def _sklearn(module: str) -> Any:
 
 
 def logistic_regression(known: Any, labels: Sequence[Any], new: Any, strength: float = STRENGTH) -> list[Any]:
-    """Returns the labels that logistic regression fitted to ``known`` predicts for ``new``."""
+    """Returns the labels that logistic regression predicts for the vectors ``new``.
+
+    It is fitted to the vectors ``known`` and their ``labels``; ``strength`` is C, the inverse of its regularisation.
+    """
     if len(set(labels)) == 1:
         return [labels[0]] * new.shape[0]
     model = _sklearn("linear_model").LogisticRegression(C=strength, max_iter=300)

@@ -14,10 +14,12 @@ from heedful.models import Model
 
 
 def embedded(model: Model, ids: Tensor, mask: Tensor, chunk: int | None = None) -> Tensor:
-    """Returns the vectors (B, D) of texts, with gradients computed for ``chunk`` texts at a time. A chunk's activations
-    are freed after its forward pass and recomputed, with the same dropout, for its gradients. Loss and gradients are
-    those of the whole batch, with the memory of one chunk and the time of one more forward pass (Gao et al. 2021,
-    "Scaling deep contrastive learning batch size under memory limited setup").
+    """Returns the vectors (B, D) of texts; gradients are computed for ``chunk`` texts at a time (None: for all at
+    once).
+
+    A chunk's activations are freed after its forward pass and recomputed, with the same dropout, for its gradients.
+    Loss and gradients equal those of the whole batch, but need the memory of one chunk and the time of one more forward
+    pass (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup").
     """
     if chunk is None or chunk >= len(ids) or not torch.is_grad_enabled():
         return model(ids, mask)
@@ -42,7 +44,8 @@ def contrastive(
 ) -> Tensor:
     """Returns the contrastive loss Σ_i −log( exp(cos(x_i, y_i) / τ) / Σ_j exp(cos(x_i, y_j) / τ) ).
 
-    j runs over y_i and the negatives of text i: InfoNCE (van den Oord et al. 2018, equation 4) with the batch's other
+    x are vectors of texts and y those of candidates; y_i is the pair of x_i. j runs over i and the negatives of text i:
+    InfoNCE (van den Oord et al. 2018, equation 4) with the batch's other
     pairs as negatives (Henderson et al. 2017, section 4.4). With smoothing the target is (1 − ε) on the pair, and ε is
     spread evenly over all terms of the sum.
 
@@ -66,13 +69,13 @@ def contrastive(
 def cosent(texts: Tensor, pairs: Tensor, scores: Tensor, temperature: float) -> Tensor:
     """Returns the CoSENT loss B · log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)).
 
-    Pairs with a higher score learn a higher cosine. Only the order of the scores counts (Su 2022, "CoSENT"; Li and Li
-    2024, "AoE", section 3.2).
+    cos_i is the cosine of text i and its pair. Pairs with a higher score learn a higher cosine. Only the order of the
+    scores counts (Su 2022, "CoSENT"; Li and Li 2024, "AoE", section 3.2).
 
     Args:
-        texts: (B, D).
-        pairs: (B, D).
-        scores: (B,).
+        texts: (B, D) vectors of the texts.
+        pairs: (B, D) vectors of their pairs.
+        scores: (B,) similarity of each text and its pair.
         temperature: τ.
     """
     cosines = F.cosine_similarity(_wide(texts), _wide(pairs), dim=1) / temperature

@@ -21,7 +21,7 @@ OPENING = 40  # characters of a document in a sample of a run's log
 
 
 class InstructionExample(NamedTuple):
-    """An instruction or a conversation, encoded."""
+    """Token ids of an instruction or a conversation, with the tokens that are learned."""
 
     ids: list[int]
     learned: list[bool]  # True for each token of an answer
@@ -29,8 +29,9 @@ class InstructionExample(NamedTuple):
 
 
 def are_instructions(rows: Sequence[Row]) -> bool:
-    """Returns True if the rows are instructions or conversations, False if they are documents; raises ``HeedfulError``
-    if they are mixed.
+    """Returns True if the rows are instructions or conversations, False if they are documents.
+
+    Raises ``HeedfulError`` if the data has both.
     """
     flags = ["text" not in row.values for row in rows]
     if any(flags) and not all(flags):
@@ -42,15 +43,17 @@ def are_instructions(rows: Sequence[Row]) -> bool:
 
 
 def instruction_texts(row: Row) -> list[str]:
-    """Returns the prompt and the completion of an instruction, or a conversation's messages with their roles."""
+    """Returns the texts of a row: the prompt and the completion of an instruction, or all messages with their roles."""
     if "messages" in row.values:
         return [f"{message['role']}:\n{message['content']}\n" for message in row.values["messages"]]
     return [row.values["prompt"], row.values["completion"]]
 
 
 def prompt_and_target(row: Row) -> tuple[Any, str | None]:
-    """Returns (prompt, target) for a sample in a run's log. The prompt is all messages before the last one, an
-    instruction's prompt, or the first words of a document; the target of a document is None.
+    """Returns (prompt, target) of a row, for a sample in a run's log.
+
+    The prompt of a conversation is all messages before the last one. The prompt of a document is its first words, and
+    its target is None.
     """
     if "messages" in row.values:
         *earlier, last = row.values["messages"]
@@ -62,16 +65,16 @@ def prompt_and_target(row: Row) -> tuple[Any, str | None]:
 
 
 def instruction_line(row: Row) -> str:
-    """Returns an example as one short line for people."""
+    """Returns an instruction or a conversation as one short line for people."""
     if "messages" in row.values:
         return arrow_joined([message["content"] for message in row.values["messages"]])
     return arrow_joined(instruction_texts(row))
 
 
 def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
-    """Sets the default chat template of a tokenizer without one, if the rows have messages; returns True if it was set.
+    """Gives a tokenizer without a chat template the default one, if the rows have messages; returns True if it did.
 
-    From then on the tokenizer encodes an end token that a text contains (the template writes it) as one special token.
+    From then on, the tokenizer encodes an end token in a text, as the template writes it, as one special token.
     """
     needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
     if needed:
@@ -86,6 +89,16 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
     An instruction becomes begin tokens, prompt, completion and end token; completion and end token are learned.
     Messages are written with the chat template, and the assistant's messages are learned
     (``heedful.text.chat_template.render_conversation``).
+
+    Args:
+        tokenizer: tokenizer of the model, with a chat template if rows have messages.
+        rows: instructions and conversations.
+        begins: ids of the begin tokens of an instruction.
+        end: id of the end token.
+        most: maximum number of tokens of an example.
+
+    Raises:
+        HeedfulError: no example fits, or a conversation cannot be written with the template.
     """
     fitting, left_out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
     for row, example in zip(rows, _examples(tokenizer, rows, begins, end), strict=True):
@@ -138,8 +151,9 @@ def _conversation(tokenizer: Tokenizer, row: Row) -> InstructionExample:
 
 
 def collate_instructions(examples: Sequence[InstructionExample], padding: int) -> dict[str, Tensor]:
-    """Returns ``ids`` (B, T) and ``labels`` (B, T): the next token if it is learned, else ``IGNORED``. Padding is at
-    the end, where the causal mask hides it.
+    """Returns a batch: ``ids`` (B, T), and ``labels`` (B, T), the next token where it is learned, else ``IGNORED``.
+
+    Padding is at the end, where the causal mask hides it.
     """
     labels = [
         [token if learned else IGNORED for token, learned in zip(example.ids[1:], example.learned[1:], strict=True)]
@@ -149,7 +163,7 @@ def collate_instructions(examples: Sequence[InstructionExample], padding: int) -
 
 
 def answer_losses(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns Σ −log p over each example's learned tokens, and the number of these tokens, (B,) each."""
+    """Returns Σ −log p over each example's learned tokens, and the number of these tokens, two arrays (B,)."""
     labels = batch["labels"]
     losses = F.cross_entropy(
         model(batch["ids"]).flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"

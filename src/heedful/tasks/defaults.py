@@ -39,13 +39,17 @@ LORA_LR_FACTOR = 10
 
 
 def lr_for_width(peak: float, width: int, dim: int) -> float:
-    """Returns peak · √(width / dim), to six decimals: wider models need smaller steps."""
+    """Returns peak · √(width / dim), to six decimals: a learning rate for models of width ``dim``.
+
+    ``peak`` is the rate that suits models of width ``width``. Wider models need smaller steps.
+    """
     return round(peak * (width / dim) ** 0.5, 6)
 
 
 def finetuning_lr(config: ModelConfig) -> float:
-    """Returns the learning rate of a pretrained encoder: 5e-5 · 768 / width. A narrow model learns hardly anything at
-    5e-5.
+    """Returns the learning rate for fine-tuning a pretrained encoder: 5e-5 · 768 / width.
+
+    At 5e-5 itself, a narrow model learns hardly anything.
     """
     return BERT_LR * BERT_DIM / stacks_of(config)[0].dim
 
@@ -149,7 +153,7 @@ VISION: Sizes[VisionSize] = (
 
 
 def size_for(count: int, sizes: Sizes[S]) -> S:
-    """Returns the entry of ``sizes`` for ``count`` examples, characters or images.
+    """Returns the entry of ``sizes`` for data with ``count`` examples, characters or images.
 
     >>> size_for(60_000, TRANSLATION).preset
     'transformer-small'
@@ -204,9 +208,10 @@ def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE)
 
 
 def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSettings:
-    """Returns settings for fine-tuning an encoder as in BERT: few epochs, batches of sentences, linear warm-up over a
-    tenth of the steps and linear decay, no label smoothing and no weight averaging (Devlin et al. 2019, section 4.1 and
-    A.3).
+    """Returns settings for fine-tuning an encoder as in BERT (Devlin et al. 2019, section 4.1 and A.3).
+
+    These are few epochs, batches of sentences, linear warm-up over a tenth of the steps and linear decay, without label
+    smoothing and weight averaging.
     """
     training = given.training
     batch = training.batch_size or FINETUNING_BATCH
@@ -233,7 +238,10 @@ def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSet
 
 
 def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_LR) -> RunSettings:
-    """Returns settings for a new masked language model; β₂ and ε are RoBERTa's (Liu et al. 2019, section 3.1)."""
+    """Returns settings for a new masked language model, trained on ``characters`` characters of text.
+
+    β₂ and ε are RoBERTa's (Liu et al. 2019, section 3.1).
+    """
     size = size_for(characters, MASKED)
     steps = given.max_steps or size.epochs * max(1, characters // (CHARACTERS_PER_TOKEN * ENCODER_TOKENS))
     return replace(
@@ -258,15 +266,16 @@ def masked_model(characters: int, given: RunSettings, lr: float = FROM_SCRATCH_L
 
 
 def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSettings:
-    """Returns settings for span corruption: those of a masked language model, with a learning rate for the width
-    ``dim``.
+    """Returns settings for span corruption by a model of width ``dim``.
+
+    They are those of a masked language model, with a learning rate for this width.
     """
     peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
     return masked_model(characters, given, lr=lr_for_width(peak, 256, dim))
 
 
 def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
-    """Returns settings for a language model on windows of ``context`` tokens; the caller adds the tokenizer.
+    """Returns settings for a language model on windows of ``context`` tokens, without those of the tokenizer.
 
     The learning rate, its cosine decay to a tenth, the warm-up, weight decay and β₂ are those of nanoGPT
     (config/train_shakespeare_char.py).
@@ -293,7 +302,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
 
 
 def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> RunSettings:
-    """Returns settings for an encoder-decoder of width ``dim``; the caller adds lengths and prefix.
+    """Returns settings for an encoder-decoder of width ``dim``, without maximum length and prefix.
 
     Label smoothing, β and ε are those of Vaswani et al. 2017, sections 5.3 and 5.4.
     """
@@ -321,7 +330,7 @@ def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> R
 
 
 def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> RunSettings:
-    """Returns settings for a vision model on images of ``side`` pixels; the caller adds preset and patches.
+    """Returns settings for a vision model on images of ``side`` pixels, without preset and patch size.
 
     Label smoothing, weight decay and cosine schedule are DeiT's (Touvron et al. 2021, table 9). Fine-tuning uses the
     learning rate of an encoder, but at most 1e-4, since a higher rate overwrites what was learned. Small images are not
@@ -354,6 +363,9 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
 
 
 def lora(given: LoraSettings, rank: int) -> LoraSettings:
-    """Returns settings of a low-rank adapter: α twice the rank, on queries and values, as in Hu et al. 2022."""
+    """Returns settings of a low-rank adapter as in Hu et al. 2022: α is twice the rank, on queries and values.
+
+    Values in ``given`` take precedence.
+    """
     defaults = LoraSettings(rank=rank, alpha=2.0 * rank, dropout=0.05, targets=("query", "value"))
     return replace(defaults, **given.given())

@@ -1,4 +1,4 @@
-"""Documents of plain text: held out for validation, and joined to one stream of tokens."""
+"""Documents of plain text: split into training and validation, and joined to one stream of tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ VALID = 0.1  # share of each
 
 
 def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Returns training and validation rows: holds out some documents, or if there are few, the last lines of each."""
+    """Returns training and validation rows.
+
+    Holds out some documents for validation or, if there are few, the last lines of each. ``valid`` is the fraction to
+    hold out.
+    """
     if any_on_disk(rows):
         return _last(rows, valid)
     if len(rows) >= FEW:
@@ -46,7 +50,7 @@ def split_documents(rows: Rows, valid: float | None, seed: int, same: Same = con
 
 
 def sampled_documents(rows: Sequence[Row]) -> Sequence[Row]:
-    """Returns all rows; if the texts are on disk, an evenly spaced sample of about 64 MiB."""
+    """Returns all rows or, if their texts are read on access, an evenly spaced sample of about 64 MiB."""
     return (
         rows[:: max(1, round(sum(map(row_size, rows)) / (VOCABULARY * texts_on_disk.PIECE)))]
         if any_on_disk(rows)
@@ -77,17 +81,20 @@ def _few(rows: Rows) -> int:
 def joined_tokens(
     tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]
 ) -> np.ndarray:
-    """Returns the tokens of all documents, each with its begin and end tokens, as one array."""
+    """Returns the tokens of all documents as one array.
+
+    ``begins`` and ``closes`` are the ids that are put before and after each document.
+    """
     return token_stream(tokenizer, rows, begins, closes)[0]
 
 
 def token_stream(
     tokenizer: Tokenizer, rows: Sequence[Row], begins: Sequence[int], closes: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ``joined_tokens``, and the position of the first token of each document.
+    """Returns the tokens of all documents as one array, and the position of the first token of each document.
 
-    The tokens of texts on disk are written to a file once for each text and tokenizer, and read from there
-    (``heedful.data.token_stream``).
+    ``begins`` and ``closes`` are the ids that are put before and after each document. The tokens of texts on disk are
+    written to a file once for each text and tokenizer, and read from there (``heedful.data.token_stream``).
     """
     kind = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     starts = array("q")

@@ -80,8 +80,10 @@ class EncoderDecoderTask(Task):
             self.target.save(folder, "tokenizer.target")
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of the preset with the settings' changes and this vocabulary; a shared vocabulary
-        has one embedding.
+        """Returns the configuration of a new model: the preset with the settings' changes and the size of the
+        vocabulary.
+
+        Source and target have one embedding if they share a vocabulary.
         """
         config = preset_of(settings.preset or "transformer-small", EncoderDecoderConfig, self.name)
         shared = self.target is self.source
@@ -97,14 +99,15 @@ class EncoderDecoderTask(Task):
         )
 
     def check_model(self, model: Model) -> None:
-        """Raises ``HeedfulError`` unless the model is an encoder-decoder with a language-model head, an embedding for
-        every token, and a start token.
+        """Raises ``HeedfulError`` for a model that does not fit the task.
+
+        It must be an encoder-decoder with a language-model head, an embedding for every token, and a start token.
         """
         config = model.config
         if not isinstance(config, EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
             raise HeedfulError(
                 f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
-                f"{config.kind!r}, its head of kind {config.head.kind!r}; choose another model"
+                f"{config.kind!r} and its head of kind {config.head.kind!r}; choose another model"
             )
         sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
         for side, tokenizer, embedding in sides:
@@ -112,9 +115,7 @@ class EncoderDecoderTask(Task):
         start_of(config)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns the decoding options of a call; options that the call does not set are taken from the model's
-        folder.
-        """
+        """Returns the decoding options of a call; unset options have the values stored in the model's folder."""
         return resolve(options, model.generation)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
@@ -125,8 +126,10 @@ class EncoderDecoderTask(Task):
         return self.positions
 
     def tensors(self, pairs: Sequence[Pair]) -> dict[str, Tensor]:
-        """Returns ``source``, ``source_mask``, ``target`` (the decoder's input) and ``labels`` (the next tokens) of
-        pairs of ids.
+        """Returns pairs of token ids as tensors.
+
+        They are ``source`` and ``source_mask`` (B, S), ``target`` (B, T), the decoder's input, and ``labels`` (B, T),
+        the next tokens.
         """
         source, mask = padded_with_mask([source for source, _ in pairs], self.pad)
         start = special_id(self.first)
@@ -138,7 +141,10 @@ class EncoderDecoderTask(Task):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns two sides: the source without targets, and the decoder's input with the next tokens as targets."""
+        """Returns the two token sequences of a batch's ``row``, for ``heedful audit``.
+
+        They are the source, without targets, and the decoder's input, whose targets are the next tokens.
+        """
         return [
             input_side("source", batch["source"][row], batch["source_mask"][row], self.source),
             next_token_side("target", batch["target"][row], batch["labels"][row], self.target),
@@ -151,8 +157,10 @@ class EncoderDecoderTask(Task):
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)) (Szegedy et al. 2016, section 7). The
-        head is not computed for padding. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
+        """Returns the loss of a batch, Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)).
+
+        ε is the label smoothing and V the size of the vocabulary (Szegedy et al. 2016, section 7). The head is not
+        computed for padding. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
         """
         assert isinstance(model, EncoderDecoder)
         batch = repeat_batch(batch) if self.agreement else batch
@@ -169,7 +177,7 @@ class EncoderDecoderTask(Task):
         )
 
     def losses(self, model: Model, examples: Sequence[Any]) -> np.ndarray:
-        """Returns (N, 2): for each example Σ −log p over its target tokens, and the number of these tokens."""
+        """Returns an array (N, 2): for each example Σ −log p over its target tokens, and the number of these tokens."""
         losses = np.zeros((len(examples), 2))
 
         def sums(batch: Batch) -> np.ndarray:
@@ -183,7 +191,9 @@ class EncoderDecoderTask(Task):
 
 
 def with_loss(scores: Sums, losses: np.ndarray) -> Sums:
-    """Adds ``loss``, the mean per token, to the scores of N examples, from ``losses`` (N or more, 2).
+    """Returns the scores of N examples with one more metric, ``loss``, the mean per token.
+
+    ``losses`` (N or more, 2) has the summed loss and the number of tokens of each example.
 
     >>> scores = with_loss(Sums([[1], [0]], lambda sums: {"right": sums[0]}), np.array([[6.0, 3], [1.0, 1]]))
     >>> scores.metrics_of(np.array([0, 1]))

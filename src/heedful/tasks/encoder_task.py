@@ -44,9 +44,9 @@ VOCABULARY = 8_000  # tokens of a new tokenizer, unless the settings say otherwi
 class EncoderTask(Task):
     """Base of tasks with one tokenizer and a model of text: an encoder, in some tasks also another family.
 
-    Adds the tokenizer, the model's configuration, lengths and checks to ``Task``; a task adds its head (``make_head``,
-    ``check_head``), its examples, loss, metrics and predictions. A task whose examples have no ``ids`` must override
-    ``lengths``.
+    Adds to ``Task`` the tokenizer, the model's configuration, lengths and checks. A subclass adds its head
+    (``make_head``, ``check_head``), its examples, loss, metrics and predictions. A subclass whose examples have no
+    ``ids`` must override ``lengths``.
     """
 
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig,)
@@ -58,8 +58,9 @@ class EncoderTask(Task):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the number of rows; for a pretrained model, the settings of published
-        fine-tuning.
+        """Returns default training settings that suit the number of rows.
+
+        For a pretrained model, they are those of published fine-tuning.
         """
         if given.start_from:
             return defaults.encoder_finetuning(len(rows), given, given.start_from)
@@ -74,8 +75,9 @@ class EncoderTask(Task):
         max_length: int = defaults.MAX_LENGTH,
         mask: bool = False,
     ) -> Tokenizer:
-        """Trains the tokenizer on the training texts. ``kind`` and ``max_length`` apply if the settings do not set
-        them.
+        """Trains the tokenizer of a new model on the training texts and returns it.
+
+        ``kind`` and ``max_length`` apply if the settings do not set them; ``mask`` adds a mask token.
         """
         given = settings.tokenizer
         tokenizer = Tokenizer.train(
@@ -100,8 +102,9 @@ class EncoderTask(Task):
         self.tokenizer.save(folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of the preset with the settings' changes, this vocabulary, the task's head, and no
-        more positions than the longest example needs.
+        """Returns the configuration of a new model: the preset with the settings' changes and the task's head.
+
+        It has as many embeddings as the tokenizer has tokens, and no more positions than the longest example needs.
         """
         config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
         # BERT's own N(0, 0.02²) is for wide models: narrow ones may long predict one class only
@@ -119,11 +122,13 @@ class EncoderTask(Task):
 
     @abstractmethod
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
-        """Returns the head of a new model with this stack."""
+        """Returns the configuration of the head of a new model with this stack."""
 
     def check_model(self, model: Model) -> None:
-        """Raises ``HeedfulError`` for a model of another family or head, or with fewer embeddings than the tokenizer
-        has tokens. Then limits the length of examples to the model's positions.
+        """Raises ``HeedfulError`` for a model that does not fit, and limits the length of examples to the model's
+        positions.
+
+        A model fits if it has the family and the head of the task, and an embedding for each token of the tokenizer.
         """
         config = model.config
         if isinstance(config, VisionConfig) or not isinstance(config, self.families):
@@ -137,7 +142,7 @@ class EncoderTask(Task):
 
     @abstractmethod
     def check_head(self, model: Model) -> None:
-        """Raises ``HeedfulError`` for a model whose head does not serve the task."""
+        """Raises ``HeedfulError`` for a model whose head does not fit the task."""
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
@@ -147,18 +152,20 @@ class EncoderTask(Task):
         return longest_of(self.tokenizer)
 
     def lengths(self, examples: Sequence[Any]) -> np.ndarray:
-        """Returns the lengths (N, 1) in tokens, special tokens included."""
+        """Returns the number of tokens of each example, special tokens included, as an array (N, 1)."""
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns one side, the input text. It has no targets, because the label is for the whole text, not for a
-        token.
+        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the input text.
+
+        It has no targets, because the label belongs to the whole text, not to a token.
         """
         return [input_side("text", batch["ids"][row], batch["mask"][row], self.tokenizer)]
 
     def hide_tokens(self, ids: Tensor, mask: Tensor, random: np.random.Generator | None) -> None:
-        """In training, replaces each token by the unknown token with probability ``hidden_share``; special tokens are
-        never replaced.
+        """In training, replaces each token of ``ids`` by the unknown token with probability ``hidden_share``, in place.
+
+        Special tokens are never replaced. Without ``random`` nothing is changed.
         """
         if random is None or not self.hidden_share or self.tokenizer.unknown is None:
             return
@@ -171,7 +178,7 @@ class EncoderTask(Task):
     # --------------------------------------------------------------------------------------------------------- training
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """Returns the head's output in float32; segments are passed to models that embed them."""
+        """Returns the head's output for a batch in float32. A model with segment embeddings gets ``segments``."""
         config = model.config
         if isinstance(config, EncoderConfig) and config.embedding.segments > 1:
             return model(batch["ids"], batch["mask"], batch["segments"]).float()
@@ -179,19 +186,20 @@ class EncoderTask(Task):
 
 
 def longest_of(tokenizer: Tokenizer) -> int:
-    """Returns the maximum number of tokens of an example, special tokens included, as stored with the tokenizer."""
+    """Returns the maximum number of tokens of an example, special tokens included, stored with the tokenizer."""
     return int(tokenizer.config.get("model_max_length", NO_LIMIT))
 
 
 def limit_length(tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """Lowers the tokenizer's maximum length (``longest_of``) to the number of the model's positions."""
+    """Lowers the tokenizer's maximum length of an example to the number of the model's positions."""
     limits = (tokenizer.config.get("model_max_length"), positions_of(config))
     tokenizer.config["model_max_length"] = min((number for number in limits if number), default=NO_LIMIT)
 
 
 def overlapping_windows(length: int, size: int, stride: int) -> list[range]:
-    """Returns windows of at most ``size`` positions that cover ``length`` positions. Neighbouring windows share
-    ``stride`` positions, the last window ends at the end, and none is contained in another.
+    """Returns windows of at most ``size`` positions that together cover positions 0 to ``length`` − 1.
+
+    Neighbouring windows share ``stride`` positions. The last window ends at the end, and none is contained in another.
 
     >>> overlapping_windows(10, 5, 2)
     [range(0, 5), range(3, 8), range(6, 10)]

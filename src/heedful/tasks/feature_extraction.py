@@ -67,18 +67,19 @@ PLAIN = TextPreparation()
 
 
 class TextsExample(NamedTuple):
-    """Encoded texts of a row: a text, its pair and perhaps a negative; or a pair with a score."""
+    """Token ids of a row's texts: a text, its pair and perhaps a negative; or a pair with its score."""
 
     sides: tuple[list[int], ...]  # token ids of each text, special tokens included
     score: float | None
 
 
 class FeatureExtraction(EncoderTask):
-    """A model of text, usually an encoder, with a head that pools a text's tokens to one vector. It learns from pairs
-    of related texts: each text is contrasted with all other pairs of the batch, and with the ``negative`` texts, if the
-    data has them. With a ``score`` it learns to order pairs as the scores do. Both losses depend on the whole batch, so
-    two accumulated batches do not equal one batch of twice the size. ``pooling.chunk`` makes large batches possible in
-    little memory.
+    """Text embedding by a model of text, usually an encoder, whose head pools a text's tokens to one vector.
+
+    The model learns from pairs of related texts: each text is contrasted with all other pairs of the batch, and with
+    the ``negative`` texts, if the data has them. From pairs with a ``score`` it learns to order them as the scores do.
+    Both losses depend on the whole batch, so two accumulated batches do not equal one batch of twice the size.
+    ``pooling.chunk`` makes large batches possible in little memory.
 
     >>> import heedful
     >>> pairs = [("a bird sings", "tweet"), ("a cow calls", "moo")]
@@ -91,7 +92,7 @@ class FeatureExtraction(EncoderTask):
 
     Args:
         tokenizer: tokenizer of the texts.
-        reading: preparation of a text: maximum length, lower case, a prompt put before the text.
+        reading: how texts are prepared: maximum length, lower case, a prompt put before the text.
     """
 
     name: ClassVar[str] = "feature-extraction"
@@ -138,8 +139,9 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the number of examples; for a pretrained model, the settings of published
-        fine-tuning.
+        """Returns default training settings that suit the number of examples.
+
+        For a pretrained model, they are those of published fine-tuning.
         """
         batch = given.training.batch_size or defaults.PAIR_BATCH
         pooling = PoolingSettings(temperature=TEMPERATURE, symmetric=True)
@@ -157,14 +159,15 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training texts."""
+        """Creates the task for a new model and trains its tokenizer on the training texts."""
         check_rows(rows, settings)
         return cls(cls.train_tokenizer([text for row in rows for text in texts_of(row)], settings))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model. The pooling is that of the settings, else the folder's, else mean pooling with
-        vectors scaled to length 1.
+        """Loads task and model of a folder for fine-tuning.
+
+        The pooling is that of the settings, else the folder's, else mean pooling with vectors scaled to length 1.
         """
         check_rows(rows, settings)
         folder = cls.model_folder(folder)
@@ -177,23 +180,23 @@ class FeatureExtraction(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and the preparation of texts, from a folder of Heedful or of sentence-transformers."""
+        """Loads the tokenizer and how texts are prepared, from a folder of Heedful or of sentence-transformers."""
         folder = cls.model_folder(folder)
         task = cls(tokenizer_of(folder), read_text_preparation(folder))
         task._set_loss(PoolingSettings(**read_card(folder).get("settings", {}).get("pooling", {})))
         return task
 
     def save(self, folder: str | Path) -> None:
-        """Writes the tokenizer, and the preparation of texts in the files of sentence-transformers."""
+        """Writes the tokenizer, and how texts are prepared in the files of sentence-transformers."""
         super().save(folder)
         write_text_preparation(Path(folder), self.reading._replace(longest=self.longest))
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
-        """Returns a pooled head."""
+        """Returns the configuration of a pooled head with the settings' pooling."""
         return _head(settings.pooling, POOLED)
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Stores the settings of the loss."""
+        """Stores the settings of the loss, such as temperature and chunk, in the task."""
         self._set_loss(settings.pooling)
 
     def _set_loss(self, pooling: PoolingSettings) -> None:
@@ -215,8 +218,8 @@ class FeatureExtraction(EncoderTask):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes each row's texts, truncated to ``max_length`` tokens and to the model's limit.
 
-        Sets ``main_metric`` for these rows: "spearman" for pairs with scores, else "mrr". The validation rows are
-        encoded last, so they decide.
+        Sets the task's ``main_metric``: "spearman" for pairs with scores, else "mrr". Validation rows are encoded last,
+        so they determine it.
         """
         most = min(max_length or self.longest, self.longest)
         texts = [texts_of(row) for row in rows]
@@ -242,12 +245,14 @@ class FeatureExtraction(EncoderTask):
         return [template.join(ids)[0] for ids in truncated], cut
 
     def lengths(self, examples: Sequence[TextsExample]) -> np.ndarray:
-        """Returns the lengths (N, sides) of the texts in tokens, special tokens included."""
+        """Returns the number of tokens of each text, special tokens included, as an array (N, texts of an example)."""
         return np.array([[len(ids) for ids in example.sides] for example in examples], dtype=np.int64)
 
     def collate(self, examples: Sequence[TextsExample], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """Returns ``ids`` and ``mask`` (B, T) of each side, as "text.ids"; ``same`` (sides, B), numbers that are equal
-        for equal texts; and ``scores`` (B,), if the data has them.
+        """Returns a batch of B examples as tensors.
+
+        For each text of an example there are ``ids`` and ``mask`` (B, T), named as "text.ids". ``same`` (texts of an
+        example, B) has numbers that are equal for equal texts. ``scores`` (B,) is included if the data has scores.
         """
         batch: dict[str, Tensor] = {}
         numbers: dict[tuple[int, ...], int] = {}
@@ -261,7 +266,9 @@ class FeatureExtraction(EncoderTask):
         return batch
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns two or three sides: the text, its pair and, if there is one, the negative."""
+        """Returns two or three token sequences of a batch's ``row``, for ``heedful audit``: text, pair and any
+        negative.
+        """
         names = [name for name in SIDES if f"{name}.ids" in batch]
         return [
             input_side(name, batch[f"{name}.ids"][row], batch[f"{name}.mask"][row], self.tokenizer) for name in names
@@ -270,13 +277,14 @@ class FeatureExtraction(EncoderTask):
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of pairs."""
+        """Returns the number of predictions in a batch, which are its pairs."""
         return len(batch["text.ids"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns the contrastive loss (``contrastive_loss.contrastive``) from texts to their pairs; if ``symmetric``,
-        the mean of both directions (Radford et al. 2021, section 2.3). For pairs with scores returns
-        ``contrastive_loss.cosent``.
+        """Returns the contrastive loss from texts to their pairs (``contrastive_loss.contrastive``).
+
+        If ``symmetric`` is set, it is the mean of both directions (Radford et al. 2021, section 2.3). For pairs with
+        scores it is the CoSENT loss (``contrastive_loss.cosent``).
         """
         sides = [name for name in SIDES if f"{name}.ids" in batch]
         vectors = [embedded(model, batch[f"{name}.ids"], batch[f"{name}.mask"], self.chunk) for name in sides]
@@ -298,10 +306,11 @@ class FeatureExtraction(EncoderTask):
     def measure(
         self, model: Model, examples: Sequence[TextsExample], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns Spearman's and Pearson's correlation of cosines with scores; without scores recall@k and the mean
-        reciprocal rank of each text's pair among all pairs and negatives of these rows. All examples count.
+        """Returns the scores of similarity or of retrieval on all examples; ``most`` has no effect.
 
-        ``loss`` is that of all rows as one batch. Details: the most confident ``mistakes`` of retrieval.
+        With scores they are Spearman's and Pearson's correlation of the scores with the cosines. Without scores they
+        are recall@k and the mean reciprocal rank of each text's pair among all pairs and negatives of these rows.
+        ``loss`` is the loss of all rows as one batch. The details have the most confident ``mistakes`` of retrieval.
         """
         numbers: dict[tuple[int, ...], int] = {}
         text_numbers = np.array(
@@ -331,7 +340,7 @@ class FeatureExtraction(EncoderTask):
         return Measured(overall(scored), mistakes.details(), scored, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline, the cosines of TF-IDF vectors, with document frequencies counted in the training texts."""
+        """Scores a baseline: cosines of TF-IDF vectors, with document frequencies counted in the training texts."""
         numbers: dict[str, int] = {}
         text_numbers = np.array([[numbers.setdefault(text, len(numbers)) for text in texts_of(row)] for row in rows])
         (vectors,) = word_vectors([text for row in learned() for text in texts_of(row)], list(numbers))
@@ -345,7 +354,7 @@ class FeatureExtraction(EncoderTask):
         return Baseline("cosine of TF-IDF vectors", metrics, scored)
 
     def guess(self, examples: Sequence[TextsExample], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a guess: the same similarity for all pairs; for retrieval, random ranks."""
+        """Scores a baseline that ignores the texts: equal similarity for all pairs or, for retrieval, random ranks."""
         if "score" in rows[0].values:
             scores = [row.values["score"] for row in rows]
             constant: Scored = ranking.Correlations(np.zeros(len(rows)), scores, self.temperature)
@@ -377,10 +386,11 @@ class FeatureExtraction(EncoderTask):
         tokens: int | None = None,
         tick: Callable[[int], object] | None = None,
     ) -> NDArray[np.float32]:
-        """Returns the vectors (N, D) of texts, in batches of ``tokens``; equal texts are computed once. ``tick`` is
-        called after each batch with the number of texts done so far, equal texts included.
+        """Returns the vectors (N, D) of texts.
 
-        Logs a warning if texts are truncated to what the model takes.
+        Texts are computed in batches of ``tokens`` tokens, equal texts once. ``tick`` is called after each batch with
+        the number of texts done so far, equal texts included. Logs a warning if texts are longer than the model takes
+        and are truncated.
         """
         ids, cut = self._ids(texts, self.longest)
         if any(cut):

@@ -72,7 +72,7 @@ IN_TURN = 2000  # maximum number of tokens that are masked one at a time
 
 
 class Guess(NamedTuple):
-    """Most likely tokens for one mask, with their probabilities."""
+    """Most likely tokens (ids) for one mask, with their probabilities."""
 
     tokens: list[int]
     scores: list[float]
@@ -127,15 +127,18 @@ class FillMask(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some documents, or if there are few, the last lines of
-        each.
+        """Returns training and validation rows.
+
+        Holds out some documents for validation or, if there are few, the last lines of each. ``valid`` is the fraction
+        to hold out.
         """
         return split_documents(rows, valid, seed, same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the length of the text; for a pretrained model, the settings of published
-        fine-tuning.
+        """Returns default training settings that suit the length of the text.
+
+        For a pretrained model, they are those of published fine-tuning.
         """
         if given.masking.span_length is not None and given.masking.unit != "span":
             raise HeedfulError("--masking.span-length has no effect without --masking.unit span; leave it out")
@@ -155,14 +158,17 @@ class FillMask(EncoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training documents."""
+        """Creates the task for a new model and trains its tokenizer on the training documents."""
         texts = (row.values["text"] for row in sampled_documents(rows))
         tokenizer = cls.train_tokenizer(texts, settings, kind="bpe", mask=True)
         return cls(tokenizer, settings.data.max_length or defaults.MAX_LENGTH)
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new masked-language-model head, tied to its embedding, if it has none."""
+        """Loads task and model of a folder for fine-tuning.
+
+        A model without a masked-language-model head gets a new one, tied to its embedding.
+        """
         folder = cls.model_folder(folder)
         task, own = cls.load(folder), isinstance(config_of(folder).head, MaskedHead)
         model = load_with_head(folder, None if own else MaskedHead.kind, settings.seed or 0)
@@ -171,9 +177,7 @@ class FillMask(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and the window length of training; if the folder stores none, windows have at most 128
-        tokens.
-        """
+        """Loads the tokenizer and the window length used in training (at most 128 tokens if the folder stores none)."""
         folder = cls.model_folder(folder)
         tokenizer = tokenizer_of(folder)
         limit_length(tokenizer, config_of(folder))
@@ -188,7 +192,7 @@ class FillMask(EncoderTask):
         )
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
-        """Returns a masked-language-model head, tied to the embedding."""
+        """Returns the configuration of a masked-language-model head that is tied to the embedding."""
         return MaskedHead(activation=stack.activation, norm_eps=stack.norm_eps)
 
     def check_head(self, model: Model) -> None:
@@ -203,7 +207,10 @@ class FillMask(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Joins all rows to one stream of tokens, in windows of ``max_length`` tokens, special tokens included."""
+        """Joins all documents to one stream of tokens and returns its windows of ``max_length`` tokens.
+
+        The length includes the special tokens that are put around each window.
+        """
         most = max_length or min(self.window or defaults.MAX_LENGTH, self.longest)
         if most > self.longest:
             raise HeedfulError(
@@ -214,7 +221,7 @@ class FillMask(EncoderTask):
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
-        """Returns the lengths (N, 1) of the windows, special tokens included."""
+        """Returns the number of tokens of each window, special tokens included, as an array (N, 1)."""
         return window_lengths(examples)[:, None] + self.input_template.added
 
     def _framed(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[list[int]]:
@@ -222,11 +229,12 @@ class FillMask(EncoderTask):
         return [self.input_template.join(row.tolist())[0] for row in window_ids(examples, random)]
 
     def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """Returns ``ids`` (B, T) with masked tokens, their ``mask``, and ``labels``: the masked tokens, -100 elsewhere.
+        """Returns a batch: ``ids`` (B, T) with masked tokens, ``mask``, and ``labels``: the masked tokens, −100
+        elsewhere.
 
-        In training the windows begin at random positions, and random tokens are masked as the settings say. Else 15 %
-        of each window's tokens are masked, always the same tokens, so that models trained with other settings can be
-        compared.
+        In training (with ``random``), the windows begin at random positions, and random tokens are masked as the
+        settings say. In evaluation, 15 % of each window's tokens are masked, always the same, so that models trained
+        with different settings can be compared.
         """
         ids, mask = padded_with_mask(self._framed(examples, random), self.padding)
         rows = ids.numpy()
@@ -242,19 +250,24 @@ class FillMask(EncoderTask):
         return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns one side, the text with masks; its targets are the masked tokens."""
+        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the text with masks.
+
+        Its targets are the masked tokens.
+        """
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda token: self.tokenizer.pieces([token])[0])]
 
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of tokens chosen for prediction."""
+        """Returns the number of predictions in a batch: the tokens that were chosen for masking."""
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over chosen tokens of −log p(token | masked window); ``label_smoothing`` as in
-        ``EncoderDecoderTask.objective``. The head is computed for the chosen tokens alone.
+        """Returns the loss of a batch, Σ over the tokens chosen for masking of −log p(token | masked window).
+
+        The head is computed for these tokens alone. With label smoothing ε, a term becomes (1 − ε)(−log p(token)) + ε/V
+        Σ_v(−log p(v)) over the vocabulary of V tokens.
         """
         assert isinstance(model, Encoder)
         return output_loss(model.head, *self._chosen(model, batch), label_smoothing)
@@ -277,13 +290,15 @@ class FillMask(EncoderTask):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Measured:
-        """Returns ``loss`` and ``accuracy`` (percent) of the 15 % of tokens that ``collate`` masks, over all windows,
-        and ``pseudo_perplexity``, exp(−1/N Σ log p(w_t | all other tokens of its window)) (Salazar et al. 2020, section
-        2.3).
+        """Returns ``loss`` and ``accuracy`` (percent) on masked tokens of all windows, and ``pseudo_perplexity``.
 
-        Pseudo-perplexity takes a forward pass for each token. It is computed on ``most`` tokens, by default 2,000,
-        always the same tokens; the details hold their number. It can compare only models with the same vocabulary. Any
-        option in ``options`` raises an error.
+        Loss and accuracy are those of the 15 % of tokens that ``collate`` masks in evaluation. Pseudo-perplexity is
+        exp(−1/N Σ log p(w_t | all other tokens of its window)) (Salazar et al. 2020, section 2.3). It takes a forward
+        pass for each token, so it is computed on only ``most`` tokens, by default 2,000 and always the same; the
+        details have their number. It can compare only models with the same vocabulary.
+
+        Raises:
+            HeedfulError: ``options`` has an option; none has an effect here.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
@@ -329,9 +344,7 @@ class FillMask(EncoderTask):
         return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that predicts each token by its frequency in the training text, plus one, without
-        context.
-        """
+        """Scores a baseline that ignores the context: each token is predicted by its training frequency, plus one."""
         loss, accuracy = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
         metrics = {"loss": loss, "accuracy": accuracy, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
@@ -341,21 +354,24 @@ class FillMask(EncoderTask):
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores, for each window, a guess of each token by its frequency in the training text."""
+        """Scores a baseline that ignores the context: each token is predicted by its frequency in the training text.
+
+        The scores are those of each window.
+        """
         sums = frequency_sums(self.tokenizer, self.masking.ordinary, examples[0].stream, learned)
         scored = Sums(np.pad(sums, ((0, 0), (0, 2))), masked_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns each text with the likeliest token for each mask, and the product of these tokens' probabilities; ""
-        for a text without words.
+        """Returns each text with the most likely token in place of each mask; "" for a text without words.
 
-        Masks are written as the tokenizer's mask token (``[MASK]``, ``<mask>``). Each mask is predicted on its own
-        while the other masks stay, as in `transformers`. With ``top_k`` the output is a list of the likeliest tokens,
-        ``{"label": token, "score": probability, "text": text with it}``; for several masks a list of such lists, with
-        the other masks left in the texts. If a text is longer than the model takes, only the part around each mask is
-        read, with a warning.
+        The score is the product of these tokens' probabilities. Masks are written as the tokenizer's mask token
+        (``[MASK]``, ``<mask>``). Each mask is predicted on its own while the other masks stay, as in `transformers`.
+
+        With ``top_k`` the output is a list of the most likely tokens, ``{"label": token, "score": probability, "text":
+        text with it}``. For several masks it is a list of such lists, with the other masks left in the texts. If a text
+        is longer than the model takes, only the part around each mask is read, with a warning.
         """
         assert isinstance(model, Encoder)
         top_k, budget = options.get("top_k"), options.get("batch_tokens") or EVALUATED
@@ -420,8 +436,9 @@ class FillMask(EncoderTask):
 
 
 def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> list[MaskedInput]:
-    """Returns the model inputs for texts with masks: one input for each text. A text of more than ``longest`` tokens
-    gets one input for each mask, with the tokens around it, and a warning. The masks of a text keep their order.
+    """Returns the model inputs for texts with masks: one input for each text, with its masks in order.
+
+    A text of more than ``longest`` tokens gets one input for each mask, with the tokens around it, and a warning.
 
     >>> tokenizer = Tokenizer.train(["a small text"], size=300, template="both", mask=True)
     >>> masked_inputs(tokenizer, ["<mask> <mask>"], 8)
@@ -463,14 +480,14 @@ def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> l
 def pseudo_log_likelihoods(
     model: Encoder, rows: Mapping[int, Tensor], masked: Sequence[tuple[int, int]], mask: int, tokens: int
 ) -> NDArray[np.float64]:
-    """Returns the pseudo-log-likelihood log p(w_t | the other tokens of its row), in nats, for each (key of ``rows``,
-    t) of ``masked`` (Salazar et al. 2020, equation 2). Each value takes a forward pass of its row with that token
-    masked.
+    """Returns log p(token | the other tokens of its window), in nats, for each token in ``masked``.
+
+    Each value takes a forward pass of the window with that token masked (Salazar et al. 2020, equation 2).
 
     Args:
         model: an encoder with a masked-language-model head.
-        rows: ids (T,) of whole windows, without padding.
-        masked: the tokens to predict, as (key of ``rows``, position).
+        rows: number of a window → its ids (T,), without padding.
+        masked: the tokens to predict, as (number of the window, position).
         mask: id of the mask token.
         tokens: approximate number of tokens in a batch.
     """

@@ -67,9 +67,7 @@ LabelledImage = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's index
 
 
 class Unlabelled(Sequence[LabelledImage]):
-    """Sequence of unlabelled examples, whose images are decoded when they are accessed, so that only a batch is in
-    memory.
-    """
+    """Sequence of examples without labels, decoded from images on access, so that only a batch is in memory."""
 
     def __init__(self, pictures: Sequence[LazyImage], preprocessing: Preprocessing) -> None:
         self.pictures, self.preprocessing = pictures, preprocessing
@@ -84,8 +82,8 @@ class Unlabelled(Sequence[LabelledImage]):
 class ImageClassification(Task):
     """A vision model with a classifier.
 
-    Images are decoded once and kept in memory as N · C · H · W bytes. Augmentation (shifts, mirror images, RandAugment,
-    random erasing, mixup) is drawn anew each time.
+    Images are decoded once and kept in memory, a byte for each pixel and channel. Augmentation (shifts, mirror images,
+    RandAugment, random erasing, mixup) is drawn anew in each epoch.
 
     Args:
         labels: names of the classes, in the order of the model's logits.
@@ -109,7 +107,10 @@ class ImageClassification(Task):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows; an image whose label no training row has is moved to training."""
+        """Returns training and validation rows; ``valid`` is the fraction to hold out.
+
+        If no training row has the label of an image, the image is moved to training.
+        """
         return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="image", same=same)
 
     @classmethod
@@ -117,11 +118,11 @@ class ImageClassification(Task):
         """Returns default settings for the size and the number of the images.
 
         Images that all have one size of up to 64 pixels keep that size. Other images are resized to 64 × 64 pixels, or
-        to 224 × 224 if there are 200,000 images or more: from fewer images a new model of so many patches learns
-        nothing (a model of ``--from`` does). A given preset sets the sizes of images and patches. Else small images
-        have about 4 × 4 patches, the smallest 2 × 2, since a model with coarse patches learns more in the same time.
-        Images are not mirrored by default, since mirroring changes the meaning of digits and letters. Small images are
-        not shifted, since one pixel is a large part of a small patch.
+        to 224 × 224 if there are 200,000 images or more: from fewer images a new model with so many patches learns
+        nothing (a pretrained model, ``--from``, does learn). A given preset sets the sizes of images and patches.
+        Without a preset, small images have about 4 × 4 patches, the smallest images 2 × 2, since a model with coarse
+        patches learns more in the same time. Images are not mirrored by default, since mirroring changes the meaning of
+        digits and letters. Small images are not shifted, since one pixel is a large part of a small patch.
         """
         if given.start_from:
             folder = checked_folder(cls.name, find(given.start_from), images=True)
@@ -156,8 +157,10 @@ class ImageClassification(Task):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model and preprocessing, for the image size of the settings if they have one, and with a
-        new linear head if the data has labels that the model does not know.
+        """Loads task and model of a folder for fine-tuning.
+
+        The image size is that of the settings, if they set one. If the data has labels that the model does not know, it
+        gets a new linear head.
         """
         folder = checked_folder(cls.name, find(folder), images=True)
         preprocessing, names, image = read_preprocessing(folder), _label_names(rows), settings.image
@@ -200,8 +203,9 @@ class ImageClassification(Task):
         write_preprocessing(self.preprocessing, folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of the preset for images of this size, with the settings' patches and an output for
-        each label.
+        """Returns the configuration of a new model: the preset with the settings' patches and an output for each label.
+
+        The size of images is that of the task's preprocessing.
         """
         config = preset_of(settings.preset or SMALLEST, VisionConfig, self.name)
         channels, height, width = self.preprocessing.shape
@@ -226,8 +230,10 @@ class ImageClassification(Task):
         model.labels, self.augmentation = list(self.labels), settings.image
 
     def check_model(self, model: Model) -> None:
-        """Raises ``HeedfulError`` unless the model is a vision model with an output for every label, for images of the
-        folder's preprocessing.
+        """Raises ``HeedfulError`` for a model that does not fit the task.
+
+        It must be a vision model with an output for every label, for images of the size that the preprocessing
+        produces.
         """
         config = model.config
         if not isinstance(config, VisionConfig):
@@ -238,7 +244,7 @@ class ImageClassification(Task):
         shape = (config.patches.channels, *config.patches.image_size)
         if shape != self.preprocessing.shape:
             raise HeedfulError(
-                f"the model takes images of {_shape_text(shape)}, but its preprocessor_config.json makes "
+                f"the model takes images of {_shape_text(shape)}, but its preprocessor_config.json produces "
                 f"{_shape_text(self.preprocessing.shape)}; correct that file"
             )
         self.tokens = config.patches.tokens
@@ -260,7 +266,7 @@ class ImageClassification(Task):
         return Encoded(examples, rows, note if resized else "")
 
     def lengths(self, examples: Sequence[LabelledImage]) -> np.ndarray:
-        """Returns the lengths (N, 1): patches and class token, equal for all images."""
+        """Returns the number of patches plus the class token for each example, equal for all, as an array (N, 1)."""
         return np.full((len(examples), 1), self.tokens, dtype=np.int64)
 
     def collate(
@@ -289,12 +295,13 @@ class ImageClassification(Task):
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of images."""
+        """Returns the number of predictions in a batch, which are its images."""
         return len(batch["labels"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over images of −Σ_c ((1 − ε) y_c + ε/C) log p_c, y the one-hot label or, with mixup, a blend of
-        two.
+        """Returns the loss of a batch, Σ over images of −Σ_c ((1 − ε) y_c + ε/C) log p_c.
+
+        ε is the label smoothing, C the number of labels, and y the one-hot label or, with mixup, a blend of two.
         """
         logits = model(batch["pixels"]).float()
         return F.cross_entropy(logits, batch["labels"], reduction="sum", label_smoothing=label_smoothing)
@@ -305,10 +312,10 @@ class ImageClassification(Task):
     def measure(
         self, model: Model, examples: Sequence[LabelledImage], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns accuracy, macro F1 and Matthews correlation, and with more than five labels top-5 accuracy, over all
-        examples.
+        """Returns accuracy, macro F1 and Matthews correlation, and with more than five labels top-5 accuracy.
 
-        Details: ``by_class``, ``confusion`` and the most confident ``mistakes``. ``mirror`` is as in ``predict``.
+        All examples are scored; ``most`` has no effect. The details have ``by_class``, ``confusion`` and the most
+        confident ``mistakes``. The option ``mirror`` averages over an image and its mirror image, as in ``predict``.
         """
         example_scores, mistakes = ClassifierScores(self.labels, len(examples)), Mistakes()
 
@@ -336,15 +343,16 @@ class ImageClassification(Task):
         return [sample | {"input": short(Path(row.values["image"].name).name, LINE)} for row, sample in samples]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores logistic regression on pixels (``heedful.tasks.baselines.linear_images``)."""
+        """Scores a baseline: logistic regression on pixels (``heedful.tasks.baselines.linear_images``)."""
         name, predicted = linear_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
         truth = [row_labels(row) for row in rows]
         scored = ClassifierScores.of(self.labels, truth, [(label,) for label in predicted])
         return Baseline(name, overall(scored), scored)
 
     def quick_baseline(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a support vector machine on pixels, trained on at most 2,000 images, which is faster than logistic
-        regression.
+        """Scores a baseline that is faster than logistic regression: a support vector machine on pixels.
+
+        It is trained on at most 2,000 images.
         """
         sample = Rows(learned[:: -(-len(learned) // QUICK)])
         channels, size = self.preprocessing.channels, self.preprocessing.size
@@ -353,17 +361,17 @@ class ImageClassification(Task):
         return Baseline(name, overall(scored), scored)
 
     def guess(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the most frequent training label."""
+        """Scores a baseline that predicts the most frequent training label for every image."""
         return most_frequent_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the most likely label of each image and its probability.
 
-        With ``top_k`` the output is a list of at most ``top_k`` ``{"label", "score"}``, best first, and the score is
-        that of the first. With ``mirror`` the probabilities are the mean over the image and its mirror image, for
-        models trained on both (``--image.flip``). An image is a path, the bytes of a file, a PIL image, an array or a
-        ``LazyImage``; the prediction has its path or name as input.
+        With ``top_k`` the output is a list of the ``top_k`` most likely labels, ``{"label", "score"}``, best first, and
+        the score is that of the first. With ``mirror`` the probabilities are the mean over the image and its mirror
+        image, for models trained on both (``--image.flip``). An image is a path, the bytes of a file, a PIL image, an
+        array or a ``LazyImage``; the prediction has its path or name as input.
         """
         top_k = checked_top_k(options.get("top_k"))
         images = [LazyImage.of(value) for value in inputs]
@@ -381,7 +389,7 @@ class ImageClassification(Task):
         return predictions
 
     def row_line(self, row: Row) -> str:
-        """Returns ``17.png (28 × 28) → boot``."""
+        """Returns a row as one line for people: ``17.png (28 × 28) → boot``."""
         image = row.values["image"]
         width, height = image.size
         return arrow_joined([f"{Path(image.name).name} ({width} × {height})", *row_labels(row)])
@@ -395,8 +403,10 @@ def uses_mirror(options: Mapping[str, Any]) -> bool:
 
 
 def mirrored_logits(model: Model, pixels: Tensor, mirror: bool) -> Tensor:
-    """Returns the logits (B, C) of images (B, channels, height, width) in float32; with ``mirror`` log ½ (p + p′),
-    where p are the probabilities for the images and p′ for their mirror images.
+    """Returns the logits of images (B, channels, height, width), (B, C) in float32 for C labels.
+
+    With ``mirror`` they are log ½ (p + p′), where p are the probabilities for the images and p′ those for their mirror
+    images.
     """
     logits = model(pixels).float()
     if not mirror:
@@ -427,8 +437,9 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def side_of(rows: Sequence[Row]) -> int | None:
-    """Returns the side in pixels of images that are small and of one size, rounded up to a multiple of 4 if no patch
-    size divides it; None for other images.
+    """Returns the side in pixels at which images are read, if all are small and have one size; None for other images.
+
+    A size that no patch size divides is rounded up to a multiple of 4.
     """
     sizes = {row.values["image"].size for row in rows[:SIZE_SAMPLE]}
     side = max(max(size) for size in sizes)
@@ -443,8 +454,9 @@ def channels_of(rows: Sequence[Row]) -> Literal[1, 3]:
 
 
 def patch_of(side: int) -> int | None:
-    """Returns the patch size for images of ``side`` pixels: about four patches a side, two if the side is short,
-    patches of 8 or 16 pixels if it is long; None if no such size divides the side.
+    """Returns the patch size for images of ``side`` pixels; None if no suitable size divides the side.
+
+    There are about four patches along a side, two if the side is short. Large images have patches of 8 or 16 pixels.
     """
     count = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
     divisors = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * count]

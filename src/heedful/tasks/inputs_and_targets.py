@@ -34,20 +34,19 @@ class Side(NamedTuple):
 
     @property
     def pieces(self) -> list[str]:
-        """The tokens as text."""
+        """The tokens as texts, one for each id."""
         return self.tokenizer.pieces(self.ids)
 
     @property
     def target_count(self) -> int:
-        """The number of positions with a target."""
+        """Number of positions with a target."""
         return sum(map(bool, self.targets))
 
     def line(self, most: int = 60) -> str:
-        """Returns the tokens as text, separated by bars. A target is in ‹› if it is the next token, else after an
-        arrow.
+        """Returns the tokens as one line of text, separated by bars.
 
-        If there are more than ``most`` tokens, only the tokens at the beginning, around the first target and around the
-        last target are shown.
+        A target is put in ‹› if it is the next token, else after an arrow. If there are more than ``most`` tokens, only
+        the tokens at the beginning, around the first target and around the last target are shown.
 
         >>> words = Tokenizer.train(["one two"], size=300)
         >>> Side("text", [1, 2], words, ["X", ""]).line()
@@ -90,14 +89,15 @@ def _shown_ranges(length: int, targets: Sequence[int], most: int) -> list[range]
 
 
 def input_side(name: str, ids: Tensor, mask: Tensor, tokenizer: Tokenizer) -> Side:
-    """Returns the side of ids (T,) without a target at any token; ``mask`` (T,) is True for a token."""
+    """Returns a token sequence without targets; ``mask`` (T,) is False for the padding of ``ids`` (T,)."""
     tokens = ids[mask.bool()].tolist()
     return Side(name, tokens, tokenizer, [""] * len(tokens))
 
 
 def next_token_side(name: str, ids: Tensor, labels: Tensor, tokenizer: Tokenizer) -> Side:
-    """Returns the side of ids (T,) whose target is the next token; ``labels`` (T,) is ``IGNORED`` where there is no
-    target.
+    """Returns a token sequence whose targets are the next tokens.
+
+    ``labels`` (T,) has the next token for each of ``ids`` (T,), and ``IGNORED`` where there is no target.
     """
     positions = (labels != IGNORED).nonzero().flatten()
     length = int(positions[-1]) + 1 if len(positions) else len(ids)
@@ -108,14 +108,21 @@ def next_token_side(name: str, ids: Tensor, labels: Tensor, tokenizer: Tokenizer
 def label_side(
     name: str, ids: Tensor, mask: Tensor, labels: Tensor, tokenizer: Tokenizer, label_name: Callable[[int], str]
 ) -> Side:
-    """Returns the side of ids (T,) with a label at some tokens; ``labels`` (T,) is ``IGNORED`` at the other tokens."""
+    """Returns a token sequence with labels as targets at some tokens.
+
+    ``labels`` (T,) has a label for each of ``ids`` (T,), and ``IGNORED`` where there is none; ``label_name`` returns
+    the text of a label.
+    """
     side = input_side(name, ids, mask, tokenizer)
     numbers = labels[mask.bool()].tolist()
     return side._replace(targets=[label_name(number) if number != IGNORED else "" for number in numbers])
 
 
 def span_side(name: str, ids: Tensor, mask: Tensor, span: Tensor, tokenizer: Tokenizer) -> Side:
-    """Returns the side of ids (T,) whose targets are the positions of a ``span``'s first and last token (2,)."""
+    """Returns a token sequence with two targets, the first and the last token of an answer.
+
+    ``span`` (2,) has their positions in ``ids`` (T,).
+    """
     side = input_side(name, ids, mask, tokenizer)
     first, last = span.tolist()
     targets = list(side.targets)

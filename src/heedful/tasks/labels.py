@@ -22,13 +22,13 @@ from heedful.tasks.task import Baseline
 
 
 def row_labels(row: Row) -> tuple[str, ...]:
-    """Returns the labels of a row."""
+    """Returns the labels of a row, a tuple even if there is only one."""
     label = row.values["label"]
     return (label,) if isinstance(label, str) else label
 
 
 def are_multi_label(rows: Sequence[Row]) -> bool:
-    """Returns True if rows may have several labels, or none."""
+    """Returns True if rows may have several labels, or none: their labels are tuples."""
     return not isinstance(rows[0].values["label"], str)
 
 
@@ -45,7 +45,9 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
 
 
 def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
-    """Scores the most frequent label (or set of labels) of the training rows as the prediction for all ``rows``."""
+    """Scores a baseline that predicts the most frequent label, or set of labels, of the rows ``learned`` for all
+    ``rows``.
+    """
     ((label, _),) = Counter(map(row_labels, learned)).most_common(1)
     scored = ClassifierScores.of(labels, list(map(row_labels, rows)), [label] * len(rows), are_multi_label(rows))
     return Baseline("the most frequent label", overall(scored), scored)
@@ -71,20 +73,24 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
 
 
 def stored_label_names(theirs: Mapping[str, Any]) -> list[str]:
-    """Returns the label names of a ``config.json``; without any, the default names of transformers."""
+    """Returns the label names in a ``config.json``; if it has none, the default names of transformers (``LABEL_0``)."""
     return label_names(theirs) or [f"LABEL_{number}" for number in range(theirs.get("num_labels", 2))]
 
 
 def checked_top_k(k: Any) -> int | None:
-    """Returns ``top_k``; None is the best label alone. Raises ``HeedfulError`` unless it is a positive integer."""
+    """Returns the option ``top_k``; None stands for the best label alone.
+
+    Raises ``HeedfulError`` unless it is None or a whole number from 1.
+    """
     if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 1):
         raise HeedfulError(f"top_k is {k!r}; give the number of labels, a whole number from 1")
     return k
 
 
 def top_labels(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
-    """Returns the ``k`` most likely ``labels`` for each row of ``p`` (B, labels) as ``{"label", "score"}``, best first;
-    equally likely labels keep the order of ``labels``.
+    """Returns the ``k`` most likely ``labels`` for each row of probabilities, ``{"label", "score"}``, best first.
+
+    ``p`` is (B, labels). Equally likely labels keep the order of ``labels``.
     """
     scores, order = p.sort(dim=1, descending=True, stable=True)
     return [
@@ -94,8 +100,10 @@ def top_labels(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, 
 
 
 def with_learnable_labels(train: Rows, held: Rows, by: str, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Returns ``train`` and ``held`` after moving rows whose label no training row has from ``held`` to ``train``,
-    since their prediction could never be right. Rows equal in column ``by`` move together.
+    """Returns training and validation rows after moving rows with unknown labels from validation to training.
+
+    A label is unknown if no row of ``train`` has it, so a model could never predict it. Rows with equal values in
+    column ``by`` move together. Raises ``HeedfulError`` if all rows of ``held`` would move.
     """
     known = {label for row in train for label in row_labels(row)}
     keys = [same(row.values[by]) for row in held]

@@ -24,9 +24,7 @@ SHUFFLED = 1 << 22  # maximum number of positions that are drawn by a permutatio
 
 
 def last_word_samples(task: Task, model: Model, rows: Rows) -> list[LoggedSample]:
-    """Returns samples for a run's log: the beginnings of the first ``rows``, with the last word masked and predicted by
-    the model.
-    """
+    """Returns samples for a run's log: first words of the first ``rows``, the last word masked and predicted."""
     texts = [text for text in (short(prompt_and_target(row)[0]) for row in rows[:SAMPLES]) if len(text.split()) > 1]
     inputs = task.trial_inputs(texts)
     predictions = task.predict(model, inputs) if inputs else []
@@ -37,8 +35,9 @@ def last_word_samples(task: Task, model: Model, rows: Rows) -> list[LoggedSample
 
 
 def trained_window(folder: Path, task: str) -> int | None:
-    """Returns the window length, in tokens, that a folder's model was trained with for this task; None if it was not
-    trained for it.
+    """Returns the window length, in tokens, with which a folder's model was trained for this task.
+
+    Returns None if it was not trained for it.
     """
     card = read_card(folder)
     length: int | None = card.get("settings", {}).get("data", {}).get("max_length")
@@ -48,8 +47,17 @@ def trained_window(folder: Path, task: str) -> int | None:
 def window_stream(
     tokenizer: Tokenizer, rows: Rows, room: int, added: int, ordinary: np.ndarray
 ) -> tuple[StreamWindows, str]:
-    """Joins all rows to one stream of tokens, each with the end token, in windows of ``room`` tokens; also returns a
-    note. ``added`` special tokens are put around each window; ``ordinary`` (V,) ids can be masked.
+    """Joins all rows to one stream of tokens, each closed by the end token; returns its windows, and a note for people.
+
+    Args:
+        tokenizer: tokenizer of the text.
+        rows: the documents.
+        room: number of tokens of a window, without special tokens.
+        added: number of special tokens that are put around each window.
+        ordinary: (V,) boolean, True for ids that can be masked.
+
+    Raises:
+        HeedfulError: a window has no room for text, or no token can be masked.
     """
     if room < 1:
         raise HeedfulError(
@@ -70,7 +78,7 @@ def window_stream(
 
 
 def chunks(tokens: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (start, tokens) of each chunk of a stream."""
+    """Yields (start, tokens) for consecutive chunks of an array of tokens."""
     yield from ((start, np.asarray(tokens[start : start + CHUNK])) for start in range(0, len(tokens), CHUNK))
 
 
@@ -82,10 +90,10 @@ def window_lengths(examples: Sequence[StreamWindow]) -> np.ndarray:
 
 
 def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Draws ``most`` ordinary tokens of the windows ``examples``, or all ordinary tokens if there are fewer.
+    """Draws ``most`` ordinary tokens of windows, always the same ones; all ordinary tokens if there are fewer.
 
-    Returns the positions of the drawn tokens in the stream, in ascending order and always the same, and the number of
-    all ordinary tokens.
+    Returns the positions of the drawn tokens in the stream, in ascending order, and the number of all ordinary tokens.
+    ``ordinary`` (V,) is True for ids that represent text.
     """
     stream, random = examples[0].stream, np.random.default_rng(SEED)
     is_example = np.ones(stream.windows, dtype=bool)
@@ -115,8 +123,9 @@ def drawn_positions(examples: Sequence[StreamWindow], ordinary: np.ndarray, most
 
 
 def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> list[np.ndarray]:
-    """Returns the token ids of each window; in training (with ``random``) each window begins at a random position. The
-    stream's last token is left out of the last window.
+    """Returns the token ids of each window; in training (with ``random``) each window begins at a random position.
+
+    The stream's last token is left out of the last window.
     """
     tokens, is_token, _ = (part[:, :-1] for part in read_windows(examples, random))
     stream = examples[0].stream
@@ -127,13 +136,15 @@ def window_ids(examples: Sequence[StreamWindow], random: np.random.Generator | N
 
 
 def document_numbers(stream: Stream, positions: np.ndarray) -> np.ndarray:
-    """Returns the number of the document that holds each position of the stream."""
+    """Returns the number of the document at each of ``positions`` of the stream, from 0."""
     return np.searchsorted(stream.starts, positions, side="right") - 1
 
 
 def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, learned: Rows) -> tuple[float, float]:
-    """Returns mean −log p and accuracy (percent) of a baseline on the tokens of ``rows``. It predicts each token by its
-    frequency in ``learned``, plus one.
+    """Returns the mean of −log p and the accuracy (percent) of a baseline on the tokens of ``rows``.
+
+    It predicts each token by its frequency in the rows ``learned``, plus one. ``ordinary`` (V,) is True for ids that
+    are counted.
     """
     known, own = (_counts(joined_tokens(tokenizer, part, [], []), len(ordinary)) for part in (learned, rows))
     counts, truth = (known + 1) * ordinary, own * ordinary
@@ -143,8 +154,10 @@ def frequency_metrics(tokenizer: Tokenizer, ordinary: np.ndarray, rows: Rows, le
 
 
 def frequency_sums(tokenizer: Tokenizer, ordinary: np.ndarray, stream: Stream, learned: Rows) -> np.ndarray:
-    """Returns for each window of a stream (N, 3): Σ −log p, number of right predictions, number of tokens; the baseline
-    is that of ``frequency_metrics``.
+    """Returns the sums of a baseline for each of N windows, (N, 3): Σ −log p, right predictions, tokens.
+
+    The baseline predicts each token by its frequency in the rows ``learned``, plus one. ``ordinary`` (V,) is True for
+    ids that are counted.
     """
     counts = (_counts(joined_tokens(tokenizer, learned, [], []), len(ordinary)) + 1) * ordinary
     p = counts / counts.sum()

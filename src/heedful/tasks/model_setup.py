@@ -44,7 +44,9 @@ C = TypeVar("C", EncoderConfig, DecoderConfig, EncoderDecoderConfig, VisionConfi
 
 
 def preset_of(name: str, family: type[C], task: str) -> C:
-    """Returns the configuration of a preset; raises ``HeedfulError`` if the task needs another family."""
+    """Returns the configuration of a preset; raises ``HeedfulError`` if it is not of the ``family`` that ``task``
+    needs.
+    """
     config = presets.get(name)
     if not isinstance(config, family):
         raise HeedfulError(
@@ -58,8 +60,9 @@ OWN_NAMES = ("heads", "kv_heads", "activation", "norm", "position", "attention",
 
 
 def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -> StackConfig:
-    """Returns the stack with the settings' changes. If the width changes, the feed-forward width changes by the same
-    ratio.
+    """Returns a stack's configuration with the changes in the settings, and ``depth`` blocks if it is given.
+
+    If the width changes, the feed-forward width changes by the same ratio.
     """
     given = {name: value for name, value in model.given().items() if name in OWN_NAMES}
     dim = model.dim or stack.dim
@@ -77,7 +80,7 @@ def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -
 
 
 def stacks_of(config: ModelConfig) -> list[StackConfig]:
-    """Returns the stacks of a configuration, the encoder first."""
+    """Returns the stacks of a model's configuration: one, or of an encoder-decoder the encoder and the decoder."""
     return [stack for stack in vars(config).values() if isinstance(stack, StackConfig)]
 
 
@@ -89,9 +92,7 @@ def positions_of(config: ModelConfig) -> int | None:
 
 
 def checked_folder(task: str, folder: Path, images: bool = False) -> Path:
-    """Returns the folder; raises ``HeedfulError`` if its model does not read text, or with ``images`` does not read
-    images.
-    """
+    """Returns a model folder; raises ``HeedfulError`` if its model does not read text (with ``images``: images)."""
     config = config_of(folder)
     if isinstance(config, VisionConfig) != images:
         needed = "a vision model" if images else "a model of text"
@@ -110,15 +111,15 @@ def check_vocabulary(tokenizer: Tokenizer, embedding: EmbeddingConfig, name: str
     """Raises ``HeedfulError`` if the embedding has fewer rows than the tokenizer has tokens; more rows are allowed."""
     if tokenizer.vocab_size > embedding.vocab_size:
         raise HeedfulError(
-            f"the {name} has {tokenizer.vocab_size} tokens, the model's embedding {embedding.vocab_size} rows; they do "
-            "not belong together, so use the model's own tokenizer"
+            f"the {name} has {tokenizer.vocab_size} tokens, but the model's embedding has {embedding.vocab_size} rows; "
+            "they do not belong together, so use the model's own tokenizer"
         )
 
 
 def check_classifier(
     task: str, model: Model, labels: Sequence[str], head: type[SequenceHead] | type[TokenHead] | type[ImageHead]
 ) -> None:
-    """Raises ``HeedfulError`` if the model has no classifier of this kind, or not one output for each label."""
+    """Raises ``HeedfulError`` if the model's head is not of the class ``head`` with one output for each label."""
     model_head = model.config.head
     if not isinstance(model_head, head):
         raise HeedfulError(
@@ -133,11 +134,10 @@ def check_classifier(
 
 
 def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None = None) -> Model:
-    """Loads the model of a folder with a head of this kind: the folder's head, or else a new head, initialised with
-    ``seed``.
+    """Loads the model of a folder with a head of kind ``head``: the folder's own or, if it has another, a new one.
 
-    With ``labels`` the head gets a new output layer for that many labels, even if the old layer has the same number,
-    since the labels differ.
+    A new head is initialised with ``seed``. With ``labels`` the head always gets a new output layer, for that many
+    labels, since even an old layer of the same size is for other labels.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -151,7 +151,7 @@ def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None
 
 
 def special_id(special: int | None) -> int:
-    """Returns the id of a start or end token; raises ``HeedfulError`` for None."""
+    """Returns the id of a start or end token unchanged; raises ``HeedfulError`` if it is None."""
     if special is None:
         raise HeedfulError(
             "the tokenizer has no start or end token; set bos_token and eos_token in its tokenizer_config.json"
@@ -160,7 +160,7 @@ def special_id(special: int | None) -> int:
 
 
 def start_of(config: EncoderDecoderConfig) -> int:
-    """Returns the id that the decoder begins with; raises ``HeedfulError`` if the model has none."""
+    """Returns the id of the token that the decoder reads first; raises ``HeedfulError`` if the model has none."""
     if config.special.start is None:
         raise HeedfulError(
             "the model has no start token for its decoder; set decoder_start_token_id in its config.json"

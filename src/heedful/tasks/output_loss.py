@@ -62,8 +62,8 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
 def agreement_term(log_p: Tensor, p: Tensor, agreement: float) -> tuple[Tensor, Tensor]:
     """Returns the gradient of R-Drop's term with respect to the logits, and the term.
 
-    The term is Σ α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) over pairs of neighbouring rows (2N, V); its gradient for l₁ is
-    α/2 (p₁ (log p₁ − log p₂ − KL(p₁ ‖ p₂)) + p₁ − p₂).
+    The term is Σ α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), with α = ``agreement``. p₁ and p₂ are neighbouring rows of ``p`` (2N,
+    V), and l₁, l₂ their logits. The gradient for l₁ is α/2 (p₁ (log p₁ − log p₂ − KL(p₁ ‖ p₂)) + p₁ − p₂).
     """
     pairs, log_pairs = p.unflatten(0, (-1, 2)), log_p.unflatten(0, (-1, 2))
     log_ratios = log_pairs - log_pairs.flip(1)  # log p₁ − log p₂, and log p₂ − log p₁
@@ -73,12 +73,15 @@ def agreement_term(log_p: Tensor, p: Tensor, agreement: float) -> tuple[Tensor, 
 
 
 def even_rows(rows: int) -> int:
-    """Returns the largest even number of at most ``rows``, but at least 2, so that no pair of rows is split."""
+    """Returns the largest even number up to ``rows``, at least 2, so that chunks do not split pairs of rows."""
     return max(2, rows - rows % 2)
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """L as an autograd function of x (N, D), W (V, D), b (V,) or None, y (N,), ε and α."""
+    """Cross entropy of an output projection, as an autograd function that computes its gradients in the forward pass.
+
+    Args: x (N, D), W (V, D), b (V,) or None, labels (N,), label smoothing ε, and α of R-Drop.
+    """
 
     @staticmethod
     def forward(
@@ -90,7 +93,7 @@ class ChunkedLoss(torch.autograd.Function):
         smoothing: float,
         agreement: float = 0.0,
     ) -> Tensor:
-        """Returns L, and saves the gradients for ``backward``."""
+        """Returns the loss, summed over rows, and saves the gradients for ``backward``."""
         device, (needs_dx, needs_dw, needs_db) = x.device.type, ctx.needs_input_grad[:3]
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         with torch.autocast(device, enabled=False):
@@ -120,33 +123,32 @@ class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        """Returns the gradients of x, W and b, times ``scale``."""
+        """Returns the gradients of x, W and b, times ``scale``, the gradient of the loss."""
         gradients = [None if gradient is None else gradient.mul_(scale) for gradient in ctx.saved_tensors]
         return *gradients, None, None, None  # scaled in place, so a second backward is an error
 
 
 def added(total: Tensor | None, part: Tensor, dtype: torch.dtype) -> Tensor:
-    """Adds ``part`` to a sum in ``dtype``, in place; None is an empty sum."""
+    """Adds ``part`` to the sum ``total`` in place, in ``dtype``, and returns it; None stands for an empty sum."""
     return part.to(dtype) if total is None else total.add_(part)
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Returns the logits in float32 or wider, for exact sums."""
+    """Returns the logits in float32, or in their own dtype if that is wider, for exact sums."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def output_loss(
     head: Any, hidden: Tensor, labels: Tensor, label_smoothing: float = 0.0, agreement: float = 0.0
 ) -> Tensor:
-    """Returns the loss L of the logits of ``head`` for ``hidden`` (N, D), over the rows whose ``labels`` (N,) are not
-    ``IGNORED``.
+    """Returns the summed loss of the logits that ``head`` computes for ``hidden`` (N, D).
 
-    With ``agreement`` α, neighbouring rows are the two passes of one token (``interleave_passes``), and L also has α/2
-    (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) for each pair.
+    Only rows whose ``labels`` (N,) are not ``IGNORED`` count. With ``agreement`` α, neighbouring rows are the two
+    passes of one token (``interleave_passes``), and each pair adds α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)).
 
-    ``ChunkedLoss`` computes it in training of a language model's head, on a GPU from 134 million logits on. Otherwise,
-    and if a part of the head was replaced or is observed (``heedful.record``, an intervention, any hook), all logits
-    are computed at once.
+    In training of a language model's head, ``ChunkedLoss`` computes the loss, on a GPU only from 134 million logits on.
+    Otherwise, and if a part of the head was replaced or is observed (``heedful.record``, an intervention, any hook),
+    all logits are computed at once.
 
     >>> import heedful
     >>> model = heedful.create("bert-tiny", seed=0)

@@ -20,7 +20,7 @@ NOWHERE = -1  # the answer is not in the window
 
 
 class Passage(NamedTuple):
-    """A tokenized text with character offsets."""
+    """Text with its token ids and the characters of each token."""
 
     text: str
     ids: NDArray[np.int32]  # (n,)
@@ -28,7 +28,7 @@ class Passage(NamedTuple):
     visible: NDArray[np.bool_]  # (n,), False for tokens of white space alone
 
     def characters(self, first: int, last: int) -> Span:
-        """Returns the span from token ``first`` to token ``last``, without white space around it."""
+        """Returns the characters from token ``first`` to token ``last`` as a span, without white space around them."""
         start, end = int(self.offsets[first, 0]), int(self.offsets[last, 1])
         piece = self.text[start:end]
         return Span(piece.strip(), start + len(piece) - len(piece.lstrip()))
@@ -49,8 +49,9 @@ class Passage(NamedTuple):
         return Span(self.text[start:end], start)
 
     def tokens(self, span: Span) -> tuple[int, int]:
-        """Returns the indices of the first and the last token that overlap ``span``; if no token does, the last index
-        is less than the first.
+        """Returns the indices of the first and the last token that overlap a span of characters.
+
+        If no token does, the last index is less than the first.
         """
         first = np.searchsorted(self.offsets[:, 1], span.start, side="right")
         last = np.searchsorted(self.offsets[:, 0], span.start + len(span.text), side="left") - 1
@@ -58,7 +59,7 @@ class Passage(NamedTuple):
 
 
 class QuestionWindow(NamedTuple):
-    """A question and a window of its passage."""
+    """Question and a window of tokens of its context, with the position of the answer."""
 
     question: list[int]
     passage: Passage
@@ -70,7 +71,7 @@ class QuestionWindow(NamedTuple):
 
 
 class QuestionWindows(NamedTuple):
-    """Windows of some questions, in their order."""
+    """Windows over the contexts of several questions, in the order of the questions."""
 
     windows: list[QuestionWindow]
     note: str  # for people: splits, truncated questions, answers in no window
@@ -78,7 +79,7 @@ class QuestionWindows(NamedTuple):
 
 
 def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Returns a passage for each distinct text."""
+    """Returns text → its tokens and their characters, for each distinct text."""
     passages: dict[str, Passage] = {}
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), BATCH):

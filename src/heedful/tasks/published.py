@@ -15,8 +15,10 @@ from heedful.tasks import TASKS
 
 
 def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
-    """Returns the entry of a task in ``task_specific_params``, or that of its only language pair
-    (``translation_en_to_de``); {} if there is none, or several pairs.
+    """Returns the entry of a task in ``task_specific_params`` of a folder's ``config.json``.
+
+    For translation it is the entry of the only language pair (``translation_en_to_de``). Returns {} if there is no
+    entry, or several pairs.
     """
     entries = _entries(folder)
     named = [task] if task in entries else [name for name in entries if name.startswith(f"{task}_")]
@@ -29,12 +31,13 @@ def task_specific_params(folder: Path, task: str) -> dict[str, Any]:
 
 
 def task_of(folder: Path) -> str:
-    """Returns the task that fits the head of a published model. If several tasks fit and ``task_specific_params`` names
-    exactly one of them (``summarization`` in BART's summarizers), returns that task, else the first fitting task of
-    ``TASKS``.
+    """Returns the task that fits the head of a published model.
+
+    If several tasks fit and ``task_specific_params`` names exactly one of them (``summarization`` in BART's
+    summarizers), returns that task, else the first fitting task of ``TASKS``.
 
     Raises:
-        HeedfulError: no task here uses such a model.
+        HeedfulError: no task of Heedful uses such a model.
     """
     config = config_of(folder)
     fitting = [name for name, entry in TASKS.items() if (config.kind, config.head.kind) in entry.heads]
@@ -60,8 +63,9 @@ def _entries(folder: Path) -> Mapping[str, Any]:
 
 
 def prefix_of(folder: Path, task: str) -> str:
-    """Returns the text to put before every source for this task, from ``heedful.json`` or ``task_specific_params``; ""
-    if neither has one.
+    """Returns the text to put before every source for this task; "" if there is none.
+
+    It is read from ``heedful.json``, or else from ``task_specific_params`` of ``config.json``.
     """
     card = read_card(folder)
     if card.get("task") == task:

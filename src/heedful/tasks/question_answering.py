@@ -102,8 +102,10 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows. Questions of one article stay together if all rows have a ``title`` and
-        there are several titles, else questions of one context.
+        """Returns training and validation rows; ``valid`` is the fraction to hold out.
+
+        Questions of one article stay together if all rows have a ``title`` and there are several titles. Otherwise
+        questions of one context stay together.
         """
         titles = {row.values.get("title") for row in rows}
         by = "title" if None not in titles and len(titles) > 1 else "context"
@@ -112,8 +114,9 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the number of questions: windows of 384 tokens that share 128, or less if a
-        model takes less; no label smoothing.
+        """Returns default training settings that suit the number of questions, without label smoothing.
+
+        Windows have 384 tokens and share 128; they are shorter if the model takes less.
         """
         longest = given.data.max_length or LONGEST
         if given.start_from:
@@ -132,7 +135,7 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the questions and the contexts of training."""
+        """Creates the task for a new model and trains its tokenizer on questions and contexts."""
         texts = dict.fromkeys(row.values[column] for column in ("question", "context") for row in rows)
         return cls._for_training(cls.train_tokenizer(texts, settings, max_length=LONGEST), rows, settings)
 
@@ -155,7 +158,7 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new span head if it has none."""
+        """Loads task and model of a folder for fine-tuning; a model without a span head gets a new one."""
         folder = cls.model_folder(folder)
         task = cls._for_training(tokenizer_of(folder), rows, settings)
         model = load_with_head(folder, SpanHead.kind, settings.seed or 0)
@@ -164,7 +167,7 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer, and the window, stride and threshold of training."""
+        """Loads the tokenizer, and the window, stride and threshold used in training."""
         folder = cls.model_folder(folder)
         card = read_card(folder)
         data = card.get("settings", {}).get("data", {})
@@ -177,17 +180,21 @@ class QuestionAnswering(EncoderTask):
         )
 
     def card_entries(self) -> dict[str, Any]:
-        """Returns ``null_threshold``, None if every training question has an answer, and ``align_to_words``, False if
-        more than 5 % of the training answers begin or end inside a word.
+        """Returns the task's entries for ``heedful.json``: ``null_threshold`` and ``align_to_words``.
+
+        ``null_threshold`` is None if every training question has an answer. ``align_to_words`` is False if more than 5
+        % of the training answers begin or end inside a word.
         """
         return {"null_threshold": self.null_threshold, "align_to_words": self.align_to_words}
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
-        """Returns a head for the first and the last token of an answer."""
+        """Returns the configuration of a head that scores each token as the first and as the last of an answer."""
         return SpanHead()
 
     def check_head(self, model: Model) -> None:
-        """Raises ``HeedfulError`` unless the model has a span head and the tokenizer a class token before pairs."""
+        """Raises ``HeedfulError`` for a model without a span head, or a tokenizer that puts no class token before a
+        pair.
+        """
         head = model.config.head
         if not isinstance(head, SpanHead):
             raise HeedfulError(
@@ -208,8 +215,9 @@ class QuestionAnswering(EncoderTask):
         return min(self.window, super().longest)
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Splits each row into windows of at most ``max_length`` tokens; the note of the result tells how many contexts
-        need several windows and how many questions were truncated.
+        """Splits each row into windows of at most ``max_length`` tokens.
+
+        The note of the result says how many contexts need several windows and how many questions were truncated.
         """
         split = self._windows(rows, max_length=max_length)
         return Encoded(split.windows, rows, split.note, len(split.unread), [rows[index] for index in split.unread])
@@ -223,16 +231,19 @@ class QuestionAnswering(EncoderTask):
         return question_windows(self.tokenizer, questions, answers, most, self.stride if stride is None else stride)
 
     def lengths(self, examples: Sequence[QuestionWindow]) -> np.ndarray:
-        """Returns the lengths (N, 1) in tokens, special tokens included."""
+        """Returns the number of tokens of each window, special tokens included, as an array (N, 1)."""
         added = self._around.added
         return np.array([[added + len(w.question) + w.last - w.first] for w in examples], dtype=np.int64)
 
     def collate(
         self, examples: Sequence[QuestionWindow], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Returns ``ids``, ``mask`` and ``segments`` (B, T); ``context`` and ``visible`` (B, T), True for tokens of the
-        context, and for context tokens that are not white space alone; ``labels`` (B, 2), the positions of the answer's
-        first and last token, 0 (the class token) for no answer.
+        """Returns a batch of B windows as tensors.
+
+        - ``ids``, ``mask`` and ``segments`` (B, T)
+        - ``context`` (B, T), True for tokens of the context
+        - ``visible`` (B, T), True for context tokens that are not white space alone
+        - ``labels`` (B, 2), the positions of the answer's first and last token; 0 (the class token) for no answer
         """
         joined = [self._around.join(w.question, w.passage.ids[w.first : w.last].tolist()) for w in examples]
         ids, mask = padded_with_mask([row for row, _ in joined])
@@ -256,7 +267,10 @@ class QuestionAnswering(EncoderTask):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns one side, question and context; its targets are the first and the last token of the answer."""
+        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, question and context.
+
+        Its targets are the first and the last token of the answer.
+        """
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [span_side("text", ids, mask, labels, self.tokenizer)]
 
@@ -271,12 +285,14 @@ class QuestionAnswering(EncoderTask):
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of windows."""
+        """Returns the number of predictions in a batch, which are its windows."""
         return len(batch["ids"])
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over windows of −(log p(start) + log p(end)) / 2, p a softmax over the window's tokens (Devlin et
-        al. 2019, section 4.2); label smoothing turns the target y into (1 − ε) y + ε/T.
+        """Returns the loss of a batch, Σ over windows of −(log p(start) + log p(end)) / 2.
+
+        p is a softmax over the window's T tokens (Devlin et al. 2019, section 4.2). Label smoothing ε turns the one-hot
+        target y into (1 − ε) y + ε/T.
         """
         return self._losses(self.logits(model, batch), batch, label_smoothing).sum()
 
@@ -329,15 +345,15 @@ class QuestionAnswering(EncoderTask):
     def measure(
         self, model: Model, examples: Sequence[QuestionWindow], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns ``exact_match`` and ``f1`` as SQuAD's script computes them over all rows, and ``loss`` over
-        windows.
+        """Returns ``exact_match`` and ``f1`` over all rows, computed as by SQuAD's script, and ``loss`` over windows.
 
-        If some rows have no answer, also the best thresholds and their scores: ``best_exact``, ``best_exact_thresh``,
-        ``best_f1``, ``best_f1_thresh``; ``null_threshold`` decides where "no answer" is predicted (default: the
-        model's, or 0). If other rows have an answer, also ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact`` and
-        ``NoAns_f1``.
+        If some rows have no answer, the metrics include the best thresholds and their scores: ``best_exact``,
+        ``best_exact_thresh``, ``best_f1``, ``best_f1_thresh``. "No answer" is predicted above ``null_threshold``
+        (default: the model's, or 0). If other rows have an answer, there are also ``HasAns_exact``, ``HasAns_f1``,
+        ``NoAns_exact`` and ``NoAns_f1``.
 
-        Details: ``by_kind``, if there are rows with and rows without an answer, and the most confident ``mistakes``.
+        The details have the most confident ``mistakes`` and, if there are rows with and rows without an answer,
+        ``by_kind``.
         """
         if "top_k" in options:
             raise HeedfulError("top_k has no effect: only the best answer is scored; leave it out")
@@ -374,8 +390,9 @@ class QuestionAnswering(EncoderTask):
         return own if given is None else given
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that answers with the sentence most similar to the question (``most_similar_sentences``);
-        it learns nothing.
+        """Scores a baseline that answers with the sentence most similar to the question.
+
+        It learns nothing (``most_similar_sentences``).
         """
         outputs = most_similar_sentences(*([row.values[column] for row in rows] for column in ("question", "context")))
         golds = [[span.text for span in row.values["answers"]] for row in rows]
@@ -398,26 +415,27 @@ class QuestionAnswering(EncoderTask):
         batch_tokens: int | None = None,
         **others: Any,
     ) -> list[Prediction]:
-        """Returns ``{"answer", "start", "end"}`` for each input: the span ``context[start:end]`` with the highest
-        probability p(start) · p(end), which is the score. "No answer" is "" from 0 to 0, and its score is its
-        probability.
+        """Returns ``{"answer", "start", "end"}`` for each input.
+
+        The answer is the span ``context[start:end]`` with the highest probability p(start) · p(end), which is the
+        score. "No answer" is "" with start and end 0; its score is its probability.
 
         Args:
             model: the model.
-            inputs: each ``(question, context)``, ``{"question": ..., "context": ...}``, or one string with a tab
-                between them. If either is blank, the answer is empty, without a score. A question is truncated to half
-                of a window, with a warning.
-            top_k: with more than 1 the output is a list of at most ``top_k`` answers, best first, each with its
+            inputs: questions with contexts: ``(question, context)``, ``{"question": ..., "context": ...}``, or one
+                string with a tab between them. If either is blank, the answer is empty, without a score. A question is
+                truncated to half of a window, with a warning.
+            top_k: if more than 1, the output is a list of at most ``top_k`` answers, best first, each with its
                 ``"score"``.
             stride: number of tokens that neighbouring windows of a long context share.
             max_answer_length: maximum number of tokens of an answer; None for 30.
             null_threshold: "no answer" is predicted if its summed logits exceed those of the best span by more than
                 this; None for the model's threshold, which exists if training had questions without an answer.
             align_to_words: widens a span that begins or ends inside a word to whole words, as the pipeline of
-                ``transformers`` does; its score is unchanged. None for the model's: False if more than 5 % of the
-                training answers begin or end inside a word, else True.
+                ``transformers`` does; its score is unchanged. None takes the value stored with the model: False if more
+                than 5 % of the training answers begin or end inside a word, else True.
             batch_tokens: maximum number of tokens in a batch, padding included.
-            **others: no other option exists; any raises an error.
+            **others: not accepted; any other option raises ``HeedfulError``.
         """
         for name in others:
             raise HeedfulError(f"the option {name} has no effect for {self.name}; {nearest(name, self.options)}")
@@ -443,11 +461,11 @@ class QuestionAnswering(EncoderTask):
         return predictions
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns each text as the context of a general question."""
+        """Returns inputs for trying a model: a general question on each text."""
         return [("What does it say?", text) for text in texts]
 
     def row_line(self, row: Row) -> str:
-        """Returns ``question → answer``."""
+        """Returns a row as one line for people: ``question → answer``."""
         answers = row.values["answers"]
         return f"{short(row.values['question'], 80)} → {short(answers[0].text) if answers else '(no answer)'}"
 

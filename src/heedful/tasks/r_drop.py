@@ -18,8 +18,9 @@ from heedful.settings import RunSettings
 
 
 def agreement_of(model: nn.Module, settings: RunSettings) -> float:
-    """Returns α of ``--model.r-drop``, 0 if it is not set; raises ``HeedfulError`` if the model has no dropout, since
-    both passes would be equal.
+    """Returns α, the value of ``--model.r-drop``; 0 if it is not set.
+
+    Raises ``HeedfulError`` if the model has no dropout, since both passes would then be equal.
     """
     agreement = settings.model.r_drop or 0.0
     rates = [getattr(part, name, None) for part in model.modules() for name in ("p", "dropout")]
@@ -43,7 +44,7 @@ def repeat_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def interleave_passes(hidden: Tensor) -> Tensor:
-    """Reorders rows (2N, ...), first pass then second, so that the two passes of each row are neighbours.
+    """Reorders rows (2N, ...), the first pass and then the second, so that the two passes of a row are neighbours.
 
     >>> interleave_passes(torch.tensor([1, 2, 10, 20])).tolist()
     [1, 10, 2, 20]
@@ -52,10 +53,10 @@ def interleave_passes(hidden: Tensor) -> Tensor:
 
 
 def divergence(logits: Tensor, p: Tensor) -> Tensor:
-    """Returns the terms (N, C) of ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) = ½ Σ (p₁ − p₂)(l₁ − l₂).
+    """Returns ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)) = ½ Σ (p₁ − p₂)(l₁ − l₂) for each row, as the terms (N, C) of the sum.
 
-    The logits and probabilities (2N, C) are those of the first pass, then of the second; ``p`` is a softmax or a
-    sigmoid of the logits.
+    The logits l and the probabilities ``p`` (2N, C) have the rows of the first pass, then those of the second; ``p`` is
+    a softmax or a sigmoid of the logits.
 
     >>> logits = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
     >>> round(float(divergence(logits, logits.softmax(1)).sum()), 4)

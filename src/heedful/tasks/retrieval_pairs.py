@@ -29,7 +29,10 @@ def texts_of(row: Row) -> tuple[str, ...]:
 
 
 def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
-    """Raises ``HeedfulError`` for rows without anything to learn, and for settings without effect on them."""
+    """Raises ``HeedfulError`` if nothing can be learned from the rows, or if a setting has no effect on them.
+
+    Nothing can be learned from a single pair without a score, or from equal scores.
+    """
     scores = {row.values.get("score") for row in rows}
     if scores == {None} and len({texts_of(row) for row in rows}) < 2:
         raise HeedfulError(
@@ -49,8 +52,9 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
 
 
 def groups_of(rows: Iterable[Row]) -> list[str]:
-    """Returns for each row a text that identifies its group. A group is all rows connected by shared texts
-    (union-find).
+    """Returns the group of each row, as a text that all rows of the group have in common.
+
+    Rows that share a text, directly or through other rows, are one group (union-find).
     """
     parents: dict[str, str] = {}
 
@@ -71,13 +75,15 @@ def groups_of(rows: Iterable[Row]) -> list[str]:
 def search(
     vectors: Any, text_numbers: NDArray[np.int64], temperature: float
 ) -> tuple[ranking.Retrieval, NDArray[np.int64]]:
-    """Ranks each row's pair among all pairs and negatives; returns the ranks, and for each row the number of its
-    nearest candidate.
+    """Ranks each row's pair among all pairs and negatives by similarity to the row's text.
 
     Args:
         vectors: (texts, D) vectors of length 1, dense or sparse.
-        text_numbers: (N, 2 or 3), the numbers of each row's texts in ``vectors``.
+        text_numbers: (N, 2 or 3), for each row the numbers of its text, its pair and any negative in ``vectors``.
         temperature: temperature of the loss.
+
+    Returns:
+        The ranks, and for each row the number of the most similar candidate.
     """
     pool, own = np.unique(text_numbers[:, 1:], return_inverse=True)
     own = own.reshape(len(text_numbers), -1)[:, 0]

@@ -19,12 +19,12 @@ BY_CONTENT = "content"  # in heedful.json, under data.same
 
 
 def training_columns(model: str | None) -> dict[str, str]:
-    """Returns the column names of a model's training data; {} if the folder does not store them."""
+    """Returns task column → column of a model's training data; {} if the folder does not store them."""
     return columns_in_card(read_card(model)) if model is not None and Path(model).is_dir() else {}
 
 
 def columns_in_card(card: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the column names of the training data from ``heedful.json``."""
+    """Returns task column → column of the training data, from ``heedful.json``; {} if it stores none."""
     data = card.get("data")
     columns = data.get("columns") if isinstance(data, Mapping) else None
     if not isinstance(columns, Mapping):
@@ -33,8 +33,9 @@ def columns_in_card(card: Mapping[str, Any]) -> dict[str, str]:
 
 
 def equality_rule(card: Mapping[str, Any]) -> Same:
-    """Returns the function that decides which rows a run's split treated as equal: by content, or byte by byte if
-    ``heedful.json`` does not say.
+    """Returns the function that maps equal values to the same key, which a run used to split its rows.
+
+    It compares by content or, if ``heedful.json`` does not say so, byte by byte.
     """
     data = card.get("data")
     return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes
@@ -48,8 +49,8 @@ def train_and_validation_rows(
     Args:
         kind: class of the task.
         settings: settings of the run.
-        settled: True if ``kind`` is the variant for these rows; else ``kind.for_rows`` chooses the variant.
-        same: maps equal first columns to the same key; such rows stay together.
+        settled: True if ``kind`` is already the variant for these rows; else ``kind.for_rows`` chooses the variant.
+        same: maps equal values of the first column to the same key; rows with equal keys stay together.
 
     Raises ``HeedfulError`` for data that cannot be read, and for ``--data.valid-fraction`` together with validation
     data.
@@ -78,7 +79,9 @@ def train_and_validation_rows(
 
 
 def stripped_prefix(card: Mapping[str, Any]) -> str | None:
-    """Returns the prefix that is stripped from every word of the data, from ``heedful.json``."""
+    """Returns the prefix that was stripped from every word of the training data, from ``heedful.json``; None if none
+    was.
+    """
     settings = card.get("settings")
     data = settings.get("data") if isinstance(settings, Mapping) else None
     prefix = data.get("strip_prefix") if isinstance(data, Mapping) else None
@@ -88,4 +91,6 @@ def stripped_prefix(card: Mapping[str, Any]) -> str | None:
 def _check_prefix(rows: Rows, prefix: str) -> None:
     if not prefix or not any(word.startswith(prefix) for row in rows for word in row.values.get("words", ())):
         first = f"{rows[0].file}:{rows[0].line}: " if rows else ""
-        raise HeedfulError(f"{first}no word begins with {prefix!r} (--data.strip-prefix); correct it, or leave it out")
+        raise HeedfulError(
+            f"{first}no word begins with {prefix!r} (--data.strip-prefix); correct the prefix, or leave the option out"
+        )

@@ -41,9 +41,9 @@ class SequenceToSequence(EncoderDecoderTask):
     """Base of the tasks from a source text (first column) to a target text (second column).
 
     ``prefix`` is put before every source in training and prediction; it tells T5 its task (Raffel et al. 2020, section
-    2.4). ``folder_generation`` holds a published folder's generation settings for this task.
+    2.4). ``folder_generation`` has the generation settings of a published folder for this task.
 
-    Arguments are those of ``EncoderDecoderTask``.
+    The arguments are those of ``EncoderDecoderTask``.
     """
 
     used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {
@@ -66,8 +66,9 @@ class SequenceToSequence(EncoderDecoderTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the number of pairs: the more data, the larger are model and vocabulary, and the
-        lower is the dropout.
+        """Returns default training settings that suit the number of pairs.
+
+        With more data, model and vocabulary are larger and the dropout is lower.
         """
         size = defaults.size_for(len(rows), cls.sizes)
         preset = given.preset or size.preset
@@ -84,7 +85,7 @@ class SequenceToSequence(EncoderDecoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer, or one for source and one for target, on the training texts."""
+        """Creates the task for a new model and trains its tokenizer, or one each for source and target."""
         size, kind = settings.tokenizer.size or 8000, settings.tokenizer.kind or "bpe"
         source, target = list(cls.columns)[:2]
 
@@ -115,8 +116,10 @@ class SequenceToSequence(EncoderDecoderTask):
             self.bpe_dropout = [BpeDropout(tokenizer, rate) for tokenizer in (self.source, self.target)]
 
     def check_model(self, model: Model) -> None:
-        """Checks the model as ``EncoderDecoderTask`` does, and sets the folder's generation settings for this task in
-        the model.
+        """Raises ``HeedfulError`` for a model that does not fit, and gives the model the folder's generation settings.
+
+        The model must be an encoder-decoder with a language-model head, an embedding for every token, and a start
+        token.
         """
         super().check_model(model)
         if self.folder_generation:
@@ -139,8 +142,8 @@ class SequenceToSequence(EncoderDecoderTask):
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes source and target of each row, special tokens included.
 
-        If a side is longer than ``max_length`` or the model's limit, the pair is left out; tasks that truncate cut a
-        long source instead.
+        If a side is longer than ``max_length`` or the model's limit, the pair is left out. In tasks with ``truncates``,
+        a long source is truncated instead.
         """
         most = min((limit for limit in (max_length, self.longest) if limit is not None), default=None)
         reason = "--data.max-length" if most == max_length else "the model takes no more"
@@ -177,11 +180,15 @@ class SequenceToSequence(EncoderDecoderTask):
         return Encoded(list(compress(examples, fits)), fitting, note, len(unread), unread)
 
     def lengths(self, examples: Sequence[Pair]) -> np.ndarray:
-        """Returns the lengths (N, 2) of source and target in tokens."""
+        """Returns the number of tokens of source and target of each pair, as an array (N, 2)."""
         return np.array([(len(source), len(target)) for source, target in examples], dtype=np.int64)
 
     def collate(self, examples: Sequence[Pair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """Returns pairs as tensors (see ``tensors``), in training with BPE-dropout if it is set."""
+        """Returns pairs of token ids as a batch of tensors, in training with BPE-dropout if it is set.
+
+        They are ``source`` and ``source_mask`` (B, S), ``target`` (B, T), the decoder's input, and ``labels`` (B, T),
+        the next tokens.
+        """
         if random is None or not self.bpe_dropout:
             return self.tensors(examples)
         drop_source, drop_target = self.bpe_dropout
@@ -193,7 +200,11 @@ class SequenceToSequence(EncoderDecoderTask):
     def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """Generates the outputs for the first ``most`` rows, each at most about as long as its target."""
+        """Generates the outputs for the first ``most`` rows (None: all).
+
+        With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
+        longest target.
+        """
         if most is not None and "max_length" not in options:  # a new model does not end its texts
             longest = max(len(target) for _, target in examples) - 1
             least = int(model.generation.get("min_new_tokens") or 0)
@@ -220,15 +231,15 @@ class SequenceToSequence(EncoderDecoderTask):
 
         Args:
             model: the model.
-            inputs: the source texts. A text with more tokens than the model takes or a batch holds is truncated, with a
-                warning.
+            inputs: the source texts. A text with more tokens than the model takes, or than a batch holds, is truncated,
+                with a warning.
             decoding: resolved decoding options (``decoding_options``), instead of ``options``.
             batch_tokens: maximum number of tokens in a batch, padding included; by default 4,096.
-            prefix: text before each input, instead of the folder's.
-            logprobs: returns log p of each generated token (``heedful.generation.decoding.Generated``), also of tokens
-                that the output does not show: the end token, and the rest of the token that ends a stop string.
-            **options: decoding options. With ``stop_strings`` an output ends after the first stop string, which the
-                output includes.
+            prefix: text to put before each input, instead of the folder's prefix.
+            logprobs: if True, predictions have log p of each generated token, also of tokens that the output does not
+                show: the end token, and the rest of the token that ends a stop string.
+            **options: decoding options. With ``stop_strings`` an output ends after the first stop string, and includes
+                it.
         """
         check_texts(self.name, inputs)
         decoding = decoding or self.decoding_options(model, options)
@@ -271,13 +282,14 @@ class SequenceToSequence(EncoderDecoderTask):
         return sources
 
     def row_line(self, row: Row) -> str:
-        """Returns ``source → target``."""
+        """Returns a row as one line for people: ``source → target``."""
         return arrow_joined([self.prefix + self.source_text(row), self.target_text(row)])
 
 
 def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
-    """Returns the ids of each text with the tokenizer's special tokens, or with the end token if it adds none; a text
-    of more than ``most`` tokens is truncated at its end.
+    """Returns the ids of each text with the tokenizer's special tokens; if it adds none, with the end token.
+
+    A text of more than ``most`` tokens is truncated at its end.
     """
     template = tokenizer.template()
     after = template.after or (() if template.before else (special_id(tokenizer.end),))

@@ -124,15 +124,18 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some documents, or if there are few, the last lines of
-        each.
+        """Returns training and validation rows.
+
+        Holds out some documents for validation or, if there are few, the last lines of each. ``valid`` is the fraction
+        to hold out.
         """
         return split_documents(rows, valid, seed, same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the length of the text; wider models and fine-tuning get a lower learning
-        rate.
+        """Returns default training settings that suit the length of the text.
+
+        Wider models and fine-tuning get a lower learning rate.
         """
         if given.masking.unit not in (None, "span"):
             raise HeedfulError(
@@ -156,7 +159,7 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training documents."""
+        """Creates the task for a new model and trains its tokenizer on the training documents."""
         given = settings.tokenizer
         texts = (row.values["text"] for row in sampled_documents(rows))
         tokenizer = Tokenizer.train(
@@ -168,13 +171,13 @@ class SpanCorruption(EncoderDecoderTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and the window of training."""
+        """Loads the tokenizer and the window length used in training."""
         task = super().load(folder)
         task.window = trained_window(find(folder), cls.name)
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Sets the masked share and the mean length of spans: by default 15 % of the tokens, in spans of three."""
+        """Stores the share of masked tokens (by default 15 %) and the mean length of spans (3) from the settings."""
         masking = settings.masking
         self.corruption = replace(
             self.corruption, share=masking.probability or SHARE, length=masking.span_length or LENGTH
@@ -183,8 +186,9 @@ class SpanCorruption(EncoderDecoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Joins all rows to one stream of tokens, in windows of ``max_length`` tokens before masking, special tokens
-        included.
+        """Joins all documents to one stream of tokens and returns its windows of ``max_length`` tokens.
+
+        The length is counted before masking and includes special tokens.
         """
         most, longest = max_length or self.window or defaults.MAX_LENGTH, self.longest
         if longest is not None and most > longest:
@@ -208,7 +212,10 @@ class SpanCorruption(EncoderDecoderTask):
         return Encoded(examples, rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow]) -> np.ndarray:
-        """Returns the lengths (N, 2) of each window's source and target, assuming that every token can be masked."""
+        """Returns the number of tokens of each window's source and target after masking, as an array (N, 2).
+
+        The numbers assume that every token can be masked.
+        """
         lengths = window_lengths(examples)
         distinct, index = np.unique(lengths, return_inverse=True)
         counts = np.array([self.corruption.counts(length) for length in distinct.tolist()], dtype=np.int64)
@@ -219,9 +226,9 @@ class SpanCorruption(EncoderDecoderTask):
     def collate(self, examples: Sequence[StreamWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns ``source``, ``source_mask``, ``target`` and ``labels`` of windows with masked spans.
 
-        In training the windows begin at random positions, and random spans are masked as the settings say. Else 15 % of
-        each window's tokens are masked, in spans of three on average and always the same spans, so that models trained
-        with other settings can be compared.
+        In training (with ``random``), the windows begin at random positions, and random spans are masked as the
+        settings say. In evaluation, 15 % of each window's tokens are masked, in spans of three on average and always
+        the same, so that models trained with different settings can be compared.
         """
         texts = window_ids(examples, random)
         if random is None:
@@ -255,12 +262,13 @@ class SpanCorruption(EncoderDecoderTask):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Measured:
-        """Returns ``loss``, ``perplexity`` = exp(loss) and ``accuracy`` (percent) of the masked tokens, over all
-        windows.
+        """Returns ``loss``, ``perplexity`` = exp(loss) and ``accuracy`` (percent) on the masked tokens of all windows.
 
         Each token is predicted from the earlier tokens of the target, given that its span goes on: the loss is
-        −log(p(token) / Σ p(any token of text)). Sentinels and end tokens are not counted. ``most`` has no effect; any
-        option in ``options`` raises an error.
+        −log(p(token) / Σ p(any token of text)). Sentinels and end tokens are not counted. ``most`` has no effect.
+
+        Raises:
+            HeedfulError: ``options`` has an option; none has an effect here.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
@@ -294,9 +302,7 @@ class SpanCorruption(EncoderDecoderTask):
         return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, span_metrics))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that predicts each token by its frequency in the training text, plus one, without
-        context.
-        """
+        """Scores a baseline that ignores the context: each token is predicted by its training frequency, plus one."""
         loss, accuracy = frequency_metrics(self.source, self.evaluation_corruption.ordinary, rows, learned())
         metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
         return Baseline("the tokens' frequencies in the training text", metrics)
@@ -306,7 +312,10 @@ class SpanCorruption(EncoderDecoderTask):
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores, for each window, a guess of each token by its frequency in the training text."""
+        """Scores a baseline that ignores the context: each token is predicted by its frequency in the training text.
+
+        The scores are those of each window.
+        """
         sums = frequency_sums(self.source, self.evaluation_corruption.ordinary, examples[0].stream, learned)
         scored = Sums(sums, span_metrics)
         return Baseline("the tokens' frequencies in the training text", overall(scored), scored)
@@ -321,12 +330,13 @@ class SpanCorruption(EncoderDecoderTask):
         logprobs: bool = False,
         **options: Any,
     ) -> list[Prediction]:
-        """Returns each text with its spans (``<extra_id_0>``, ``<extra_id_1>``, ...) filled, and the ``fills``; "" for
-        a text without words.
+        """Returns each text with its spans filled, and the ``fills``, the text of each span; "" for a text without
+        words.
 
-        By default at most 16 tokens are generated for each span. If a text is longer than the model takes, only the
-        part around its spans is read, with a warning. Another warning counts the outputs without a sentinel; a model
-        that was fine-tuned for another task writes such outputs.
+        Spans are written ``<extra_id_0>``, ``<extra_id_1>`` and so on. By default at most 16 tokens are generated for
+        each span. If a text is longer than the model takes, only the part around its spans is read, with a warning.
+        Another warning counts the outputs without a sentinel; a model that was fine-tuned for another task writes such
+        outputs.
         """
         check_texts(self.name, inputs)
         predictions = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]

@@ -28,16 +28,17 @@ WORST = 20  # number of examples with the lowest ROUGE-L in the details
 
 
 class Summarization(SequenceToSequence):
-    """Generates the column ``summary`` from the column ``text`` (Lewis et al. 2020; Raffel et al. 2020; Zhang et al.
-    2020).
+    """Summarization: generates the column ``summary`` from the column ``text``.
 
     A text of more tokens than the model takes is truncated at its end, since summaries rely on the beginning (news,
-    abstracts). The limit is ``--data.max-length``, in training and afterwards; for a published model its positions or
-    the ``model_max_length`` of its tokenizer. A note or a warning says how many texts were truncated. With the option
-    ``stride``, such a text is split instead.
+    abstracts). The limit is ``--data.max-length``, in training and afterwards; for a published model it is the number
+    of its positions or the ``model_max_length`` of its tokenizer. A note or a warning says how many texts were
+    truncated. With the option ``stride``, such a text is split instead.
 
-    The best weights are those with the highest ROUGE-L. ROUGE-2 of many short summaries is 0, so that its mean over a
-    few hundred is coarse, and ROUGE-1 ignores word order.
+    The best weights are those with the highest ROUGE-L. ROUGE-2 of many short summaries is 0, so its mean over a few
+    hundred is coarse, and ROUGE-1 ignores word order.
+
+    Lewis et al. 2020; Raffel et al. 2020; Zhang et al. 2020.
     """
 
     name: ClassVar[str] = "summarization"
@@ -54,7 +55,9 @@ class Summarization(SequenceToSequence):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizers; stores the maximum length of a text and of a summary."""
+        """Creates the task for a new model, trains its tokenizers, and stores the maximum length of texts and
+        summaries.
+        """
         task = super().prepare(rows, settings)
         limit = settings.data.max_length or cls.default_length
         task.source.config["model_max_length"] = limit
@@ -63,8 +66,8 @@ class Summarization(SequenceToSequence):
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Prepares training as the base class does; a new model generates no more tokens than the longest training
-        summary has.
+        """Stores the settings that training needs; a new model will generate no more tokens than the longest summary
+        has.
         """
         super().before_training(model, settings)
         if self.longest_summary is not None:
@@ -81,10 +84,10 @@ class Summarization(SequenceToSequence):
     def measure(
         self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns ROUGE-1, -2, -L and -Lsum: the mean F1 of the first ``most`` rows.
+        """Returns ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum: the mean F1 of the first ``most`` rows.
 
-        Details: ``rouge``, the ``precision``, ``recall`` and ``f1`` of each kind; ``worst``, the examples with the
-        lowest ROUGE-L.
+        The details have ``rouge``, the ``precision``, ``recall`` and ``f1`` of each kind, and ``worst``, the examples
+        with the lowest ROUGE-L.
         """
         losses = self.losses(model, examples)
         total, count = losses.sum(0).tolist()
@@ -106,9 +109,10 @@ class Summarization(SequenceToSequence):
         return Measured({"loss": total / count, **scores.metrics()}, details, example_scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the beginning of each text as its summary: the first sentence, or as many characters as summaries have
-        on average, cut at a word's end (the prefix baseline of Rush et al. 2015, section 7.2). Returns the kind of
-        beginning with the higher ROUGE-L.
+        """Scores a baseline whose summary is the beginning of the text.
+
+        The beginning is the first sentence, or as many characters as summaries have on average, cut at a word's end
+        (the prefix baseline of Rush et al. 2015, section 7.2). Of the two, the one with the higher ROUGE-L is returned.
         """
         texts, targets = [self.source_text(row) for row in rows], [self.target_text(row) for row in rows]
         length = round(sum(map(len, targets)) / len(targets))
@@ -122,8 +126,9 @@ class Summarization(SequenceToSequence):
         return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), example_scores)
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns the decoding options of a call. If neither the call nor the folder limits the length, at most 128
-        tokens are generated.
+        """Returns the decoding options of a call; unset options have the values stored in the model's folder.
+
+        If neither limits the length, at most 128 tokens are generated.
         """
         limits = ("max_new_tokens", "max_length")
         if not any({**model.generation, **options}.get(name) for name in limits):
@@ -133,11 +138,11 @@ class Summarization(SequenceToSequence):
     def predict(
         self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any
     ) -> list[Prediction]:
-        """Returns the summary of each input, by default at most 128 tokens. Options are those of
+        """Returns the summary of each input, by default at most 128 tokens; options as in
         ``SequenceToSequence.predict``.
 
-        With ``stride`` a text that is too long is split into pieces that share ``stride`` tokens. The output of such a
-        text joins the summaries of its pieces, with their log-probabilities, and has no score.
+        With ``stride``, a text that is too long is split into pieces, and neighbouring pieces share ``stride`` tokens.
+        The output of such a text joins the summaries of its pieces, with their log-probabilities, and has no score.
         """
         if stride is None:
             return super().predict(model, inputs, **options)
@@ -146,7 +151,7 @@ class Summarization(SequenceToSequence):
         prefix: str = self.prefix if shared.get("prefix") is None else shared["prefix"]
         room = self._room(prefix)
         if room is not None and stride >= room:
-            raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
+            raise HeedfulError(f"stride is {stride}, but a piece has room for only {room} tokens of text; give less")
         pieces = [self._split(text, stride, prefix) if isinstance(text, str) else [text] for text in inputs]
         owners = [index for index, of_text in enumerate(pieces) for _ in of_text]
         decoding = decoding.for_rows(owners, len(inputs))
@@ -172,11 +177,11 @@ class Summarization(SequenceToSequence):
             encoded = encode_with_special(self.source, [prefix + piece for piece in pieces])
             if all(len(ids_of_piece) <= limit for ids_of_piece in encoded):
                 return pieces
-        raise HeedfulError(f"stride={stride}, but a piece has room for {room} tokens; lower it")
+        raise HeedfulError(f"stride is {stride}, but a piece has room for only {room} tokens of text; give less")
 
 
 def joined(text: str, summaries: Sequence[Prediction]) -> Prediction:
-    """Returns the summaries of a text's pieces as one prediction."""
+    """Returns the predictions for the pieces of a text as one prediction for the text."""
     if len(summaries) == 1:
         return summaries[0]
     logprobs = [log_p for summary in summaries for log_p in summary.logprobs or ()]
@@ -194,7 +199,7 @@ def first_sentence(text: str) -> str:
 
 
 def beginning(text: str, most: int) -> str:
-    """Returns the first ``most`` characters of a text, shortened to the last end of a word among them, if there is one.
+    """Returns the first ``most`` characters of a text, shortened to whole words if they contain an end of a word.
 
     >>> beginning("A small red house.", 9), beginning("東京に行きました", 4)
     ('A small', '東京に行')

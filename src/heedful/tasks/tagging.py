@@ -16,7 +16,9 @@ ORDER = {part: index for index, part in enumerate("BIES")}
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme:
-    """Returns the scheme of tags: "BIO" if all but ``O`` have a part (B, I, E, S), "IO" if there is an ``O``, else
+    """Returns the tagging scheme of ``labels``: "BIO", "IO" or "plain".
+
+    It is "BIO" if all tags but ``O`` begin with a part of an entity (B-, I-, ...), else "IO" if there is an ``O``, else
     "plain".
 
     >>> scheme_of(["O", "B-PER", "I-PER"]), scheme_of(["O", "PER"]), scheme_of(["DET", "NOUN"])
@@ -29,12 +31,12 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
 
 
 def tag_labels(rows: Sequence[Row]) -> list[str]:
-    """Returns the labels for the tags of training rows: ``O`` first, then by kind.
+    """Returns the labels that a model needs for the tags of training rows: ``O`` first, then by kind of entity.
 
-    Every kind of entity gets each part (``B-``, ``I-``, ...) that occurs with any kind, so that ``I-`` of a rare kind
-    can be predicted although no training sentence has it.
+    Every kind of entity gets each part (``B-``, ``I-``, ...) that occurs with any kind. So a model can predict ``I-``
+    of a rare kind that no training sentence has.
 
-    Raises ``HeedfulError`` if there is a single tag, or if a few tags have no part while most tags do: they are
+    Raises ``HeedfulError`` if there is only one tag, or if a few tags have no part while most tags have one, which are
     probably typing errors.
     """
     first: dict[str, tuple[Row, int]] = {}
@@ -54,8 +56,8 @@ def tag_labels(rows: Sequence[Row]) -> list[str]:
         word = row.values["words"][index]
         header = f", or if this line is a header, name its columns: --data.columns {word},{tag}"
         raise HeedfulError(
-            f"{row.file}:{line_of_word(row, index)}: the tag {tag!r} of {word!r} has no B- or I-, but other tags have; "
-            f"{nearest(tag, [other for other in others if other not in bare])}"
+            f"{row.file}:{line_of_word(row, index)}: the tag {tag!r} of {word!r} has no prefix B- or I-, but other "
+            f"tags have one; {nearest(tag, [other for other in others if other not in bare])}"
             f"{header if line_of_word(row, index) == 1 else ''}"
         )
     if scheme_of([*first]) != "BIO":
@@ -111,8 +113,10 @@ def _scheme_name(rows: Sequence[Row]) -> str:
 
 
 def with_learnable_tags(train: Rows, held: Rows, same: Same = content_digest) -> tuple[Rows, Rows]:
-    """Returns ``train`` and ``held`` after moving rows with a kind of tag that no training row has from ``held`` to
-    ``train``, since their prediction could never be right. Rows of the same words move together.
+    """Returns training and validation rows after moving rows with unknown tags from validation to training.
+
+    A tag is unknown if no row of ``train`` has its kind, so a model could never predict it. Rows of the same words move
+    together. Raises ``HeedfulError`` if all rows of ``held`` would move.
     """
     known = {kind for row in train for kind in _kinds(row)}
     keys = [same(row.values["words"]) for row in held]
@@ -151,5 +155,5 @@ class MostFrequentTags:
         self._default = totals.most_common(1)[0][0]
 
     def tags(self, words: Sequence[Any]) -> list[str]:
-        """Returns a tag for each word."""
+        """Returns the predicted tag of each word."""
         return [self._tags.get(word, self._default) for word in words]

@@ -49,14 +49,16 @@ class Prediction:
     fills: list[str] | None = None  # of a text with masked spans: the text for each of them
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns ``{"input", "output", "score"}``, and ``"fills"`` and ``"logprobs"`` if there are any."""
+        """Returns the prediction as ``{"input", "output", "score"}``, with ``"fills"`` and ``"logprobs"`` if it has
+        them.
+        """
         optional = {"fills": self.fills, "logprobs": self.logprobs}
         values = {"input": self.input, "output": self.output, "score": self.score}
         return values | {name: value for name, value in optional.items() if value is not None}
 
 
 class Encoded(NamedTuple):
-    """Rows encoded as examples for ``collate``."""
+    """Rows encoded as examples, which ``Task.collate`` makes into batches."""
 
     examples: Sequence[Any]
     rows: Rows  # the rows of the examples: one each, or all together if the task joins them to a stream
@@ -67,7 +69,7 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Result of evaluating a model on some rows, as plain numbers, texts, lists and mappings."""
+    """Metrics of a model on some rows, with details, as plain numbers, texts, lists and mappings."""
 
     metrics: dict[str, Any]  # by their usual names; percentages from 0 to 100, "loss" the mean over predictions in nats
     details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
@@ -83,19 +85,19 @@ SAMPLES, LINE = 3, 200  # of a validation: number of samples in the log, and cha
 
 @dataclass(frozen=True)
 class Baseline:
-    """Result of evaluating a simple method on the same rows."""
+    """Metrics of a baseline, a simple method, on the rows on which a model is evaluated."""
 
     name: str  # for people: "TF-IDF and logistic regression"
     metrics: dict[str, float]  # by the names of ``Measured.metrics``
     example_scores: Scored | None = None  # comparable with ``Measured.example_scores`` of the same rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns ``{"name", "metrics"}``."""
+        """Returns the baseline as ``{"name", "metrics"}``."""
         return {"name": self.name, "metrics": self.metrics}
 
 
 class Task(ABC):
-    """Base class of tasks. An instance holds what was learned besides weights: tokenizers and label names."""
+    """Base class of tasks. An instance has what was learned besides weights: tokenizers and label names."""
 
     name: ClassVar[str]
     columns: Mapping[str, Kind]  # the columns of an example and their kinds; the first is the input
@@ -113,16 +115,22 @@ class Task(ABC):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows. By default rows with the same first column stay together; ``same`` maps
-        equal values to the same key.
+        """Returns training and validation rows.
+
+        Args:
+            rows: all rows.
+            valid: fraction of the rows to hold out; None for the default.
+            seed: determines which rows are held out.
+            same: maps equal values to the same key. By default, rows whose first columns have equal keys stay together.
         """
         train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[Task]:
-        """Returns the task class for ``rows``: by default this class, in some tasks a variant. May add to the rows'
-        ``notes``.
+        """Returns the task class for ``rows``: by default this class, in some tasks a variant.
+
+        May add to ``rows.notes``, which are shown to people.
         """
         return cls
 
@@ -133,13 +141,15 @@ class Task(ABC):
 
     @classmethod
     def convert_rows(cls, rows: Rows) -> Rows:
-        """Converts rows that were read for the columns of another variant. By default returns them unchanged."""
+        """Converts rows that were read for the columns of another variant of the task. By default returns them
+        unchanged.
+        """
         return rows
 
     @classmethod
     @abstractmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns defaults inferred from the data; they apply where neither ``given`` nor its recipe sets a value."""
+        """Returns default settings inferred from the data; values that ``given`` or its recipe sets take precedence."""
 
     @classmethod
     @abstractmethod
@@ -148,7 +158,7 @@ class Task(ABC):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads task and model for fine-tuning (``--from``), by default unchanged from the folder."""
+        """Loads task and model of a folder for fine-tuning (``--from``), by default unchanged."""
         task, model = cls.load(folder), load(folder, dtype="float32")
         task.check_model(model)
         return task, model
@@ -163,12 +173,14 @@ class Task(ABC):
         """Writes the files that ``load`` reads."""
 
     def card_entries(self) -> dict[str, Any]:
-        """Returns the task's own entries of ``heedful.json`` for ``load`` to read (``read_card``). By default none."""
+        """Returns the task's own entries of ``heedful.json``, which ``load`` reads. By default there are none."""
         return {}
 
     @abstractmethod
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of a new model: the preset with the settings' changes, for this data."""
+        """Returns the configuration of a new model: the preset with the settings' changes, adapted to the training
+        data.
+        """
 
     def model_config(self, settings: RunSettings) -> ModelConfig:
         """Returns ``config`` with the registered head that ``--model.head`` names, if it is set."""
@@ -181,8 +193,10 @@ class Task(ABC):
         return replace(config, head=replace(config.head, head=head))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks need nothing here)
-        """Prepares training: sets what the model's folder will hold (label names, generation defaults) and stores the
-        settings that only training needs. By default does nothing.
+        """Prepares training. By default does nothing.
+
+        Sets what will be saved in the model's folder (label names, generation defaults), and stores the settings that
+        only training needs.
         """
 
     @abstractmethod
@@ -193,27 +207,31 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Encodes rows as examples. Rows longer than ``max_length`` tokens are left out, truncated or split, with a
-        note.
+        """Encodes rows as examples.
 
+        Rows longer than ``max_length`` tokens are left out, truncated or split, which the note of the result says.
         Raises ``HeedfulError``, with file and line, for a row that cannot be an example.
         """
 
     @abstractmethod
     def lengths(self, examples: Sequence[Any]) -> np.ndarray:
-        """Returns the lengths (N, sides) of examples in tokens, for batches of similar lengths and token budgets."""
+        """Returns the lengths of examples in tokens, an array (N, sides), by which batches are formed.
+
+        Examples with a source and a target have two sides.
+        """
 
     @abstractmethod
     def collate(self, examples: Sequence[Any], random: np.random.Generator | None = None) -> dict[str, Tensor]:
         """Returns examples as one batch of tensors.
 
         In training, ``random`` is a generator whose state is a function of (seed, epoch, batch); random windows, flips
-        and mixtures are drawn from it. Without it nothing is random.
+        and mixtures are drawn from it. Without ``random``, nothing is random.
         """
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of one row of a batch, with the target at each token, for ``heedful audit``. By
-        default none: images, for example, have no tokens.
+        """Returns the token sequences of a batch's ``row``, with the target at each token, for ``heedful audit``.
+
+        By default there are none, since images, for example, have no tokens.
         """
         return []
 
@@ -221,7 +239,7 @@ class Task(ABC):
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
-        """Returns the number of predictions in a batch."""
+        """Returns the number of predictions in a batch, by which the loop divides the summed loss."""
 
     @abstractmethod
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
@@ -233,19 +251,20 @@ class Task(ABC):
     def measure(
         self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Evaluates the model on ``examples``, encoded from ``rows``; the loss is over all ``examples`` even if
-        ``most`` limits prediction.
+        """Evaluates the model on ``examples`` and returns its metrics.
+
+        The loss is computed on all ``examples``, even if ``most`` limits prediction.
 
         Args:
             model: the model, in evaluation mode.
-            examples: examples from ``encode``.
+            examples: examples that ``encode`` returned.
             rows: their rows.
             most: maximum number of rows to predict, for tasks whose prediction is slow.
             **options: options of ``predict``.
         """
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns the model's outputs for the first of ``rows``, by default from ``measured``."""
+        """Returns input, output and target of the first ``rows``, for the run's log; by default from ``measured``."""
         samples = []
         for row, output in zip(rows[:SAMPLES], measured.outputs[:SAMPLES], strict=False):  # not all keep their outputs
             given, expected = self.input_and_target(row)
@@ -254,47 +273,53 @@ class Task(ABC):
         return samples
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a simple method on ``rows``; ``learned`` reads the training rows, for a method that learns.
+        """Scores a baseline, a simple method, on ``rows``; raises ``HeedfulError`` if the task has none.
 
-        Raises ``HeedfulError`` if the task has none.
+        ``learned`` is a function that reads the training rows, for a baseline that learns.
         """
         raise HeedfulError(f"{self.name} has no baseline; leave --baseline out")
 
     def quick_baseline(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a simple method that takes a second or two; the model is compared with it at the end of a run. The
-        ``example_scores`` of the result are comparable with the ``window_scores`` of the model's ``Measured`` if that
-        has any, else with the ``example_scores`` of ``Measured``. By default returns ``baseline``.
+        """Scores a baseline that takes a second or two, with which the model is compared at the end of a run.
+
+        The ``example_scores`` of the result are comparable with the ``window_scores`` of the model's ``Measured`` if it
+        has any, else with its ``example_scores``. By default this is ``baseline``.
 
         Args:
-            examples: the examples of ``rows``, from ``encode``.
-            rows: the rows that the model was evaluated on.
+            examples: the examples of ``rows``, as ``encode`` returned them.
+            rows: the rows on which the model was evaluated.
             learned: some of the training rows.
         """
         return self.baseline(rows, lambda: learned)
 
     def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a prediction that ignores the input, such as the most frequent label; arguments as in
-        ``quick_baseline``. By default returns None.
+        """Scores a baseline that ignores the input, such as the most frequent label. By default returns None.
+
+        Args:
+            examples: the examples of ``rows``, as ``encode`` returned them.
+            rows: the rows on which the model was evaluated.
+            learned: some of the training rows.
         """
         return None
 
     def align_scoring(self, other: Task) -> str:
-        """Makes the metrics of two models of this task comparable; returns a note. By default does nothing."""
+        """Makes metrics of two models of this task comparable; returns a note for people. By default does nothing."""
         return ""
 
     @abstractmethod
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the prediction for each input, in order; ``options`` are among ``cls.options``."""
+        """Returns the prediction for each input, in order. The task's ``options`` are the names of accepted options."""
 
     def expected(self, row: Row) -> Any:
-        """Returns the expected output of a row if it must be computed from several columns; by default None: a column
-        holds it.
+        """Returns the expected output of a row if it must be computed from several columns.
+
+        By default returns None: the expected output is the value of a column.
         """
         return None
 
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
-        """Returns (input, expected output) of a row. Each is the value of a column, or a list of the values of several
-        columns.
+        """Returns (input, expected output) of a row; each is the value of a column, or a list of several columns'
+        values.
         """
         values = {name: row.values[name] for name in self.columns if name in row.values}
         targets = [name for name in values if self.columns[name] in TARGET_KINDS] or list(values)[1:2]
@@ -306,7 +331,7 @@ class Task(ABC):
         return inputs[0] if len(inputs) == 1 else inputs, expected[0] if expected else None
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns inputs for trying a model, made of plain texts; by default the texts themselves."""
+        """Returns inputs for trying a model, from plain texts; by default the texts themselves."""
         return list(texts)
 
     @abstractmethod
@@ -317,8 +342,9 @@ class Task(ABC):
 
     @property
     def input_columns(self) -> dict[str, Kind]:
-        """The columns of a file of inputs, with their kinds. ``predict`` takes the value of a single column, and a
-        mapping by name for several.
+        """Columns of a file of inputs, with their kinds.
+
+        An input of ``predict`` is the value of the column or, if there are several, a mapping by name.
         """
         names = self.input_names or tuple(self.columns)[:1]
         return {name: self.columns[name] for name in names if name in self.columns}
@@ -328,8 +354,8 @@ class Task(ABC):
     ) -> Iterator[tuple[np.ndarray, R]]:
         """Yields (indices of the examples, result of ``compute``) for each batch of examples of similar lengths.
 
-        ``compute`` takes the batch's tensors on the model's device, without gradients. Several ranks share the batches
-        (``heedful.util.sharding``).
+        ``compute`` is called with the batch's tensors on the model's device, without gradients. In distributed runs,
+        the batches are divided among the ranks (``heedful.util.sharding``).
         """
 
         @torch.no_grad()
@@ -341,7 +367,10 @@ class Task(ABC):
         return sharding.each(evaluation_batches(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
 
     def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
-        """Returns the objective summed over ``examples``, in batches of ``tokens``, and the number of predictions."""
+        """Returns the loss summed over ``examples``, and the number of predictions.
+
+        ``tokens`` is the maximum number of tokens in a batch.
+        """
         total, count = 0.0, 0
 
         def summed(batch: Batch) -> tuple[float, int]:
@@ -354,15 +383,15 @@ class Task(ABC):
 
 @runtime_checkable
 class Decodes(Protocol):
-    """A task that generates tokens; its ``predict`` also takes resolved options as ``decoding``."""
+    """Protocol of tasks that generate tokens; their ``predict`` also accepts resolved options as ``decoding``."""
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options, completed by the decoding options of the model's folder."""
+        """Returns the decoding options of a call; unset options have the values stored in the model's folder."""
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """A task that can stream its outputs."""
+    """Protocol of tasks that can stream their outputs."""
 
     def stream(self, model: Model, text: str, **options: Any) -> Iterator[str]:
         """Yields pieces of the output for ``text``; joined, they equal the output of ``predict``."""
@@ -370,7 +399,7 @@ class Streams(Protocol):
 
 @runtime_checkable
 class Embeds(Protocol):
-    """A task whose predictions are vectors of texts."""
+    """Protocol of tasks whose predictions are vectors of texts."""
 
     def vectors(
         self,
@@ -379,8 +408,10 @@ class Embeds(Protocol):
         tokens: int | None = None,
         tick: Callable[[int], object] | None = None,
     ) -> np.ndarray:
-        """Returns the vectors (N, D) of texts, in batches of ``tokens``; ``tick`` is called after each batch with the
-        number of texts done so far.
+        """Returns the vectors (N, D) of texts.
+
+        Texts are computed in batches of ``tokens`` tokens. ``tick`` is called after each batch with the number of texts
+        done so far.
         """
 
 
@@ -415,5 +446,5 @@ def text_of_value(value: Any) -> str:
 
 
 def arrow_joined(parts: Sequence[str]) -> str:
-    """Returns the parts of an example, shortened, joined by arrows."""
+    """Returns the parts of an example, each shortened, joined by arrows."""
     return " → ".join(map(short, parts))

@@ -49,8 +49,10 @@ THRESHOLD = 0.5  # probability from which a label is predicted, with several lab
 
 
 class TextClassification(TextPairTask):
-    """A model of text with a classifier over one token: the first token in an encoder, the last token in a decoder, or
-    the last token that the decoder of an encoder-decoder reads.
+    """Text classification by a model of text with a classifier over one token.
+
+    In an encoder this is the first token, in a decoder the last token, and in an encoder-decoder the last token that
+    the decoder reads.
 
     >>> import heedful
     >>> pairs = [("tweet", "yes"), ("moo", "no")]
@@ -64,7 +66,7 @@ class TextClassification(TextPairTask):
     Args:
         tokenizer: tokenizer of the texts.
         labels: names of the classes, in the order of the model's logits.
-        columns: columns of an example; ``text_pair`` is optional before training.
+        columns: columns of an example and their kinds; before training, ``text_pair`` is optional.
         multi_label: True if an example may have several labels, or none.
     """
 
@@ -93,9 +95,11 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextPairTask]:
-        """Returns ``TextRegression`` for ``--data.label-kind number``; if that option is not set, also for labels that
+        """Returns this class or, for labels that are numbers to predict, ``TextRegression``.
+
+        It is ``TextRegression`` for ``--data.label-kind number``. If that option is not set, it is also for labels that
         are quantities (``data.cell_values.are_quantities``), and for numeric labels if ``--from`` names a regression
-        model. Adds a note if the option is not set and the labels are numbers.
+        model. Then a note is added if the labels are numbers.
         """
         regression_task, kind = _regression_task(), settings.data.label_kind
         if rows and isinstance(rows[0].values["label"], float):
@@ -123,24 +127,32 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[TextPairTask]:
-        """Returns ``TextRegression`` if the model's only output is a number."""
+        """Returns ``TextRegression`` if the folder's model has a single output that is a number, else this class."""
         config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
         return _regression_task() if isinstance(config.head, SequenceHead) and is_regression(theirs) else cls
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows; a text whose label no training row has is moved to training."""
+        """Returns training and validation rows; ``valid`` is the fraction to hold out.
+
+        If no training row has the label of a text, the text is moved to training.
+        """
         return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="text", same=same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns the suggested settings of all encoders, with ``--data.label-kind class``."""
+        """Returns default training settings that suit the number of rows.
+
+        For a pretrained model, they are those of published fine-tuning.
+
+        Sets ``--data.label-kind class``.
+        """
         suggested = super().suggested_settings(rows, given)
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training texts; the labels are the training labels in alphabetical order."""
+        """Creates the task for a new model: trains its tokenizer, and sorts the training labels by name."""
         columns = columns_of(rows)
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         tokenizer = cls.train_tokenizer(texts, settings)
@@ -148,8 +160,10 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new classifier if it has none, and with a new output layer if the data has
-        labels that the model does not know.
+        """Loads task and model of a folder for fine-tuning.
+
+        A model without a classifier gets a new one. If the data has labels that the model does not know, the classifier
+        gets a new output layer.
         """
         folder = cls.model_folder(folder)
         names = training_labels(rows)
@@ -173,7 +187,7 @@ class TextClassification(TextPairTask):
         )
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Stores the label names in the model; for a new model, hides tokens in training (``hide_tokens``)."""
+        """Stores the label names in the model. In training of a new model, the unknown token replaces random tokens."""
         model.labels, model.multi_label = list(self.labels), self.multi_label
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         self.agreement = agreement_of(model, settings)
@@ -187,7 +201,7 @@ class TextClassification(TextPairTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
-        """Returns the ids of a row's labels."""
+        """Returns the indices of a row's labels among the model's labels."""
         if not self.multi_label and len(row_labels(row)) != 1:
             raise HeedfulError(
                 f"{row.file}:{row.line}: {plural(len(row_labels(row)), 'label')}, but this model gives each example "
@@ -205,10 +219,11 @@ class TextClassification(TextPairTask):
     # --------------------------------------------------------------------------------------------------------- training
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over examples of −Σ_c y_c log p_c, y smoothed to (1 − ε) y + ε/C (Szegedy et al. 2016, section 7).
+        """Returns the loss of a batch, Σ over examples of −Σ_c y_c log p_c.
 
-        With several labels it is the mean over the C labels of −y log p − (1 − y) log(1 − p), each label on its
-        own and smoothed to (1 − ε) y + ε/2. For ``--model.r-drop`` see :mod:`heedful.tasks.r_drop`.
+        y is the one-hot label, smoothed to (1 − ε) y + ε/C for C labels (Szegedy et al. 2016, section 7). If examples
+        may have several labels, each example has the mean over the C labels of −y log p − (1 − y) log(1 − p), with each
+        label smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
         """
         if not self.agreement:
             return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
@@ -252,10 +267,10 @@ class TextClassification(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns accuracy, macro F1 and Matthews correlation; if examples may have several labels, exact match, micro
-        and macro F1. All examples count.
+        """Returns accuracy, macro F1 and Matthews correlation; for several labels exact match, micro F1 and macro F1.
 
-        Details: ``by_class``, ``confusion`` (unless there are several labels) and the most confident ``mistakes``.
+        All examples are scored; ``most`` has no effect. The details have ``by_class``, ``confusion`` (unless examples
+        may have several labels) and the most confident ``mistakes``.
         """
         scores, mistakes = ClassifierScores(self.labels, len(examples), self.multi_label), Mistakes()
 
@@ -275,11 +290,11 @@ class TextClassification(TextPairTask):
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores TF-IDF and logistic regression (``heedful.tasks.baselines.linear_text``)."""
+        """Scores a baseline: logistic regression on TF-IDF vectors (``heedful.tasks.baselines.linear_text``)."""
         return self._linear_baseline("TF-IDF and logistic regression", rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores TF-IDF and a support vector machine, which is faster than logistic regression."""
+        """Scores a baseline that is faster than logistic regression: a support vector machine on TF-IDF vectors."""
         return self._linear_baseline("TF-IDF and a linear SVM", rows, learned, svm)
 
     def _linear_baseline(self, name: str, rows: Rows, learned: Rows, *classifier: Any) -> Baseline:
@@ -289,17 +304,19 @@ class TextClassification(TextPairTask):
         return Baseline(name, overall(scores), scores)
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the most frequent label, or set of labels, of the training rows."""
+        """Scores a baseline that predicts the most frequent label, or set of labels, of the training rows."""
         return most_frequent_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the label of each input and its probability; if texts may have several labels: all labels of
-        probability ½ or more, and the probability of exactly this set, as if labels were independent. An input without
-        text gets an empty output.
+        """Returns the label of each input and its probability. An input without text gets an empty output.
 
-        With ``top_k`` the output is a list of at most ``top_k`` ``{"label", "score"}``, the likeliest first, and the
-        score is that of the first. Inputs are as in ``predictions``.
+        If texts may have several labels, the output is all labels with a probability of ½ or more. The score is the
+        probability of exactly this set, as if labels were independent. With ``top_k`` the output is a list of the
+        ``top_k`` most likely labels, ``{"label", "score"}``, best first, and the score is that of the first.
+
+        An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
+        between them.
         """
         top_k = checked_top_k(options.get("top_k"))
 
@@ -315,7 +332,7 @@ class TextClassification(TextPairTask):
         return self.predictions(model, inputs, empty, compute, options.get("batch_tokens"))
 
     def row_line(self, row: Row) -> str:
-        """Returns ``text → label`` or ``text + pair → label``."""
+        """Returns a row as one line for people: ``text → label`` or ``text + pair → label``."""
         return self.line_of(row, ", ".join(map(named, row_labels(row))))
 
 

@@ -98,7 +98,7 @@ class TextGeneration(Task):
         context: maximum number of tokens that the model reads; None for any number.
         ends: the model's end tokens; () takes the tokenizer's. A document ends with an end token, unless the next
             document begins with one.
-        separate: documents in one window do not attend to each other, and their positions begin at 0.
+        separate: if True, documents in one window do not attend to each other, and positions of each begin at 0.
     """
 
     name: ClassVar[str] = "text-generation"
@@ -125,8 +125,10 @@ class TextGeneration(Task):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows: holds out some documents, or if there are few, the last lines of each.
-        Instructions with the same prompt stay together.
+        """Returns training and validation rows.
+
+        Holds out some documents for validation or, if there are few, the last lines of each. ``valid`` is the fraction
+        to hold out. Instructions with the same prompt stay together.
         """
         if not rows or not are_instructions(rows):
             return split_documents(rows, valid, seed, same)
@@ -135,7 +137,7 @@ class TextGeneration(Task):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default settings for the length of the text: kind and size of the tokenizer, number of epochs."""
+        """Returns default settings for the length of the text: tokenizer kind and size, number of epochs."""
         instructions = are_instructions(rows)
         characters = sum(len(text) for row in rows for text in _texts(row))
         size = defaults.size_for(characters, defaults.DECODER)
@@ -151,7 +153,7 @@ class TextGeneration(Task):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training documents."""
+        """Creates the task for a new model and trains its tokenizer on the training documents."""
         given = settings.tokenizer
         texts = (text for row in sampled_documents(rows) for text in _texts(row))
         tokenizer = Tokenizer.train(
@@ -164,7 +166,10 @@ class TextGeneration(Task):
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model; for messages, a model without a chat template gets the default template."""
+        """Loads task and model of a folder for fine-tuning.
+
+        If the rows have messages and the tokenizer has no chat template, it gets the default template.
+        """
         task, model = super().for_fine_tuning(folder, rows, settings)
         task.separate = _separated(rows, settings)
         if add_default_template(task.tokenizer, rows):
@@ -176,8 +181,9 @@ class TextGeneration(Task):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer; the context is its ``model_max_length``, or the number of the model's positions if that
-        is smaller.
+        """Loads the tokenizer and the number of tokens that the model reads.
+
+        That number is the tokenizer's ``model_max_length``, or the number of the model's positions if that is smaller.
         """
         folder = find(folder)
         tokenizer, config = tokenizer_of(checked_folder(cls.name, folder)), config_of(folder)
@@ -195,8 +201,10 @@ class TextGeneration(Task):
         self.tokenizer.save(folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the preset with the settings' changes and this vocabulary; learned positions are as many as the
-        context has tokens.
+        """Returns the configuration of a new model: the preset with the settings' changes and the size of the
+        vocabulary.
+
+        A model with learned positions has as many of them as a window has tokens.
         """
         config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
         stack = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
@@ -216,22 +224,25 @@ class TextGeneration(Task):
             model.generation = {**GENERATION, **model.generation}
 
     def check_model(self, model: Model) -> None:
-        """Raises ``HeedfulError`` unless the model is a decoder with a language-model head and an embedding for every
-        token.
+        """Raises ``HeedfulError`` for a model that does not fit the task.
+
+        It must be a decoder with a language-model head and an embedding for every token.
         """
         config = model.config
         if not isinstance(config, DecoderConfig) or not isinstance(config.head, LanguageHead):
             raise HeedfulError(
-                f"{self.name} needs a decoder with a language-model head; this model is of kind {config.kind!r}, its "
-                f"head of kind {config.head.kind!r}; choose another model"
+                f"{self.name} needs a decoder with a language-model head; this model is of kind {config.kind!r} and "
+                f"its head of kind {config.head.kind!r}; choose another model"
             )
         check_vocabulary(self.tokenizer, config.embedding)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Joins all documents to one stream of tokens, in windows of ``max_length`` tokens, or one window if the stream
-        is shorter. Instructions are examples of their own (``heedful.tasks.conversations.encode_instructions``).
+        """Joins all documents to one stream of tokens and returns its windows of ``max_length`` tokens.
+
+        There is one window if the stream is shorter. Each instruction or conversation is an example of its own
+        (``heedful.tasks.conversations.encode_instructions``).
         """
         context = max_length or self.context or CONTEXT
         if context > (self.context or context):
@@ -256,7 +267,7 @@ class TextGeneration(Task):
         return Encoded(StreamWindows(stream), rows, note)
 
     def lengths(self, examples: Sequence[StreamWindow | InstructionExample]) -> np.ndarray:
-        """Returns the lengths (N, 1): the context of a window, the length of an instruction."""
+        """Returns the number of tokens of each window or instruction, as an array (N, 1)."""
         if isinstance(examples, StreamWindows):
             return np.full((len(examples), 1), examples.stream.context, dtype=np.int64)
         sizes = [
@@ -268,11 +279,11 @@ class TextGeneration(Task):
     def collate(
         self, examples: Sequence[StreamWindow | InstructionExample], random: np.random.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Returns ``ids`` (B, context) and ``labels``, the token after each
-        (``heedful.data.token_stream.read_windows``).
+        """Returns a batch: ``ids`` (B, T), and ``labels`` (B, T), the next tokens.
 
-        For separate documents also ``texts`` (B, context), the number of each token's document in its window; the first
-        token of a document is then not predicted. Instructions are collated by ``conversations.collate_instructions``.
+        With a document mask it also has ``texts`` (B, T), the number of each token's document in its window. The first
+        token of a document is then not predicted. Instructions are padded at the end, and only their answers have
+        labels.
         """
         instructions = [example for example in examples if isinstance(example, InstructionExample)]
         if instructions:
@@ -289,17 +300,24 @@ class TextGeneration(Task):
         return {name: torch.from_numpy(array) for name, array in {**batch, "labels": labels}.items()}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns one side, the text; the target at each token is the next token."""
+        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the text.
+
+        The target at each token is the next token.
+        """
         return [next_token_side("text", batch["ids"][row], batch["labels"][row], self.tokenizer)]
 
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of predicted tokens."""
+        """Returns the number of predictions in a batch: the tokens that have a label."""
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ −log p(token | earlier tokens of its window), smoothed as in ``EncoderDecoderTask.objective``."""
+        """Returns the loss of a batch, Σ over predicted tokens of −log p(token | earlier tokens of its window).
+
+        With label smoothing ε, a term becomes (1 − ε)(−log p(token)) + ε/V Σ_v(−log p(v)) over the vocabulary of V
+        tokens.
+        """
         assert isinstance(model, Decoder)
         hidden = model.hidden(batch["ids"], batch.get("texts"))
         return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
@@ -316,14 +334,16 @@ class TextGeneration(Task):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Measured:
-        """Returns ``loss``, Σ −log p / tokens, ``perplexity``, e^loss, and ``bits_per_byte``, Σ −log₂ p / bytes in
-        UTF-8.
+        """Returns ``loss``, ``perplexity`` and ``bits_per_byte`` of a language model.
 
-        ``bits_per_byte`` compares models with different tokenizers. Each token is predicted from the earlier tokens of
-        its window, which is as long as the training context. Windows do not overlap, so a token has half a context
-        before it on average. The end tokens of documents are predicted, too. For instructions only the answers count,
-        end tokens included. Nothing is generated: ``most`` has no effect, and any option in ``options`` raises an
-        error.
+        They are Σ −log p / tokens, e^loss, and Σ −log₂ p / bytes in UTF-8; ``bits_per_byte`` can compare models with
+        different tokenizers. Each token is predicted from the earlier tokens of its window, which is as long as in
+        training. Windows do not overlap, so a token has half a window before it on average. The end tokens of documents
+        are predicted, too. Of instructions only the answers count, end tokens included. ``most`` has no effect, since
+        nothing is generated.
+
+        Raises:
+            HeedfulError: ``options`` has an option; none has an effect here.
         """
         for name in options:
             raise HeedfulError(f"{name} has no effect: a language model is scored without generating; leave it out")
@@ -379,9 +399,7 @@ class TextGeneration(Task):
             yield documents, (positions - 1) // stream.context, nats[predicted]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the compressor xz after it has read the training text
-        (``heedful.tasks.baselines.xz_bits_per_byte``).
-        """
+        """Scores a baseline: the compressor xz after it has read the training text (``baselines.xz_bits_per_byte``)."""
         if are_instructions(rows):
             raise HeedfulError("there is no baseline for prompts or messages; leave --baseline out")
         train_texts, texts = ([row.values["text"] for row in part] for part in (learned(), rows))
@@ -391,13 +409,13 @@ class TextGeneration(Task):
     def quick_baseline(
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
-        """Scores a trigram model of the tokens (``heedful.tasks.baselines.NGrams``)."""
+        """Scores a baseline: a trigram model of the tokens (``heedful.tasks.baselines.NGrams``)."""
         return self._ngram_baseline(examples, learned, 3)
 
     def guess(
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
-        """Scores a guess of each token by its frequency in the training text."""
+        """Scores a baseline that ignores the context: each token is predicted by its frequency in the training text."""
         return self._ngram_baseline(examples, learned, 1)
 
     def _ngram_baseline(
@@ -438,19 +456,19 @@ class TextGeneration(Task):
         logprobs: bool = False,
         **options: Any,
     ) -> list[Prediction]:
-        """Returns each prompt with its continuation; the score is the mean log-probability of the new tokens, or the
-        score of the beam search.
+        """Returns each prompt with its continuation.
 
-        A list of messages (``{"role": "user", "content": "..."}``) is written with the folder's chat template; its
-        output is the assistant's answer alone. An empty prompt begins a document.
+        The score is the mean log-probability of the new tokens, or the score of the beam search. A list of messages
+        (``{"role": "user", "content": "..."}``) is written with the folder's chat template, and the output is the
+        assistant's answer alone. An empty prompt begins a document.
 
         Prompt and continuation may be longer than the context: when the context is full, its last half is read again
-        (``heedful.generation.generate``: ``context``). If the prompt alone is longer than the context, only its last
+        (``context`` of ``heedful.generation.generate``). If the prompt alone is longer than the context, only its last
         tokens are read, half a context of them, with a warning. For a beam search, prompt and continuation must fit
         into the context. If the model has no limit, the context is ``batch_tokens``, at least 4,096.
 
-        With ``stop_strings`` a continuation ends after the first stop string, which it includes. ``logprobs`` returns
-        log p of the new tokens (``heedful.generation.decoding.Generated``).
+        With ``stop_strings`` a continuation ends after the first stop string, and includes it. With ``logprobs``,
+        predictions have log p of the new tokens.
         """
         prompts = self._prompts(inputs)
         decoding = decoding or self.decoding_options(model, options)
@@ -489,10 +507,10 @@ class TextGeneration(Task):
         batch_tokens: int | None = None,
         **options: Any,
     ) -> Iterator[str]:
-        """Yields the prompt, then its continuation in whole characters as it is generated; for messages the answer
+        """Yields the prompt, then its continuation in whole characters while it is generated; for messages the answer
         alone.
 
-        Joined, the pieces are the ``output`` of ``predict`` with the same options and seed. An option that asks for a
+        Joined, the pieces equal the ``output`` of ``predict`` with the same options and seed. An option that asks for a
         beam search is an error; if the folder sets it, the output comes as one piece.
         """
         if "logprobs" in options:
@@ -539,8 +557,10 @@ class TextGeneration(Task):
         return min((length for length in lengths if length), default=max(batch_tokens or 0, EVALUATED))
 
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns a call's decoding options, completed by the decoding options of the model's folder. For a method that
-        needs the whole text the learned positions limit the length, not the folder's ``max_new_tokens``.
+        """Returns the decoding options of a call; unset options have the values stored in the model's folder.
+
+        A method that needs the whole text is limited by the model's learned positions, not by the folder's
+        ``max_new_tokens``.
         """
         resolved = resolve(options, model.generation)
         config = model.config
@@ -562,10 +582,10 @@ class TextGeneration(Task):
         by_batch = not (self.context or positions_of(model.config))
         first = f"has {len(prompts[long[0]]):,} tokens"
         if method.needs_whole_text:
-            whose = f"{limit:,} (batch_tokens)" if by_batch else f"the model's {limit:,}"
+            whose = f"{limit:,} tokens (batch_tokens)" if by_batch else f"the model's {limit:,} tokens"
             raise InputError(
                 long[0],
-                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten it, or give "
+                f"{first}, but {method.needs_whole_text} reads at most {whose}; shorten the input, or give "
                 f"{method.alternative}",
             )
         remedy = "a larger batch_tokens reads more" if by_batch else "the model takes no more"
@@ -576,7 +596,7 @@ class TextGeneration(Task):
             log.warning(CountWarning(len(long), len(prompts), text))
 
     def row_line(self, row: Row) -> str:
-        """Returns the beginning of the text, or prompt and answer of an instruction."""
+        """Returns a row as one line for people: the beginning of the text, or prompt and answer of an instruction."""
         return short(row.values["text"][:200]) if "text" in row.values else instruction_line(row)
 
 

@@ -36,7 +36,7 @@ SIDES = ("text", "text_pair")
 
 
 class EncodedPair(NamedTuple):
-    """A text or a pair of texts, encoded with special tokens."""
+    """Token ids of a text or a pair of texts, special tokens included, with its labels."""
 
     ids: list[int]
     segments: list[int]
@@ -57,14 +57,16 @@ class TextPairTask(EncoderTask):
     labels: list[str]
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
-        """Returns a classifier with an output for each label."""
+        """Returns the configuration of a classifier with an output for each label."""
         return SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Encodes each row's texts and labels. Examples longer than ``max_length`` tokens or the model's limit are cut;
-        in a pair, the longer text is cut first.
+        """Encodes each row's texts and labels.
+
+        An example longer than ``max_length`` tokens or the model's limit is truncated; in a pair, the longer text
+        first.
         """
         limit = min(max_length or self.longest, self.longest)
         examples, cut = examples_of(self.tokenizer, map(self.texts_of, rows), map(self.targets_of, rows), limit)
@@ -78,11 +80,12 @@ class TextPairTask(EncoderTask):
 
     @abstractmethod
     def targets_of(self, row: Row) -> tuple[float, ...]:
-        """Returns the ids of a row's labels, or its number."""
+        """Returns what a row should teach: the indices of its labels, or its number."""
 
     def collate(self, examples: Sequence[EncodedPair], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """Returns ``ids``, ``mask`` and ``segments`` (B, T), and ``labels`` (B, labels), as ``target_tensor`` gives
-        them. In training of a new model, random tokens are hidden (``hide_tokens``).
+        """Returns a batch: ``ids``, ``mask`` and ``segments`` (B, T), and ``labels`` (B, outputs), the targets.
+
+        When a new model is trained, random tokens are replaced by the unknown token.
         """
         ids, mask = padded_with_mask([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
@@ -91,17 +94,19 @@ class TextPairTask(EncoderTask):
 
     @abstractmethod
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
-        """Returns the targets (B, labels) of examples."""
+        """Returns the targets of examples, a tensor (B, outputs of the model)."""
 
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of examples."""
+        """Returns the number of predictions in a batch, which are its examples."""
         return len(batch["ids"])
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """Returns the classification head's logits (B, labels) in float32. In an encoder-decoder, the text is the input
-        of the encoder and, shifted right by one token, of the decoder (Lewis et al. 2020, section 3.1).
+        """Returns the classification head's logits (B, labels) in float32.
+
+        An encoder-decoder reads the text in the encoder and, shifted right by one token, in the decoder (Lewis et al.
+        2020, section 3.1).
         """
         config, ids, mask = model.config, batch["ids"], batch["mask"]
         if not isinstance(config, EncoderDecoderConfig):
@@ -120,11 +125,17 @@ class TextPairTask(EncoderTask):
         compute: Callable[[Batch], Sequence[tuple[Any, float | None]]],
         batch_tokens: int | None,
     ) -> list[Prediction]:
-        """Returns a prediction for each input: output and score are computed by ``compute``, batch by batch; an input
-        without text gets the output ``empty``.
+        """Returns a prediction for each input.
 
-        A pair is ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab between them. Inputs
-        longer than the model takes are cut, with a warning.
+        An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
+        between them. Inputs longer than the model takes are truncated, with a warning.
+
+        Args:
+            model: the model.
+            inputs: texts or pairs of texts.
+            empty: output for an input without text.
+            compute: returns output and score for each example of a batch.
+            batch_tokens: maximum number of tokens in a batch, padding included; None for the default.
         """
         predictions = [Prediction(value, empty, None) for value in inputs]
         pair = self.columns.get("text_pair")
@@ -144,8 +155,9 @@ class TextPairTask(EncoderTask):
         return predictions
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns the texts. For a model of pairs, each text gets the next text as its pair, unless it is a pair
-        already (a tab between both).
+        """Returns inputs for trying a model, from plain texts; by default the texts themselves.
+
+        For a model of pairs, each text gets the next text as its pair, unless it has a tab and so is a pair already.
         """
         if self.columns.get("text_pair") != "text":
             return list(texts)
@@ -155,22 +167,26 @@ class TextPairTask(EncoderTask):
         ]
 
     def line_of(self, row: Row, label: str) -> str:
-        """Returns ``text → label``, or ``text + pair → label``."""
+        """Returns a row as one line for people: ``text → label``, or ``text + pair → label``."""
         return f"{' + '.join(map(short, self.texts_of(row)))} → {label}"
 
 
 def columns_of(rows: Sequence[Row], kind: Kind = "label") -> dict[str, Kind]:
-    """Returns the columns of training rows, ``text_pair`` among them if the rows have it."""
+    """Returns the columns of training rows and their kinds; ``text_pair`` is among them if the rows have it."""
     pair: dict[str, Kind] = {"text_pair": "text"} if "text_pair" in rows[0].values else {}
     return {"text": "text", **pair, "label": kind}
 
 
 def sides_of(value: Any, pair: Kind | None) -> tuple[str, ...]:
-    """Returns the text of an input, or both texts of a pair; () if one is blank.
+    """Returns the text of an input as a tuple, or both texts of a pair; () if one is blank.
 
     Args:
-        value: a text; or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab.
+        value: a text; or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
+            between them.
         pair: the kind of the column ``text_pair``: None if there is none, "text?" if it is optional.
+
+    Raises:
+        HeedfulError: the value has another form.
     """
     sides: tuple[Any, ...]
     if isinstance(value, str):
@@ -192,8 +208,9 @@ def sides_of(value: Any, pair: Kind | None) -> tuple[str, ...]:
 def examples_of(
     tokenizer: Tokenizer, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], limit: int
 ) -> tuple[list[EncodedPair], list[int]]:
-    """Returns the examples of texts and pairs, each of at most ``limit`` tokens, and the indices of the examples that
-    were cut.
+    """Encodes texts and pairs as examples of at most ``limit`` tokens.
+
+    Returns the examples, and the indices of those that were truncated.
     """
     texts = list(texts)
     encoded = iter(tokenizer.encode([side for sides in texts for side in sides]))
@@ -209,8 +226,9 @@ def examples_of(
 
 
 def fitted(parts: list[list[int]], limit: int, added: int) -> list[list[int]]:
-    """Cuts one or two rows of ids at their ends, the longer one first, until they and ``added`` special tokens are at
-    most ``limit``.
+    """Truncates one or two lists of ids at their ends, the longer one first, to fit into ``limit`` tokens.
+
+    ``added`` is the number of special tokens that must fit too. Raises ``HeedfulError`` if no room is left for text.
     """
     room = limit - added
     if room < len(parts):

@@ -37,16 +37,16 @@ OUTPUT = "LABEL_0"  # the name that transformers gives the only output of such a
 
 
 class TextRegression(TextPairTask):
-    """Variant of text classification whose labels are numbers: the model's one output is the number itself
-    (``problem_type="regression"``), learned by the mean squared error.
+    """Variant of text classification whose labels are numbers, learned by the mean squared error.
 
-    In training the output layer learns standardised labels: its output is multiplied by ``factor``, the power of two
-    nearest to the labels' standard deviation, and a new bias begins at the labels' mean. So learning rates suit labels
-    of any unit. Saving multiplies the weights by ``factor``; this is exact, since ``factor`` is a power of two.
+    The model's single output is the number itself (``problem_type="regression"``). In training, the output layer learns
+    standardised labels: its output is multiplied by ``factor``, the power of two nearest to the labels' standard
+    deviation, and a new bias begins at the labels' mean. So learning rates suit labels of any unit. Saving multiplies
+    the weights by ``factor``; this is exact, since ``factor`` is a power of two.
 
     Args:
         tokenizer: tokenizer of the texts.
-        columns: columns of an example; ``text_pair`` is optional before training.
+        columns: columns of an example and their kinds; before training, ``text_pair`` is optional.
         mean: mean of the training labels.
         factor: divisor of the errors in the loss.
     """
@@ -85,7 +85,12 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns the suggested settings of all encoders, without label smoothing, which has no meaning for numbers."""
+        """Returns default training settings that suit the number of rows.
+
+        For a pretrained model, they are those of published fine-tuning.
+
+        There is no label smoothing, which has no meaning for numbers.
+        """
         without_effect = {
             "--training.label-smoothing": given.training.label_smoothing,
             "--model.r-drop": given.model.r_drop,
@@ -103,14 +108,17 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training texts, and computes mean and factor from the training labels."""
+        """Creates the task for a new model: trains its tokenizer, computes mean and factor of the training labels."""
         columns = columns_of(rows, "number")
         texts = (row.values[column] for row in rows for column, kind in columns.items() if kind == "text")
         return cls(cls.train_tokenizer(texts, settings), columns=columns, **_mean_and_factor(rows))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new output layer if the old layer does not return a single number."""
+        """Loads task and model of a folder for fine-tuning.
+
+        The model gets a new output layer if its own does not return a single number.
+        """
         folder = cls.model_folder(folder)
         head = config_of(folder).head
         own = isinstance(head, SequenceHead) and head.labels == 1 and is_regression(read_configs(folder)[0])
@@ -121,7 +129,7 @@ class TextRegression(TextPairTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer and, from a folder that Heedful trained, mean and factor."""
+        """Loads the tokenizer; from a folder that Heedful trained also mean and factor of the training labels."""
         folder = cls.model_folder(folder)
         card = read_card(folder)
         numbers = card.get("numbers", {})
@@ -129,12 +137,13 @@ class TextRegression(TextPairTask):
         return cls(tokenizer_of(folder), columns=card.get("columns"), mean=mean or 0.0, factor=factor or 1.0)
 
     def card_entries(self) -> dict[str, Any]:
-        """Returns ``numbers``: the mean of the training labels, and the factor of the loss."""
+        """Returns the entry ``numbers`` for ``heedful.json``: the mean of the training labels, and the factor."""
         return {"numbers": {"mean": self.mean, "factor": self.factor}}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Rescales the output so that it learns standardised labels; for a new model, hides tokens in training
-        (``hide_tokens``).
+        """Rescales the output layer so that it learns standardised labels.
+
+        When a new model is trained, random tokens are replaced by the unknown token.
         """
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         model.labels, model.regression = [OUTPUT], True
@@ -154,7 +163,7 @@ class TextRegression(TextPairTask):
     # -------------------------------------------------------------------------------------------- examples and training
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
-        """Returns the number of a row."""
+        """Returns the number of a row, as a tuple."""
         return (float(row.values["label"]),)
 
     def target_tensor(self, examples: Sequence[EncodedPair]) -> Tensor:
@@ -162,7 +171,10 @@ class TextRegression(TextPairTask):
         return torch.tensor([[*example.labels, 0.0][:1] for example in examples], dtype=torch.float32)
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over examples of ((ŷ − y) / factor)²."""
+        """Returns the loss of a batch, Σ over examples of ((ŷ − y) / factor)².
+
+        ŷ is the model's output and y the label.
+        """
         predicted = self.logits(model, batch)
         return F.mse_loss(predicted / self.factor, batch["labels"] / self.factor, reduction="sum")
 
@@ -172,7 +184,10 @@ class TextRegression(TextPairTask):
     def measure(
         self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns R², Pearson's and Spearman's correlation and the mean absolute error, over all examples."""
+        """Returns R², Pearson's and Spearman's correlation and the mean absolute error.
+
+        All examples are scored; ``most`` has no effect.
+        """
         predicted = np.zeros(len(examples))
 
         def compute(batch: Batch) -> Tensor:
@@ -184,7 +199,7 @@ class TextRegression(TextPairTask):
         return Measured(overall(scores), example_scores=scores, outputs=predicted.tolist())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores TF-IDF and ridge regression (``heedful.tasks.baselines.ridge_text``)."""
+        """Scores a baseline: ridge regression on TF-IDF vectors (``heedful.tasks.baselines.ridge_text``)."""
         train_rows = learned()
         train_texts, texts = ([" ".join(self.texts_of(row)) for row in part] for part in (train_rows, rows))
         predicted = ridge_text(train_texts, [row.values["label"] for row in train_rows], texts)
@@ -194,15 +209,17 @@ class TextRegression(TextPairTask):
         return Baseline("TF-IDF and ridge regression", metrics, scores)
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the mean of the training labels."""
+        """Scores a baseline that predicts the mean of the training labels for every text."""
         mean = float(np.mean([row.values["label"] for row in learned]))
         scores = Regression([mean] * len(rows), [row.values["label"] for row in rows], self.factor)
         return Baseline("the mean of the training labels", overall(scores), scores)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the number of each input, a float, without a score; None for an input without text. Inputs are as in
-        ``predictions``.
+        """Returns the number of each input, a float, without a score; None for an input without text.
+
+        An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
+        between them.
         """
 
         def compute(batch: Batch) -> list[tuple[float, None]]:
@@ -211,7 +228,7 @@ class TextRegression(TextPairTask):
         return self.predictions(model, inputs, None, compute, options.get("batch_tokens"))
 
     def row_line(self, row: Row) -> str:
-        """Returns ``text → 3.5`` or ``text + pair → 3.5``."""
+        """Returns a row as one line for people: ``text → 3.5`` or ``text + pair → 3.5``."""
         return self.line_of(row, f"{row.values['label']:g}")
 
 

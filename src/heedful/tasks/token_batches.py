@@ -25,12 +25,15 @@ def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 
 
 def padded_with_mask(rows: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns the ``padded`` rows and their mask (B, longest), True for a token, False for padding."""
+    """Returns rows padded with ``value`` at their ends, int64 (B, longest), and their mask: True for a token."""
     return padded(rows, value), padded([[1] * len(row) for row in rows], 0).bool()
 
 
 def new_token_logprobs(generated: Generated, starts: Sequence[int]) -> list[list[float] | None]:
-    """Returns log p of each row's new tokens, which begin at position ``starts``; None if it was not computed."""
+    """Returns log p of the new tokens of each generated row; None for a row without log-probabilities.
+
+    ``starts`` has the position of each row's first new token.
+    """
     if generated.logprobs is None:
         return [None] * len(generated.ids)
     rows = zip(generated.logprobs.tolist(), starts, generated.lengths.tolist(), strict=True)
@@ -38,11 +41,11 @@ def new_token_logprobs(generated: Generated, starts: Sequence[int]) -> list[list
 
 
 def seed_per_prompt(decoding: Options, prompts: Sequence[Sequence[int]]) -> Options:
-    """Returns the options with a seed for each of the ``prompts`` (their ids); unchanged if the options have no seed,
-    or a list of seeds that is not as long as ``prompts``.
+    """Returns the options with a seed for each of the ``prompts``, which are lists of ids.
 
-    A repeated prompt gets a seed of its own, made of the seed and the number of its earlier occurrences. So it draws
-    other tokens, whether or not it is in the same batch.
+    A repeated prompt gets a seed of its own, computed from the options' seed and the number of its earlier occurrences.
+    So it draws other tokens, whether or not it is in the same batch. The options are unchanged if they have no seed, or
+    a list of seeds that is not as long as ``prompts``.
 
     >>> from heedful.generation.options import Options
     >>> seeds = seed_per_prompt(Options(do_sample=True, seed=5), [[1, 2], [3], [1, 2]]).seed
@@ -62,6 +65,6 @@ def seed_per_prompt(decoding: Options, prompts: Sequence[Sequence[int]]) -> Opti
 
 
 def seed_of_repeat(seed: int, times: int) -> int:
-    """Returns the seed of a prompt that occurred ``times`` times before with ``seed``: ``seed`` for the first."""
+    """Returns the seed of a prompt that occurred ``times`` times before; ``seed`` itself for the first occurrence."""
     digest = hashlib.blake2b(f"{seed} {times}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") if times else seed

@@ -45,7 +45,7 @@ INPUTS_AT_ONCE = 1024  # inputs whose tokens are in memory at a time
 
 
 class WordWindow(NamedTuple):
-    """A window of a text with the words whose labels are predicted in it."""
+    """Window of a text, with the words whose labels are predicted in it."""
 
     ids: list[int]  # special tokens included
     segments: list[int]
@@ -56,7 +56,7 @@ class WordWindow(NamedTuple):
 
 
 class WordPredictions(NamedTuple):
-    """Predicted labels of the words of a text."""
+    """Predicted labels of the words of a text, with their probabilities and losses."""
 
     labels: np.ndarray  # (words,) index of the label
     p: np.ndarray  # (words,) its probability
@@ -101,8 +101,9 @@ class TokenClassification(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows; a sentence with a kind of tag that no training row has is moved to
-        training.
+        """Returns training and validation rows; ``valid`` is the fraction to hold out.
+
+        If no training row has a kind of tag of a sentence, the sentence is moved to training.
         """
         if len(rows) == 1:
             raise HeedfulError(
@@ -113,15 +114,17 @@ class TokenClassification(EncoderTask):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains the tokenizer on the training sentences; the task's labels are the tags of the training sentences."""
+        """Creates the task for a new model: trains its tokenizer, and takes the labels from the training tags."""
         labels = tagging.tag_labels(rows)
         tokenizer = cls.train_tokenizer((" ".join(row.values["words"]) for row in rows), settings)
         return cls(tokenizer, labels, settings.data.stride)
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
-        """Loads the folder's model, with a new classifier of tokens if it has none, and with a new output layer if the
-        data has tags that the model does not know.
+        """Loads task and model of a folder for fine-tuning.
+
+        A model without a classifier of tokens gets a new one. If the data has tags that the model does not know, the
+        classifier gets a new output layer.
         """
         folder = cls.model_folder(folder)
         names = tagging.tag_labels(rows)
@@ -140,16 +143,16 @@ class TokenClassification(EncoderTask):
         return cls(tokenizer_of(folder), stored_label_names(read_configs(folder)[0]), read_card(folder).get("stride"))
 
     def card_entries(self) -> dict[str, Any]:
-        """Returns the stride, if it was set."""
+        """Returns the task's entry for ``heedful.json``: the stride, if it was set."""
         return {} if self.stride is None else {"stride": self.stride}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Stores the label names in the model; for a new model, hides tokens in training (``hide_tokens``)."""
+        """Stores the label names in the model. In training of a new model, the unknown token replaces random tokens."""
         model.labels = list(self.labels)
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
 
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
-        """Returns a classifier of tokens with an output for each label."""
+        """Returns the configuration of a classifier of tokens with an output for each label."""
         return TokenHead(labels=len(self.labels), dropout=stack.dropout.residual)
 
     def check_head(self, model: Model) -> None:
@@ -159,8 +162,10 @@ class TokenClassification(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
-        """Encodes each row as one window, or several if it is longer than ``max_length`` tokens or the model's limit.
-        The note names the tagging scheme.
+        """Encodes each row as one window, or as several if it is longer than ``max_length`` tokens or the model's
+        limit.
+
+        The note of the result names the tagging scheme.
         """
         most = min(max_length or self.longest, self.longest)
         labels = [tagging.tag_ids(row, self.labels) for row in rows]
@@ -195,8 +200,10 @@ class TokenClassification(EncoderTask):
                 )
 
     def collate(self, examples: Sequence[WordWindow], random: np.random.Generator | None = None) -> dict[str, Tensor]:
-        """Returns ``ids``, ``mask``, ``segments`` and ``labels`` (B, T): the label where a word begins, −100 elsewhere.
-        In training of a new model, random tokens are hidden (``hide_tokens``).
+        """Returns a batch: ``ids``, ``mask``, ``segments`` and ``labels`` (B, T).
+
+        ``labels`` has a word's label at its first token, and −100 elsewhere. When a new model is trained, random tokens
+        are replaced by the unknown token.
         """
         ids, mask = padded_with_mask([example.ids for example in examples])
         segments = padded([example.segments for example in examples], 0)
@@ -208,18 +215,24 @@ class TokenClassification(EncoderTask):
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns one side, the text; the target at the first token of a word is the word's label."""
+        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the text.
+
+        The target at the first token of a word is the word's label.
+        """
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda label: named(self.labels[label]))]
 
     # --------------------------------------------------------------------------------------------------------- training
 
     def count(self, batch: Batch) -> int:
-        """Returns the number of words with a label."""
+        """Returns the number of predictions in a batch: the words with a label."""
         return int((batch["labels"] != IGNORED).sum())
 
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Returns Σ over words of −Σ_c y_c log p_c at their first tokens, y smoothed to (1 − ε) y + ε/C."""
+        """Returns the loss of a batch, Σ over words of −Σ_c y_c log p_c at the word's first token.
+
+        y is the one-hot label, smoothed to (1 − ε) y + ε/C for C labels.
+        """
         return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -256,8 +269,8 @@ class TokenClassification(EncoderTask):
         """Returns F1, precision, recall and macro F1 of entities, and the accuracy of words; for plain tags accuracy
         and macro F1.
 
-        Details: ``by_class``; for plain tags ``confusion``; the most confident ``mistakes``, with the missed and the
-            wrong entities (for plain tags words) of a sentence.
+        The details have ``by_class`` and the most confident ``mistakes``: the missed and the wrong entities of a
+        sentence. For plain tags the mistakes are words, and there is also ``confusion``.
         """
         truth = [tagging.tag_ids(row, self.labels) for row in rows]
         if options.get("stride") is not None:
@@ -283,7 +296,9 @@ class TokenClassification(EncoderTask):
         return Measured(scores.metrics(), details, scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores each word's most frequent training tag; for unknown words the most frequent tag of all."""
+        """Scores a baseline that predicts each word's most frequent training tag, for unknown words the most frequent
+        of all.
+        """
         frequent, scores = tagging.MostFrequentTags(learned()), EntityScores(self.scheme)
         for row in rows:
             tags = frequent.tags(row.values["words"])
@@ -292,7 +307,7 @@ class TokenClassification(EncoderTask):
         return Baseline("most frequent tag of each word", metrics, scores)
 
     def guess(self, examples: Sequence[WordWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the most frequent training tag for every word, usually ``O`` (no entity)."""
+        """Scores a baseline that predicts the most frequent training tag for every word, usually ``O`` (no entity)."""
         counts, scores = Counter(tag for row in learned for tag in row.values["tags"]), EntityScores(self.scheme)
         ((tag, _),) = counts.most_common(1)
         for row in rows:
@@ -301,14 +316,17 @@ class TokenClassification(EncoderTask):
 
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the entities of each text, or for plain tags its words: ``{"label", "text", "start", "end",
-        "score"}``, with the characters ``text[start:end]``. An entity's score is the mean probability of its words'
-        labels. The prediction's score is the probability that all labels are right, as if labels were independent.
+        "score"}``.
 
-        An input is a text, a list of words, or ``{"words": [...]}``, whose text is the words joined by spaces; for the
-        words of a text see ``heedful.tasks.word_tokens.tokens_of_texts``. Entities are read as by ``seqeval``
-        (``heedful.metrics.entities``): an I- without an entity before it begins a new entity. The ``transformers``
-        pipeline with ``aggregation_strategy="first"`` does the same, but knows B and I only and truncates long texts.
-        The output for an input without a word is empty.
+        ``text[start:end]`` are the characters of an entity, and its score is the mean probability of its words' labels.
+        The prediction's score is the probability that all labels are right, as if labels were independent. The output
+        for an input without a word is empty.
+
+        An input is a text, a list of words, or ``{"words": [...]}``, whose text is the words joined by spaces; how a
+        text is divided into words is described in ``heedful.tasks.word_tokens.tokens_of_texts``. Entities are read as
+        by ``seqeval`` (``heedful.metrics.entities``): an I- without an entity before it begins a new entity. The
+        ``transformers`` pipeline with ``aggregation_strategy="first"`` does the same, but knows B and I only and
+        truncates long texts.
         """
         predictions: list[Prediction] = []
         stride = self.stride if options.get("stride") is None else options["stride"]
@@ -349,7 +367,7 @@ class TokenClassification(EncoderTask):
         return expected
 
     def row_line(self, row: Row) -> str:
-        """Returns ``sentence → entities``, or for plain tags its words with their tags."""
+        """Returns a row as one line for people: ``sentence → entities``, or for plain tags the tagged words."""
         text, spans = joined_words(row.values["words"])
         return arrow_joined([text, _entity_list(text, spans, entities(row.values["tags"], self.scheme))])
 

@@ -33,12 +33,13 @@ PAIR: dict[str, Kind] = {"source": "text", "target": "text"}
 
 
 class Translation(SequenceToSequence):
-    """Translates the column ``source`` into the column ``target``.
+    """Translation of the column ``source`` into the column ``target``.
 
-    With a column ``language`` of target languages, a tag before the source, ``<2fr>``, tells the model the language. It
-    is one token of the source vocabulary (Johnson et al. 2017, "Google's multilingual neural machine translation
-    system", section 3; Marian's models have ``>>fra<<``). To translate, begin each input with the tag, or add it to all
-    inputs with ``--prefix``. ``<BT>``, which marks a back-translated source, is one token, too.
+    If the data has a column ``language`` of target languages, each source is put after a tag, ``<2fr>``, which tells
+    the model the language. The tag is one token of the source vocabulary (Johnson et al. 2017, "Google's multilingual
+    neural machine translation system", section 3; Marian's models have ``>>fra<<``). To translate, begin each input
+    with the tag, or add it to all inputs with ``--prefix``. ``<BT>``, which marks a back-translated source, is one
+    token, too.
     """
 
     name: ClassVar[str] = "translation"
@@ -52,8 +53,9 @@ class Translation(SequenceToSequence):
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Trains one tokenizer for both languages, or one for each (``tokenizer.shared``), on the training texts; each
-        language tag, such as ``<2fr>``, becomes one token.
+        """Creates the task for a new model, and trains one tokenizer for both languages or one for each.
+
+        The setting ``tokenizer.shared`` decides. Each language tag, such as ``<2fr>``, becomes one token.
         """
         task = super().prepare(rows, settings)
         task.columns = _columns("language" in rows[0].values)
@@ -65,7 +67,7 @@ class Translation(SequenceToSequence):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the task as the base class does; the columns are those of training, if the folder names them."""
+        """Loads the tokenizers, prefix and generation settings of a folder, and the columns of its training data."""
         task = super().load(folder)
         columns = read_card(find(folder)).get("columns")
         if columns is not None:
@@ -96,12 +98,12 @@ class Translation(SequenceToSequence):
     def measure(
         self, model: Model, examples: Sequence[Pair], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
-        """Returns BLEU, chrF and TER (sacreBLEU) and the exact match; with ``most``, only the first ``most`` rows are
-        scored, without TER, which takes some milliseconds a sentence.
+        """Returns BLEU, chrF and TER (sacreBLEU) and the exact match of outputs.
 
-        If a model writes no capital letters, outputs and references are scored in lower case; the metrics' signatures
-        say so. Rows with ``exact`` = "no" are left out. The details hold the exact match of each ``format`` and the
-        scores of each ``language``, if the rows have such columns.
+        With ``most``, only the first ``most`` rows are scored, and without TER, which takes some milliseconds for each
+        sentence. If a model writes no capital letters, outputs and references are scored in lower case; the metrics'
+        signatures say so. Rows with ``exact`` = "no" are left out. The details have the exact match of each ``format``
+        and the scores of each ``language``, if the rows have such columns.
         """
         losses = self.losses(model, examples)
         total, count = losses.sum(0).tolist()
@@ -130,14 +132,14 @@ class Translation(SequenceToSequence):
         return Measured({"loss": total / count, **metrics}, details, example_scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores the untranslated source as if it were the translation."""
+        """Scores a baseline: the untranslated source, as if it were the translation."""
         rows = Rows(compress(rows, _counted(rows)))
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         scores = translation_scores(copies, targets, lowercase=self.scored_in_lower_case)
         return Baseline("a copy of the source", overall(scores))
 
     def quick_baseline(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the ``baseline`` without TER, as validation does."""
+        """Scores the untranslated source as the translation, without TER, as validation does."""
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
         scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)
@@ -145,7 +147,7 @@ class Translation(SequenceToSequence):
         return Baseline("a copy of the source", overall(scores), scores)
 
     def align_scoring(self, other: Task) -> str:
-        """Scores both models in lower case if one model writes no capital letters."""
+        """Makes both models' outputs be scored in lower case if one model writes no capital letters; returns a note."""
         if not isinstance(other, Translation) or self.scored_in_lower_case == other.scored_in_lower_case:
             return ""
         self.lowercase = other.lowercase = True
@@ -153,7 +155,7 @@ class Translation(SequenceToSequence):
 
     @property
     def scored_in_lower_case(self) -> bool:
-        """True if outputs are scored in lower case: ``lowercase`` is set, or the model writes no capitals."""
+        """True if outputs are scored in lower case: ``lowercase`` is set, or the model writes no capital letters."""
         return self.lowercase or self.target.lowercase
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:

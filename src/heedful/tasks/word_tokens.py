@@ -15,7 +15,7 @@ from heedful.text import Tokenizer
 
 
 class WordTokens(NamedTuple):
-    """A text with its words and tokens."""
+    """Text with the characters of its words, its token ids, and the first token of each word."""
 
     text: str
     spans: list[tuple[int, int]]  # the characters of each word: text[start:end]
@@ -37,10 +37,11 @@ def joined_words(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def tokens_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
-    """Encodes sentences given as words, each word on its own, as ``transformers`` does (``is_split_into_words``). Their
-    texts are the words joined by spaces.
+    """Encodes sentences that are given as lists of words.
 
-    A word without tokens (a control character) becomes the unknown token, since it has a tag like all others.
+    Each word is encoded on its own, as ``transformers`` does with ``is_split_into_words``. The text of a sentence is
+    its words joined by spaces. A word without tokens (a control character) becomes the unknown token, since it has a
+    tag like all others.
     """
     encoded = []
     for words, (ids, owners) in zip(sentences, tokenizer.encode_words(sentences), strict=True):
@@ -116,15 +117,22 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 class WordRange(NamedTuple):
-    """A window of a text, and the words whose labels it predicts."""
+    """Window of a text: its range of tokens, and the range of words whose labels it predicts."""
 
     tokens: range
     words: range
 
 
 def word_windows(first: Sequence[int], length: int, most: int, stride: int) -> Iterator[WordRange]:
-    """Yields windows of at most ``most`` of ``length`` tokens that share ``stride``, with every word in exactly one
-    window: the window in which the word's first token has the most context on its shorter side.
+    """Yields windows over a text that share ``stride`` tokens, with every word in exactly one window.
+
+    That is the window in which the word's first token has the most context on its shorter side.
+
+    Args:
+        first: position of the first token of each word.
+        length: number of tokens of the text.
+        most: maximum number of tokens of a window.
+        stride: number of tokens that neighbouring windows share.
 
     >>> [(list(tokens), list(words)) for tokens, words in word_windows([0, 1, 3, 5], 6, 4, 2)]
     [([0, 1, 2, 3], [0, 1]), ([2, 3, 4, 5], [2, 3])]
@@ -157,7 +165,10 @@ def _context(position: int, part: range, length: int) -> float:
 
 
 def window_stride(stride: int | None, most: int) -> int:
-    """Returns the number of tokens that windows of ``most`` tokens share: ``stride``, by default a quarter."""
+    """Returns the number of tokens that neighbouring windows of at most ``most`` tokens share.
+
+    It is ``stride`` or, if that is None, a quarter of ``most``. Raises ``HeedfulError`` if windows could not advance.
+    """
     if stride is not None and stride >= most:
         raise HeedfulError(f"stride {stride:,} is too large for windows of {most:,} tokens; give {most - 1} or less")
     return most // 4 if stride is None else stride
