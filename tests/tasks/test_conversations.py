@@ -197,7 +197,7 @@ def test_without_marks_what_comes_after_the_question_is_learned() -> None:
     forgets = "{% for message in messages[-2:] %}{{ message.content }}{% endfor %}"
     with pytest.raises(HeedfulError, match="renders message 3 differently when later messages follow"):
         chat_template.render_conversation(tokenizer(forgets), TALK)
-    with pytest.raises(HeedfulError, match="renders no text of the assistant"):
+    with pytest.raises(HeedfulError, match="writes no text of the assistant"):
         chat_template.render_conversation(tokenizer("{{ messages[0].content }}"), TALK)
 
 

@@ -224,9 +224,9 @@ BYTES = {"vocab.json": {"a": 0, "b": 1, "ab": 2}, "merges.txt": "#version: 0.2\n
             BYTES | {"config.json": {"model_type": "bert"}},
             r"of the type 'bert' but holds vocab\.json and merges\.txt",
         ),
-        (_without(BYTES, "merges.txt") | GPT2, r"holds vocab\.json but no merges\.txt; download it too"),
-        (_without(BYTES, "vocab.json") | GPT2, r"holds merges\.txt but no vocab\.json; download it too"),
-        (_without(BYTES, "vocab.json"), r"holds merges\.txt but no vocab\.json; download it too"),
+        (_without(BYTES, "merges.txt") | GPT2, r"holds vocab\.json but no merges\.txt; download merges\.txt too"),
+        (_without(BYTES, "vocab.json") | GPT2, r"holds merges\.txt but no vocab\.json; download vocab\.json too"),
+        (_without(BYTES, "vocab.json"), r"holds merges\.txt but no vocab\.json; download vocab\.json too"),
         (
             BYTES | GPT2 | {"merges.txt": "a b\nb a\n"},
             r"merges\.txt, line 2: 'ba' is not in the vocabulary of the same folder",

@@ -296,7 +296,7 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
     [
         (
             _set("trainer_spec.model_type", 3),
-            r"spiece\.model has the algorithm 'word'; use a model with unigram or bpe",
+            r"spiece\.model has the algorithm 'word', which is not supported; use a model with unigram or bpe",
         ),
         (_set("trainer_spec.treat_whitespace_as_suffix", True), r"does not mark the space before a word by ▁"),
         (_set("normalizer_spec.escape_whitespaces", False), r"does not mark the space before a word by ▁"),

@@ -176,7 +176,7 @@ def test_a_published_tokenizer_neither_pads_nor_cuts() -> None:
         (["a"], 100, "bpe", r"a bpe vocabulary of 100 tokens is too small; choose 260 or more"),
         ([], 400, "bpe", r"no text to train a tokenizer on"),
         (["", " \n"], 400, "unigram", r"no text to train a tokenizer on"),
-        (TEXTS, 8, "unigram", r"cannot train a unigram vocabulary of 8 on this text"),
+        (TEXTS, 8, "unigram", r"cannot train a unigram vocabulary of 8 tokens on this text"),
     ],
 )
 def test_training_says_what_it_cannot_do(texts: list[str], size: int, kind: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""BPE-dropout: words are segmented anew in each epoch, with merges skipped at random."""
+"""BPE-dropout: in each epoch words are segmented anew, and some merges are skipped at random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CACHED_WORDS = 100_000  # number of cached words, about a kilobyte each
 
 
 class WordIds(list[int]):
-    """Ids of a text with the starts of its words, for segmentation with dropout.
+    """Token ids of a text with the starts of its words, which segmentation with dropout needs.
 
     Args:
         ids: the ids of the whole input.
@@ -33,12 +33,11 @@ class WordIds(list[int]):
 
 
 class BpeDropout:
-    """Segments words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
+    """Segmentation of words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
     A word starts as single letters. In each round every possible merge is dropped with probability ``rate``. Of the
     remaining merges the first in learned order is applied, at every position where it was not dropped. The word is done
-    when no merge remains. At rate 0 the ids are
-    those of ``Tokenizer.encode``.
+    when no merge remains. At rate 0 the ids are those of ``Tokenizer.encode``.
 
     The library's own dropout is not used: its random generator cannot be seeded, so a resumed run would draw other
     segmentations.
@@ -73,9 +72,10 @@ class BpeDropout:
     def with_word_starts(
         self, texts: Sequence[str], rows: Sequence[list[int]], max_ids: int | None = None
     ) -> list[WordIds]:
-        """Returns the ids of each text, ``rows``, together with the starts of its words.
+        """Returns the ids of each text together with the starts of its words, as segmentation needs them.
 
-        ``rows`` may have ids before and after those of the text, and may end within it.
+        ``rows`` has the ids of the texts; they may have other ids before and after the text, and may end within it.
+        After segmentation, a text has at most ``max_ids`` ids.
         """
         rows_of_words = []
         before = len(self.tokenizer.template().before)

@@ -31,11 +31,11 @@ PROBE_TEXTS = (
 
 
 class WordCache:
-    """Encodes texts word by word, each distinct word once. In 10 MB of English text nine of ten words are
-    repetitions.
+    """Encoder of texts word by word that encodes each distinct word once.
 
-    The ids equal those of ``tokenizer.encode`` if the tokenizer also splits texts at word boundaries. The constructor
-    tests that on ``PROBE_TEXTS``; ``is_exact`` is the result.
+    In 10 MB of English text nine of ten words are repetitions. The ids equal those of ``tokenizer.encode`` if the
+    tokenizer also splits texts at word boundaries. The constructor tests this on ``PROBE_TEXTS``; ``is_exact`` is the
+    result.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -47,11 +47,11 @@ class WordCache:
 
     @property
     def is_exact(self) -> bool:
-        """True if encoding word by word gives the ids of whole texts; else ``encode`` must not be called."""
+        """True if encoding word by word gives the ids of whole texts. If it is False, ``encode`` must not be called."""
         return self._pattern is not None
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the ids (N,) int32 of a text."""
+        """Returns the token ids of a text, an int32 array (N,)."""
         assert self._pattern is not None, "the tokenizer gives words other ids than whole texts"
         return self._encode_words(self._pattern, text)
 
@@ -97,11 +97,11 @@ BATCH_CHARACTERS = 16 * PART_LENGTH
 def encode_parts(
     tokenizer: Tokenizer, texts: Iterable[str], continues: Iterable[bool] = ()
 ) -> Iterator[tuple[bool, np.ndarray]]:
-    """Yields (begins, ids): the ids of a part of a text (N,) int32; ``begins`` is True for the first part of a text.
+    """Encodes texts in parts that fit in memory; yields (True for the first part of a text, ids of the part, int32).
 
-    ``continues`` marks texts that continue the previous text; none by default. The concatenated ids are those of whole
-    texts: a text is split only between a letter and a line's end, and before words if the tokenizer allows it. It is
-    not split if the tokenizer adds a space before every text.
+    ``continues`` is True for each text that continues the previous text; none does by default. Joined, the ids of the
+    parts equal those of whole texts: a text is split only between a letter and a line end, and before words if the
+    tokenizer allows it. It is not split if the tokenizer adds a space before every text.
     """
     whole, *halves = tokenizer.encode(["one\n two\n\nthree", "one", "\n two\n\nthree"])
     cache = WordCache(tokenizer)

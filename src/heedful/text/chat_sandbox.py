@@ -21,7 +21,7 @@ MAX_SIZE = 10**8  # maximum length of the result of one operation, and maximum i
 
 
 class LimitExceeded(Exception):
-    """Error: a template does more work, or writes more text, than the limits allow."""
+    """Error: a chat template does more work, or writes more text, than the limits allow."""
 
 
 class WorkLimit:
@@ -31,10 +31,10 @@ class WorkLimit:
         self.work = 0
 
     def add(self, characters: int) -> None:
-        """Counts an operation on this number of characters. Raises ``LimitExceeded`` beyond ``MAX_WORK``."""
+        """Counts an operation on this number of characters. Raises ``LimitExceeded`` above ``MAX_WORK`` units."""
         self.work += 1000 + characters
         if self.work > MAX_WORK:
-            raise LimitExceeded("its loops or its output exceed the limit for one conversation")
+            raise LimitExceeded("the template's loops or output exceed the limit for one conversation")
 
     def add_value(self, value: Any) -> Any:
         """Counts the length of a value and returns the value."""
@@ -42,20 +42,20 @@ class WorkLimit:
         return value
 
     def check_operands(self, operator: str, *values: Any) -> None:
-        """Raises ``LimitExceeded`` before an operation whose result could be too large."""
+        """Raises ``LimitExceeded`` if the result of an operator on these values could be too large."""
         sizes = [_size(value) for value in values]
         numbers = [abs(value) for value in values if isinstance(value, int)]
         factor = max(numbers, default=1) if operator != "+" and any(sizes) else 1
         if operator == "**" and max(numbers, default=0) > 1000:
-            raise LimitExceeded("it raises a number to a power above 1,000")
+            raise LimitExceeded("the template raises a number to a power above 1,000")
         if operator == "%" and re.search(r"\d{6}|\*", str(values[0]) if isinstance(values[0], str) else ""):
-            raise LimitExceeded("it formats text to a width above 99,999")
+            raise LimitExceeded("the template formats text to a width above 99,999")
         if max(numbers, default=0) > MAX_SIZE or math.prod(max(1, size) for size in (*sizes, factor)) > MAX_SIZE:
-            raise LimitExceeded(f"one operation has a number or a text length above {MAX_SIZE:,}")
+            raise LimitExceeded(f"an operation of the template has a number or a text length above {MAX_SIZE:,}")
         self.add(sum(sizes))
 
     def limited(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a filter so that its arguments are checked and its result is counted."""
+        """Returns a filter function whose arguments are checked and whose result is counted."""
 
         @wraps(function)
         def counted(*args: Any, **more: Any) -> Any:
@@ -66,10 +66,10 @@ class WorkLimit:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with a ``WorkLimit``, and the settings, filters and functions that chat templates expect.
+    """Jinja's sandbox with limits on work, and with the settings, filters and functions that chat templates expect.
 
     Args:
-        limit: counts the work.
+        limit: counter of the work.
         length: number of characters of the template; each loop iteration counts as this many characters.
         marks: written before and after the text of a ``{% generation %}`` block.
     """
@@ -94,32 +94,32 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super()._generate(_ConcatAsCall().visit(source), *args, **more)
 
     def add_iteration(self) -> None:
-        """Counts an iteration of a loop or a call of a macro."""
+        """Counts one iteration of a loop, or one call of a macro, as work."""
         self.limit.add(self.length)
 
     def concatenate(self, *parts: Any) -> str:
-        """Returns ``a ~ b``, counted."""
+        """Joins values as the template's operator ``~`` does, and counts the length of the result as work."""
         return str(self.limit.add_value("".join(map(str, parts))))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Returns ``left operator right``, checked and counted."""
+        """Returns ``left operator right``; checks the operands and counts the length of the result as work."""
         self.limit.check_operands(operator, left, right)
         return self.limit.add_value(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, function: Any, *args: Any, **more: Any) -> Any:
-        """Returns the result of a call, checked and counted."""
+        """Returns the result of a function call; checks the arguments and counts the length of the result as work."""
         self.limit.check_operands("call", getattr(function, "__self__", None), *args, *more.values())
         return self.limit.add_value(super().call(context, function, *args, **more))
 
 
 class Generation(Extension):
-    """``{% generation %}`` blocks: the assistant's text, marked for training."""
+    """Jinja extension for ``{% generation %}`` blocks, which have the assistant's text and are marked for training."""
 
     environment: Sandbox
     tags = {"generation"}  # noqa: RUF012 (Jinja's own form)
 
     def parse(self, parser: Any) -> list[nodes.Node]:
-        """Returns the block's nodes between the two marks."""
+        """Parses a block; returns its nodes between two nodes that write the marks."""
         next(parser.stream)
         body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         start, end = (nodes.Output([nodes.TemplateData(mark)]) for mark in self.environment.marks)
@@ -134,14 +134,14 @@ class _ConcatAsCall(NodeTransformer):
 
 
 class Program:
-    """Compiled template. Each rendering counts its work from 0."""
+    """Compiled chat template. Each rendering counts its work from 0."""
 
     def __init__(self, text: str, marks: tuple[str, str]) -> None:
         self._limit = WorkLimit()
         self._template = Sandbox(self._limit, len(text), marks).from_string(text)
 
     def render(self, **variables: Any) -> str:
-        """Returns the text of the template with these variables."""
+        """Renders the template with these variables and returns the text."""
         self._limit.work = 0
         return self._template.render(**variables)
 

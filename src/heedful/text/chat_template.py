@@ -45,7 +45,7 @@ def is_conversation(value: Any) -> bool:
 
 
 def read_template(folder: Path) -> str | None:
-    """Returns the template in a folder's ``chat_template.jinja``, or None.
+    """Returns the chat template in a folder's ``chat_template.jinja``; None if there is no such file.
 
     As in ``transformers``, this file takes precedence over ``chat_template`` in ``tokenizer_config.json``.
     """
@@ -65,7 +65,7 @@ def render_prompt(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]]) -
     contains the special tokens, so the tokenizer must not add its own around it.
 
     Raises:
-        HeedfulError: if the tokenizer has no template, the template is broken or refuses the messages, a message is not
+        HeedfulError: the tokenizer has no template, the template is broken or refuses the messages, a message is not
             plain data with a role, or the last message is the assistant's.
 
     >>> tokenizer = Tokenizer.train(["some text"], size=300)
@@ -87,8 +87,9 @@ def render_conversation(tokenizer: Tokenizer, messages: Sequence[Mapping[str, An
     rendered with the generation prompt, and the text after them is the assistant's part.
 
     Raises:
-        HeedfulError: if a template without marks renders a message differently when later messages follow, if it
-            renders no text of the assistant's, and as ``render_prompt``.
+        HeedfulError: a template without marks renders a message differently when later messages follow, or renders no
+            text of the assistant; the tokenizer has no template, the template is broken or refuses the messages, or a
+            message is not plain data with a role.
 
     >>> tokenizer = Tokenizer.train(["some text"], size=300)
     >>> tokenizer.config["chat_template"] = DEFAULT_TEMPLATE
@@ -100,7 +101,9 @@ def render_conversation(tokenizer: Tokenizer, messages: Sequence[Mapping[str, An
     whole = _render(tokenizer, plain, generation_prompt=False)
     parts = _marked_parts(whole) if ASSISTANT_START in whole else _turn_parts(tokenizer, plain, whole)
     if not any(is_assistant and text for text, is_assistant in parts):
-        raise HeedfulError("the model's chat template renders no text of the assistant's; check the template")
+        raise HeedfulError(
+            "the model's chat template writes no text of the assistant, so nothing can be learned; check the template"
+        )
     return [(text, is_assistant) for text, is_assistant in parts if text]
 
 

@@ -28,9 +28,16 @@ DROPPED_KEYS = {  # describe the older files; tokenizer.json holds this informat
 def load(
     folder: Path, config: TokenizerConfig, files: tuple[str, ...], target: bool
 ) -> tuple[Tokenizer, dict[str, Any]]:
-    """Returns the tokenizer built from ``files``, and the entries of its ``tokenizer_config.json``.
+    """Returns the tokenizer built from older files, and the entries of its ``tokenizer_config.json``.
 
-    Raises `HeedfulError` for files of an unknown type, for broken files, and for files of different models.
+    Args:
+        folder: folder of the files.
+        config: the tokenizer settings of the folder.
+        files: names of the files.
+        target: True for the target tokenizer of Marian.
+
+    Raises:
+        HeedfulError: files of an unknown type, broken files, or files of different models.
     """
     tokenizer_type = config.required_type(folder, files[0])
     if files not in tokenizer_type.files:
@@ -130,7 +137,9 @@ def _two_sided(files: list[Path], config: TokenizerConfig, settings: dict[str, A
         table = table.with_name("target_vocab.json") if settings["separate_vocabs"] else table
     ids = _json_vocabulary(table)
     if max(ids.values()) >= len(ids):
-        raise HeedfulError(f"{table} has {len(ids)} tokens, but the id {max(ids.values())}; download it again")
+        raise HeedfulError(
+            f"{table} has {len(ids)} tokens, but the id {max(ids.values())}, so ids are missing; download it again"
+        )
     model = sentencepiece.read_model(spm)
     named = config.with_special_tokens(TOKENIZER_TYPES["marian"], ids.__contains__)
     control = {token_name(named[role]) for role in ROLES if role in named}

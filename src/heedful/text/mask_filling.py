@@ -13,7 +13,7 @@ COMMON_MASKS = ("<mask>", "[MASK]", "___")  # as other models and people write t
 
 
 def mask_token(tokenizer: Tokenizer) -> tuple[str, int]:
-    """Returns the mask token and its id. Raises ``HeedfulError`` if there is none."""
+    """Returns the mask token of a tokenizer and its id. Raises ``HeedfulError`` if it has none."""
     name, number = tokenizer.config.get("mask_token"), tokenizer.mask
     if number is None or name is None:
         raise HeedfulError(
@@ -24,9 +24,9 @@ def mask_token(tokenizer: Tokenizer) -> tuple[str, int]:
 
 
 def check_has_mask(text: str, mask: str, position: int = 0, of: int = 1) -> None:
-    """Raises ``InputError`` if ``text`` has no ``mask``.
+    """Raises ``InputError`` if a text has no mask token ``mask``.
 
-    ``position`` is the index of the input, ``of`` the number of inputs.
+    ``position`` is the index of the text among the ``of`` inputs, for the message.
     """
     if mask not in text:
         other = next((name for name in COMMON_MASKS if name in text), None)
@@ -35,7 +35,7 @@ def check_has_mask(text: str, mask: str, position: int = 0, of: int = 1) -> None
 
 
 def fill_masks(tokenizer: Tokenizer, text: str, ids: Sequence[int | None]) -> str:
-    """Returns the text with each mask replaced by the token of ``ids``; None leaves the mask.
+    """Returns a text with each mask replaced by the token with the id in ``ids``; None leaves the mask.
 
     A token that begins a word is preceded by a space if the vocabulary marks words by spaces; otherwise it replaces the
     mask in place. A token that continues a word is joined to it.
@@ -84,9 +84,10 @@ def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def check_sentinels(text: str, position: int = 0, of: int = 1) -> int:
-    """Returns the number of sentinels in a text, which is input ``position`` of ``of``.
+    """Returns the number of sentinels in a text.
 
-    Raises ``InputError`` if there are none or they are not numbered 0, 1, ... in order.
+    Raises ``InputError`` if there are none, or if they are not numbered 0, 1, ... in order. ``position`` is the index
+    of the text among the ``of`` inputs, for the message.
 
     >>> check_sentinels("The <extra_id_0> says <extra_id_1>.")
     2
@@ -110,9 +111,9 @@ def check_sentinels(text: str, position: int = 0, of: int = 1) -> int:
 
 
 def sentinel_spans(ids: Sequence[int], sentinels: Sequence[int], number: int) -> list[list[int]]:
-    """Returns the tokens after each of the first ``number`` sentinels, up to the next sentinel of any number.
+    """Returns the ids after each of the first ``number`` sentinels, up to the next sentinel of any number.
 
-    A missing sentinel gives an empty list. Of a repeated sentinel the first occurrence counts.
+    A missing sentinel gives an empty list. If a sentinel is repeated, its first occurrence counts.
 
     >>> sentinel_spans([99, 5, 6, 98, 7, 97], sentinels=[99, 98, 97], number=2)
     [[5, 6], [7]]
@@ -143,10 +144,11 @@ def span_text(tokenizer: Tokenizer, span: Sequence[int]) -> str:
 
 
 def fill_sentinels(tokenizer: Tokenizer, text: str, spans: Sequence[str]) -> str:
-    """Returns the text with each sentinel replaced by a span (from ``span_text``).
+    """Returns a text with each sentinel replaced by the text of its span.
 
-    The spaces before a sentinel are dropped if the tokenizer makes them part of the sentinel, or if the span begins
-    with a space. An empty span leaves one of the two spaces around it. Nothing else changes.
+    ``spans`` has these texts, as ``span_text`` returns them. The spaces before a sentinel are dropped if the tokenizer
+    makes them part of the sentinel, or if the span begins with a space. An empty span leaves one of the two spaces
+    around it. Nothing else changes.
 
     >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, sentinels=1)
     >>> fill_sentinels(tokenizer, "The <extra_id_0> says <extra_id_1>.", [" cow", ""])

@@ -15,7 +15,7 @@ BARE: dict[bool, list[Item]] = {False: [("A", 0)], True: [("A", 0), ("B", 1)]}
 
 @dataclass(frozen=True)
 class InputTemplate:
-    """Special ids before, between and after the texts of one input, and the segment of each part.
+    """Template of one input: the special ids before, between and after its texts, and the segment of each part.
 
     >>> template = InputTemplate.of([(101, 0), ("A", 0), (102, 0), ("B", 1), (102, 1)])  # BERT's pair
     >>> template.join([7, 8], [9])
@@ -29,12 +29,15 @@ class InputTemplate:
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> InputTemplate:
-        """Builds a template from its items. Raises `HeedfulError` unless each text occurs once, A before B."""
+        """Builds a template from its items, (id or text "A" or "B", segment) in order.
+
+        Raises `HeedfulError` unless each text occurs once, and A before B.
+        """
         texts = [index for index, (item, _) in enumerate(items) if isinstance(item, str)]
         names = "".join(str(items[index][0]) for index in texts)
         if names not in ("A", "AB"):
             raise HeedfulError(
-                f"the tokenizer's template orders the texts as {names!r}, not A or AB; change the template in "
+                f"the tokenizer's template has the texts in the order {names!r}, not A or AB; change the template in "
                 "tokenizer.json"
             )
         first, second = texts[0], texts[-1]
@@ -45,7 +48,7 @@ class InputTemplate:
 
     @property
     def added(self) -> int:
-        """Number of special ids, which truncation must leave room for."""
+        """Number of special ids that are added to the texts."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def join(self, first: Sequence[int], second: Sequence[int] = ()) -> tuple[list[int], list[int]]:
@@ -56,7 +59,7 @@ class InputTemplate:
 
 
 def read_input_template(post_processor: Any, pair: bool) -> InputTemplate:
-    """Reads the template of a text, or a pair, from a `tokenizers` post-processor (or None).
+    """Returns the template of a text, or with ``pair`` of a pair, from a `tokenizers` post-processor (or None).
 
     Raises `HeedfulError` for a template that `InputTemplate` cannot express: another order of texts, or two templates.
     """

@@ -11,8 +11,9 @@ BYTE_TOKEN = re.compile("<0x([0-7][0-9A-F])>")  # byte fallback: a byte that is 
 
 
 def readable(token: str, decoders: set[str]) -> str:
-    """Returns a token as text: a word's space as a leading space, a byte of an incomplete character as ``<0xE8>``.
+    """Returns a token as text for people.
 
+    The space that begins a word becomes a leading space, and a byte of an incomplete character is written ``<0xE8>``.
     ``decoders`` names the decoder components of the library's tokenizer.
     """
     if "ByteLevel" in decoders:

@@ -22,7 +22,7 @@ ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
 class Piece(NamedTuple):
-    """A token: its text, its score (a log probability, or minus the rank of its merge), its kind."""
+    """Token of a SentencePiece file, with its kind and its score: a log probability, or minus the rank of its merge."""
 
     text: str
     score: float = 0.0
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """Content of one file.
+    """Content of a SentencePiece file.
 
     - ``charsmap``: the compiled normaliser
     - ``prefix``: a space is put before a text
@@ -73,7 +73,9 @@ def read_model(path: Path) -> SentencePieceModel:
         raise HeedfulError(f"{path} is not a complete SentencePiece model; download it again")
     algorithm = ALGORITHMS.get(trainer.model_type, str(trainer.model_type))
     if algorithm not in ("unigram", "bpe"):
-        raise HeedfulError(f"{path} has the algorithm {algorithm!r}; use a model with unigram or bpe")
+        raise HeedfulError(
+            f"{path} has the algorithm {algorithm!r}, which is not supported; use a model with unigram or bpe"
+        )
     if trainer.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
         raise HeedfulError(f"{path} does not mark the space before a word by {SPACE}; use a model that does")
     return SentencePieceModel(
@@ -87,14 +89,16 @@ def read_model(path: Path) -> SentencePieceModel:
 
 
 def build_tokenizer(model: SentencePieceModel, vocabulary: Sequence[Piece], legacy: bool = True) -> Tokenizer:
-    """Builds a tokenizer that segments texts as the file does. A piece's id is its index in ``vocabulary``.
+    """Builds a tokenizer that segments texts as a SentencePiece file does. A piece's id is its index in ``vocabulary``.
 
-    One difference remains: the library normalises by visible characters, so a half-width kana and its voicing mark
-    stay two characters.
+    One difference remains: the library normalises by visible characters, so a half-width kana and its voicing mark stay
+    two characters.
 
-    Pieces of the kind ``unused`` have an id and are decoded, but do not segment texts. There is one exception, as in
-    Marian: a run of characters that no other piece covers becomes an unused piece if the two are equal. With ``legacy``
-    the prefix is also put after a special token within a text; without it only before the text.
+    Pieces of the kind ``unused`` have an id and are decoded, but texts are not segmented into them. There is one
+    exception, as in Marian: a run of characters that no other piece covers becomes an unused piece if the two are
+    equal.
+
+    With ``legacy``, the space that the file puts before a text is also put after a special token within a text.
     """
     texts = [
         PIECE_BOUNDARY + piece.text + PIECE_BOUNDARY if piece.kind == "unused" else piece.text for piece in vocabulary

@@ -47,7 +47,12 @@ SENTINEL_CONFIG = {"split_special_tokens": False}  # added for sentinels, which 
 
 
 class Tokenizer:
-    """Tokenizer: text to token ids and back.
+    """Converter of texts to token ids and back.
+
+    Args:
+        backend: the `tokenizers.Tokenizer` that does the work.
+        config: the entries of ``tokenizer_config.json``.
+        unset_entries: entries of that file without an effect, such as null values; ``save`` writes them too.
 
     >>> tokenizer = Tokenizer.train(["a small text", "a smaller text"], size=300)
     >>> tokenizer.decode(tokenizer.encode(["a text"]))
@@ -145,9 +150,9 @@ class Tokenizer:
         (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``, with the name ``tokenizer.target`` its
         ``target.spm``. SentencePiece files need ``pip install 'heedful[sentencepiece]'``.
 
-        Special tokens come from ``tokenizer_config.json`` and ``special_tokens_map.json``. For roles that these leave
-        open they are the type's own, if the vocabulary has them. The type is given by ``tokenizer_class`` in these
-        files, else by ``model_type`` in ``config.json``.
+        Special tokens come from ``tokenizer_config.json`` and ``special_tokens_map.json``. If these name no token for a
+        role, such as padding, it is the usual one of the tokenizer's type, if the vocabulary has it. The type is given
+        by ``tokenizer_class`` in these files, else by ``model_type`` in ``config.json``.
 
         Raises `HeedfulError` if files are missing, broken or do not fit each other.
         """
@@ -180,7 +185,7 @@ class Tokenizer:
 
     @staticmethod
     def has_files(folder: str | Path, name: str = "tokenizer") -> bool:
-        """Returns True if `load` finds files for this name, such as ``has_files(folder, "tokenizer.target")``."""
+        """Returns True if a folder has the files of a tokenizer with this name, such as "tokenizer.target"."""
         folder = Path(folder)
         if (folder / f"{name}.json").is_file():
             return True
@@ -189,10 +194,10 @@ class Tokenizer:
         )
 
     def save(self, folder: str | Path, name: str = "tokenizer") -> None:
-        """Writes ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` naming its class.
+        """Writes ``folder/name.json`` and, beside ``tokenizer.json``, a ``tokenizer_config.json`` that names its class.
 
-        ``transformers.AutoTokenizer.from_pretrained(folder)`` loads the folder. Calling that tokenizer also adds the
-        special tokens of the template.
+        ``transformers.AutoTokenizer.from_pretrained(folder)`` can load the folder; that tokenizer also adds the special
+        tokens of the template when it is called.
         """
         folder = Path(folder)
         write(folder / f"{name}.json", self.backend.to_str(pretty=True))
@@ -217,28 +222,28 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """Padding id, or None."""
+        """Id of the padding token, or None."""
         return self._special("pad_token")
 
     @property
     def start(self) -> int | None:
-        """Id that begins a text (BERT's ``[CLS]``), or None."""
+        """Id of the token that begins a text (BERT's ``[CLS]``), or None."""
         return self._special("bos_token", "cls_token")
 
     @property
     def end(self) -> int | None:
-        """Id that ends a text (BERT's ``[SEP]``), or None."""
+        """Id of the token that ends a text (BERT's ``[SEP]``), or None."""
         return self._special("eos_token", "sep_token")
 
     @property
     def unknown(self) -> int | None:
-        """Id of the unknown token, or None; also None if it is the end token (GPT-2)."""
+        """Id of the unknown token; None if there is none, or if it is the end token (GPT-2)."""
         unknown = self._special("unk_token")
         return None if unknown == self.end else unknown
 
     @property
     def mask(self) -> int | None:
-        """Id of the mask (BERT's ``[MASK]``), or None."""
+        """Id of the mask token (BERT's ``[MASK]``), or None."""
         return self._special("mask_token")
 
     @property
@@ -299,10 +304,10 @@ class Tokenizer:
             ]
 
     def encode_words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
-        """Returns the ids of each row of words, encoded as inside a text, and for each id the index of its word.
+        """Encodes rows of words; returns for each row its ids, and for each id the index of its word.
 
-        A word without tokens has no ids. The ids are those of `transformers` with ``is_split_into_words=True`` and, for
-        byte-level tokenizers, ``add_prefix_space=True``.
+        Words are encoded as inside a text. A word without tokens has no ids. The ids are those of `transformers` with
+        ``is_split_into_words=True`` and, for byte-level tokenizers, ``add_prefix_space=True``.
 
         >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, kind="wordpiece")
         >>> tokenizer.encode_words([["a", "small-text"]])[0][1]
@@ -339,7 +344,7 @@ class Tokenizer:
         return spaced
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Returns the text of each row of ids.
+        """Returns the text of each list of ids.
 
         Special tokens are left out, and so are ids beyond the vocabulary (the spare rows of a padded embedding). Raises
         `HeedfulError` for a negative id, such as -100, which marks an ignored label.
@@ -351,7 +356,7 @@ class Tokenizer:
         return self.backend.decode_batch(rows, skip_special_tokens=True)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Returns each token as readable text.
+        """Returns each token as readable text, one for each id.
 
         The space that begins a word is a leading space, special tokens have their names, and a byte of an incomplete
         character is written ``<0xE8>``.
@@ -367,7 +372,7 @@ class Tokenizer:
 
     @property
     def marks_continuations(self) -> bool:
-        """True if tokens mark the continuation of a word (BERT's ``##``) instead of spaces."""
+        """True if tokens inside a word are marked (BERT's ``##``), instead of spaces before words."""
         return "WordPiece" in self._decoders
 
     @cached_property
@@ -423,4 +428,6 @@ def _readable_encoding_errors(texts: Iterable[str]) -> Iterator[None]:
     except Exception as error:
         if type(error) is not Exception:  # the library raises the bare class
             raise
-        raise HeedfulError(f"tokenizer.json does not fit the text ({error}); use the model's own file") from None
+        raise HeedfulError(
+            f"tokenizer.json does not fit the text ({error}); use the model's own tokenizer.json"
+        ) from None

@@ -21,11 +21,12 @@ NO_LIMIT = 10**9  # a `model_max_length` beyond it means that there is no limit
 class TokenizerConfig:
     """Tokenizer settings from a folder's files.
 
-    - ``config``: ``tokenizer_config.json`` with the special tokens of ``special_tokens_map.json``, without ``None``
+    - ``config``: entries of ``tokenizer_config.json`` with the special tokens of ``special_tokens_map.json``, without
+      null values
     - ``type_name``: the tokenizer's class, else the model's type, or None
-    - ``absent_roles``: the roles for which the files say that there is no token
-    - ``unset_entries``: entries of ``tokenizer_config.json`` that set nothing and that ``config`` lacks (roles without
-      a token, an endless ``model_max_length``)
+    - ``absent_roles``: roles, such as padding, for which the files say that there is no token
+    - ``unset_entries``: entries of ``tokenizer_config.json`` that set nothing (roles without a token, an endless
+      ``model_max_length``), which ``config`` leaves out
     - ``added_tokens``: (id, properties of a `tokenizers.AddedToken`) of every token added to the vocabulary
     """
 
@@ -37,13 +38,14 @@ class TokenizerConfig:
 
     @property
     def tokenizer_type(self) -> TokenizerType | None:
-        """Tokenizer type called ``type_name``, or None if the name is unknown."""
+        """The tokenizer type with the name ``type_name``; None if the name is unknown."""
         return TOKENIZER_TYPES.get(CLASSES.get(self.type_name or "", self.type_name or ""))
 
     def required_type(self, folder: Path, file: str) -> TokenizerType:
-        """Returns the type called ``type_name``, else the only type with a file called ``file``.
+        """Returns the tokenizer type with the name ``type_name`` or, without a name, the only type that has this
+        ``file``.
 
-        Raises `HeedfulError` if there is no such type.
+        Raises `HeedfulError`, naming the folder, if there is no such type.
         """
         if self.type_name is None and file not in TYPES_OF_FILES:
             raise HeedfulError(
@@ -60,9 +62,9 @@ class TokenizerConfig:
     def with_special_tokens(
         self, tokenizer_type: TokenizerType | None, is_token: Callable[[str], bool]
     ) -> dict[str, Any]:
-        """Returns ``config`` with the type's own special tokens for the roles that the files leave open.
+        """Returns ``config`` with the usual special tokens of a tokenizer type for roles without a token in the files.
 
-        Only tokens for which ``is_token`` is True, those of the vocabulary, are added.
+        Only tokens of the vocabulary are added, for which ``is_token`` returns True.
         """
         special = {} if tokenizer_type is None else tokenizer_type.special
         is_set = self.absent_roles.union(self.config)
@@ -100,9 +102,10 @@ def read(folder: Path) -> TokenizerConfig:
 
 
 def find_files(folder: Path, config: TokenizerConfig, target: bool = False) -> tuple[str, ...] | None:
-    """Returns the names of a tokenizer's older files, those of its own type first, or None if there are none.
+    """Returns the names of a tokenizer's older files, such as vocab.json and merges.txt; None if there are none.
 
-    Raises `HeedfulError` if only some of the files are there, or one is not a regular file.
+    Files of the tokenizer's own type come first. Raises `HeedfulError` if only some of the files are there, or if one
+    is not a regular file.
     """
     own = config.tokenizer_type
     types = [own, *TOKENIZER_TYPES.values()] if own else [*TOKENIZER_TYPES.values()]
@@ -117,24 +120,27 @@ def find_files(folder: Path, config: TokenizerConfig, target: bool = False) -> t
         present = [name for name in files if (folder / name).is_file()]
         if present:
             missing = next(name for name in files if name not in present)
-            raise HeedfulError(f"{folder} holds {present[0]} but no {missing}; download it too")
+            raise HeedfulError(f"{folder} holds {present[0]} but no {missing}; download {missing} too")
     return complete[0] if complete else None
 
 
 def plain_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with special tokens as strings; ``tokenizer.json`` holds their properties."""
+    """Returns a tokenizer configuration with special tokens as strings; ``tokenizer.json`` has their properties."""
     names = {role: token_name(config[role]) for role in ROLES if role in config}
     lists = {key: [token_name(name) for name in config[key]] for key in LISTS if isinstance(config.get(key), list)}
     return {**config, **names, **lists}
 
 
 def token_name(token: Any) -> str:
-    """Returns a special token's name; files give a string, or a mapping with its properties."""
+    """Returns the name of a special token, which files give as a string or as a mapping with its properties."""
     return str(token["content"] if isinstance(token, dict) else token)
 
 
 def read_json(path: Path, missing_ok: bool = True) -> dict[str, Any]:
-    """Reads the object in a JSON file; empty if the file is missing and ``missing_ok``."""
+    """Returns the object in a JSON file; {} if the file is missing and ``missing_ok``.
+
+    Raises `HeedfulError` for a broken file, and for a value that is not an object.
+    """
     if missing_ok and not os.path.lexists(path):
         return {}
     value = read_value(path, "save or download it again")
@@ -144,14 +150,14 @@ def read_json(path: Path, missing_ok: bool = True) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error."""
+    """Returns the first line of an error's message."""
     return str(error).partition("\n")[0]
 
 
 def library_message(error: BaseException) -> str:
-    """Returns the first line of a library's error about a file. Re-raises interruptions (Ctrl-C).
+    """Returns the first line of the library's error about a file. Re-raises interruptions (Ctrl-C).
 
-    Some broken files make the library panic, which is not an `Exception` either.
+    Some broken files make the library panic; such an error is not an `Exception` either.
     """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error

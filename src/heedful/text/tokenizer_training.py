@@ -35,9 +35,20 @@ def train(
     mask: str | None = None,
     sentinels: Sequence[str] = (),
 ) -> Tokenizer:
-    """Trains a `tokenizers.Tokenizer` of one of the kinds.
+    """Trains a `tokenizers.Tokenizer` with a vocabulary of at most ``size`` tokens.
 
-    ``special`` is (padding, start, end, unknown), ids 0 to 3; ``mask`` has id 4; ``sentinels`` have the last ids.
+    Args:
+        texts: the training texts.
+        size: maximum number of tokens.
+        kind: "bpe", "unigram", "wordpiece" or "character".
+        lowercase: True if the tokenizer lowercases its input.
+        template: name of the template of special tokens around a text.
+        special: padding, start, end and unknown token, with ids 0 to 3.
+        mask: mask token, with id 4; None for no mask.
+        sentinels: T5's sentinels, which get the last ids.
+
+    Raises:
+        HeedfulError: no vocabulary of this size can be trained on the texts.
     """
     _, start, end, unknown = special
     # The space before a mask is part of it, as it is of the word that is missing; a character has none.
@@ -60,7 +71,7 @@ def train(
     except Exception as error:  # the library raises the bare class
         reason = str(error).partition("\n")[0]
         raise HeedfulError(
-            f"cannot train a {kind} vocabulary of {size} on this text ({reason}); choose another size"
+            f"cannot train a {kind} vocabulary of {size} tokens on this text ({reason}); choose another size"
         ) from error
     if kind == "wordpiece":
         tokenizer = _with_special_tokens(tokenizer, unknown, special_tokens)
@@ -171,9 +182,9 @@ def _alphabet(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[str], li
 
 
 def part_bounds(text: str, length: int | None, part_end: re.Pattern[str] = PART_END) -> Iterator[tuple[int, int]]:
-    """Yields (start, end) of each part of a text.
+    """Yields (start, end) of each part of a text that is split where the pattern ``part_end`` matches.
 
-    All parts but the last have at least ``length`` characters; None: one part.
+    All parts but the last have at least ``length`` characters; with None the text is one part.
 
     >>> list(part_bounds("one\\ntwo", 2))
     [(0, 3), (3, 7)]

@@ -16,7 +16,7 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerType:
-    """Tokenizer of a model type.
+    """Tokenizer of a published model type: its older files, special tokens and templates.
 
     - ``files``: the older files, alternatives in order of preference; all files of an alternative are needed
     - ``layout``: the reader of these files (``READERS`` in ``legacy_files.py``)

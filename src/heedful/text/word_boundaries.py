@@ -24,18 +24,21 @@ BYTE_PREFIX = "<0x"  # `Tokenizer.pieces` writes a byte of an incomplete charact
 
 
 class WordJoints(NamedTuple):
-    """Flags for each id: ``before``, it may continue a word; ``after``, a word may continue after it."""
+    """Flags for each id of a vocabulary: ``before`` if it may continue a word, ``after`` if a word may continue after
+    it.
+    """
 
     before: Sequence[bool]
     after: Sequence[bool]
 
 
 def word_joints(tokenizer: Tokenizer) -> WordJoints:
-    """Returns, for each token of a vocabulary, whether it can be joined to the previous and to the next token.
+    """Returns, for each token of a vocabulary, whether it can continue a word, and whether a word can continue after
+    it.
 
-    Two tokens join if letters, digits, marks or bytes of characters touch, without a space between: ``play`` and
-    ``##ing`` in BERT's vocabularies, `` play`` and ``ing`` in those with spaces. ``play`` does not join `` ing``, ``.``
-    or ``[SEP]``. In scripts without spaces each token is a word.
+    Two tokens are parts of one word if letters, digits, marks or bytes of characters touch, without a space between:
+    ``play`` and ``##ing`` in BERT's vocabularies, `` play`` and ``ing`` in those with spaces. ``play`` does not join ``
+    ing``, ``.`` or ``[SEP]``. In scripts without spaces each token is a word.
 
     >>> tokenizer = Tokenizer.train(["a man."], size=20, kind="character")
     >>> table, ids = word_joints(tokenizer), tokenizer.encode(["a man."])[0]
