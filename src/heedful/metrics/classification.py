@@ -54,8 +54,8 @@ def multi_label_metrics(
 ) -> dict[str, float]:
     """Returns exact match, micro F1 and macro F1, in percent, of examples with any number of labels each.
 
-    ``exact_match`` is the share of the ``example_count`` examples whose predicted labels are exactly the true ones
-    (``exact_count`` of them). Micro F1 sums the counts of all labels first; macro F1 is the mean over all labels, as in
+    ``exact_match`` is the percentage of examples whose predicted labels are exactly the true ones: ``exact_count`` of
+    ``example_count``. Micro F1 sums the counts of all labels first; macro F1 is the mean over all labels, as in
     scikit-learn. The counts of each label are those of ``single_label_metrics``.
 
     >>> counts = np.array([2, 1]), np.array([1, 2]), np.array([1, 1])
@@ -89,8 +89,10 @@ def matthews(true_counts: Counts, predicted_counts: Counts, correct_counts: Coun
 def by_class(
     labels: Sequence[str], true_counts: Counts, predicted_counts: Counts, correct_counts: Counts
 ) -> list[dict[str, Any]]:
-    """Returns a dictionary for each class: ``label``, ``precision``, ``recall``, ``f1`` (in percent), and ``support``,
-    the number of examples with this true label.
+    """Returns the metrics of each class, as a dictionary.
+
+    The keys are ``label``, ``precision``, ``recall`` and ``f1`` (in percent), and ``support``, the number of examples
+    with this true label. The arguments are those of ``single_label_metrics``.
     """
     columns = {
         "precision": 100.0 * correct_counts / np.maximum(predicted_counts, 1),
@@ -139,10 +141,11 @@ class Mistakes:
 
 
 def is_in_top_k(scores: ArrayLike, truth: ArrayLike, k: int) -> NDArray[np.bool_]:
-    """Returns (N,) booleans: True if the true label has one of the ``k`` largest of its ``scores`` (N, labels).
+    """Returns booleans (N,): True if the true label is among the ``k`` labels with the largest scores.
 
-    ``truth`` (N,) are the indices of the true labels. Of equal scores the first counts as larger, as in argmax, so that
-    constant scores are not always correct. A true label with the score NaN is never in the top k.
+    ``scores`` is (N, labels), and ``truth`` (N,) has the indices of the true labels. Of equal scores the first counts
+    as larger, as in argmax, so that constant scores are not always correct. A true label with the score NaN is never in
+    the top k.
 
     >>> is_in_top_k([[0.1, 0.5, 0.4], [0.8, 0.1, 0.1]], [2, 2], k=2).tolist()
     [True, False]

@@ -41,7 +41,7 @@ class Entity(NamedTuple):
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """Returns the prefix and the kind of a tag: ("", "") for "O", ("", tag) for a tag without a prefix.
+    """Returns the prefix of a tag (B, I, E or S) and its kind: ("", "") for "O", ("", tag) for a tag without a prefix.
 
     >>> parted("B-creative-work"), parted("U-PER"), parted("I"), parted("O"), parted("NOUN")
     (('B', 'creative-work'), ('S', 'PER'), ('I', '_'), ('', ''), ('', 'NOUN'))
@@ -62,11 +62,11 @@ def entities(tags: Sequence[str], scheme: Scheme = "BIO") -> list[Entity]:
     >>> entities(["DET", "NOUN", "NOUN"], "plain")[1:]
     [Entity(kind='NOUN', start=1, end=2), Entity(kind='NOUN', start=2, end=3)]
 
-    As "BIO" an entity begins at B and S, where the kind changes, and after O, E and S. It ends after E and S and before
-    the next one. `seqeval` does the same with B, I, E and S; it does not know L and U, and removes the first letter of
-    tags without a prefix. A strict entity begins at B or S and continues with I of the same kind, in BIOES up to an E;
-    other sequences are no entities, as in `seqeval`'s strict mode. There is no strict IOB1, where a B may follow O
-    (`seqeval` drops the first word of such an entity).
+    With the scheme "BIO" an entity begins at B and S, where the kind changes, and after O, E and S. It ends after E and
+    S and before the next entity. `seqeval` does the same with B, I, E and S; it does not know L and U, and removes the
+    first letter of tags without a prefix. In the strict schemes an entity begins at B or S and continues with I of the
+    same kind, in BIOES up to an E; other sequences are not entities, as in `seqeval`'s strict mode. There is no strict
+    IOB1, where a B may follow O (`seqeval` drops the first word of such an entity).
 
     Raises ``HeedfulError`` for a tag that a strict scheme does not have.
     """

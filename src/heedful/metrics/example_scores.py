@@ -24,19 +24,19 @@ class Scored(Protocol):
 
 @runtime_checkable
 class Joins(Protocol):
-    """Protocol of scores that can be concatenated with another model's, for randomisation tests."""
+    """Protocol of per-example scores that can be concatenated with another model's, for randomisation tests."""
 
     def joined(self, other: Any) -> Scored:
         """Returns the scores of these examples followed by those of ``other``."""
 
 
 class Sums:
-    """Metrics that are a function of sums over the examples: accuracy, F1, BLEU, a mean loss.
+    """Per-example scores whose metrics are a function of sums over the examples: accuracy, F1, BLEU, a mean loss.
 
     Args:
-        statistics: (N, K), the summands of each example: for accuracy (1 if correct else 0, 1); for F1 the numbers of
-            true positives, predicted and true labels.
-        formula: returns the metrics of the sums (K,).
+        statistics: (N, K), K summands of each of N examples: for accuracy (1 if correct else 0, 1); for F1 the numbers
+            of true positives, predicted and true labels.
+        formula: returns the metrics for the sums (K,).
 
     >>> scores = Sums([[1, 1], [0, 1], [1, 1]], lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
     >>> scores.metrics_of(np.array([0, 2, 2]))
@@ -50,12 +50,15 @@ class Sums:
         return len(self.statistics)
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the examples at the indices ``places``."""
+        """Returns the metrics of the examples at the indices ``places``; a repeated index counts repeatedly."""
         counts = np.bincount(places, minlength=len(self))
         return self._metrics(counts @ self.statistics)
 
     def metrics_of_draws(self, places: Places) -> list[Metrics]:
-        """Returns the metrics of each selection of examples, a row of ``places`` (R, n), by one matrix product."""
+        """Returns the metrics of each of R selections of examples, computed by one matrix product.
+
+        ``places`` (R, n) has the indices of a selection in each row.
+        """
         times, size = len(places), len(self)
         flat = (places + size * np.arange(times)[:, None]).ravel()
         counts = np.bincount(flat, minlength=times * size).reshape(times, size)
@@ -75,7 +78,7 @@ def overall(scored: Scored) -> Metrics:
 
 
 def metrics_of_draws(scored: Scored, places: Places) -> list[Metrics]:
-    """Returns the metrics of each selection of examples, a row of indices in ``places`` (R, n)."""
+    """Returns the metrics of each of R selections of examples; ``places`` (R, n) has the indices of one in each row."""
     if isinstance(scored, Sums):
         return scored.metrics_of_draws(places)
     return [scored.metrics_of(row) for row in places]

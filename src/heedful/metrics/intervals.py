@@ -33,7 +33,7 @@ def intervals(
         seed: seed of the draws.
 
     Returns:
-        name → (low, high) for each metric that is finite in every draw; empty for fewer than two examples.
+        Metric → (low, high), for each metric that is finite in every draw; empty for fewer than two examples.
 
     >>> from heedful.metrics.example_scores import Sums
     >>> right = Sums([[1, 1]] * 80 + [[0, 1]] * 20, lambda sums: {"accuracy": 100 * sums[0] / sums[1]})
@@ -46,8 +46,10 @@ def intervals(
 
 
 def standard_error(scored: Scored, name: str, times: int = 200, seed: int = SEED) -> float:
-    """Returns the bootstrap estimate of a metric's standard error: its standard deviation over draws of the examples
-    with replacement (Efron & Tibshirani 1993, algorithm 6.1; 200 draws are enough).
+    """Returns the bootstrap estimate of a metric's standard error.
+
+    It is the standard deviation of the metric over draws of the examples with replacement (Efron & Tibshirani 1993,
+    algorithm 6.1; 200 draws are enough).
 
     Args:
         scored: the scores of N examples.
@@ -68,16 +70,16 @@ def standard_error(scored: Scored, name: str, times: int = 200, seed: int = SEED
 
 
 def interval(drawn: NDArray[np.float64], confidence: float = CONFIDENCE) -> Interval:
-    """Returns (low, high), the central interval that contains the share ``confidence`` of the values ``drawn``."""
+    """Returns (low, high), the central interval that contains the fraction ``confidence`` of the values ``drawn``."""
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
 def resampled(scored: Sequence[Scored], times: int = TIMES, seed: int = SEED) -> list[Values]:
-    """Returns, for each of ``scored``, name → values (times,) of the metrics over draws with replacement.
+    """Returns, for each of several scores, metric → its values (times,) over draws of the examples with replacement.
 
-    All of ``scored`` are scores of the same examples and get the same draws. A metric that is not finite in every draw
-    is left out.
+    All of ``scored`` must be scores of the same examples, and get the same draws. A metric that is not finite in every
+    draw is left out.
     """
     metrics: list[list[Metrics]] = [[] for _ in scored]
     for places in draws(len(scored[0]), times, seed):
@@ -87,7 +89,10 @@ def resampled(scored: Sequence[Scored], times: int = TIMES, seed: int = SEED) ->
 
 
 def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
-    """Yields blocks of draws: rows of ``examples`` indices drawn with replacement, ``times`` rows in total."""
+    """Yields random draws of examples with replacement, in blocks: arrays of indices with one draw in each row.
+
+    A draw has ``examples`` indices from 0 to ``examples`` − 1; all blocks together have ``times`` rows.
+    """
     generator = np.random.default_rng(seed)
     rows = max(1, MAX_DRAWN // examples)
     for done in range(0, times, rows):
@@ -95,14 +100,20 @@ def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
 
 
 def columns(metrics: Sequence[Metrics]) -> Values:
-    """Returns name → values over the draws, for each metric that is finite in all ``metrics`` (one per draw)."""
+    """Returns metric → its values over all draws, for each metric that is finite in every draw.
+
+    ``metrics`` has the metrics of each draw.
+    """
     names = [name for name in metrics[0] if all(name in draw for draw in metrics)]
     values = {name: np.array([draw[name] for draw in metrics]) for name in names}
     return {name: column for name, column in values.items() if np.isfinite(column).all()}
 
 
 def caveats(scored: Scored, bounds: Mapping[str, Interval]) -> list[str]:
-    """Returns caveats of intervals, one line each: too few examples, or a metric that is the same in every draw."""
+    """Returns caveats about confidence intervals for people, a line each: few examples, or a metric that never varies.
+
+    ``scored`` are the scores from which the intervals ``bounds`` were computed.
+    """
     number = len(scored)
     if number < 2:
         return ["a single example has no interval (a text counts as one example); give more examples"]

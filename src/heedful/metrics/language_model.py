@@ -20,9 +20,9 @@ METRICS = (
 
 
 def next_token_metrics(sums: NDArray[Any]) -> Metrics:
-    """Returns ``loss``, Σ −log p / tokens in nats, and ``perplexity``, e^loss.
+    """Returns ``loss``, the mean of −log p over tokens in nats, and ``perplexity``, e^loss.
 
-    ``sums`` are Σ −log p and the number of predicted tokens.
+    ``sums`` has two sums over examples: Σ −log p, and the number of predicted tokens.
     """
     nats, tokens = sums.tolist()
     loss = nats / max(1, tokens)
@@ -30,9 +30,10 @@ def next_token_metrics(sums: NDArray[Any]) -> Metrics:
 
 
 def text_metrics(sums: NDArray[Any]) -> Metrics:
-    """Returns ``loss`` and ``perplexity`` (``next_token_metrics``), and ``bits_per_byte``, Σ −log₂ p / bytes.
+    """Returns ``loss``, ``perplexity`` and ``bits_per_byte`` of a language model.
 
-    ``sums`` are Σ −log p, the number of predicted tokens and the number of bytes.
+    ``loss`` is the mean of −log p over tokens in nats, ``perplexity`` is e^loss, and ``bits_per_byte`` is Σ −log₂ p /
+    bytes. ``sums`` has three sums over examples: Σ −log p, the number of predicted tokens, and the number of bytes.
 
     >>> import numpy as np
     >>> text_metrics(np.array([8 * math.log(2), 4, 8]))["bits_per_byte"]
@@ -44,8 +45,8 @@ def text_metrics(sums: NDArray[Any]) -> Metrics:
 def span_metrics(sums: NDArray[Any]) -> Metrics:
     """Returns ``loss``, ``perplexity`` and ``accuracy`` (in percent) of hidden tokens.
 
-    ``sums`` are Σ −log p, the number of correct tokens and the number of hidden tokens. Loss and accuracy are NaN if no
-    token was hidden.
+    ``sums`` has three sums over examples: Σ −log p, the number of correct tokens, and the number of hidden tokens. Loss
+    and accuracy are NaN if no token was hidden.
     """
     nats, correct, hidden = map(float, sums)
     loss = nats / hidden if hidden else math.nan
@@ -59,8 +60,9 @@ def span_metrics(sums: NDArray[Any]) -> Metrics:
 def masked_metrics(sums: NDArray[Any]) -> Metrics:
     """Returns ``loss``, ``accuracy`` (in percent) and ``pseudo_perplexity`` of masked tokens; NaN if there are none.
 
-    ``sums`` are Σ −log p, the number of correct tokens and the number of masked tokens; then Σ −log p and the number of
-    the tokens that were masked one at a time, for the pseudo perplexity.
+    ``sums`` has five sums over examples. The first three are Σ −log p, the number of correct tokens and the number of
+    masked tokens. The last two are Σ −log p and the number of tokens that were masked one at a time, for the
+    pseudo-perplexity.
     """
     nats, correct, hidden, single_nats, single_hidden = map(float, sums)
     return {

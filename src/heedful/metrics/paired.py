@@ -33,20 +33,21 @@ def differences(
 
     The interval is that of the paired bootstrap (Koehn 2004, section 4): examples are drawn with replacement, the
     same for both models, and the difference is computed for each draw. The p-value is that of approximate randomisation
-    (Noreen 1989; Riezler & Maxwell 2005). If the models were equally good, the predictions for an example could be
-    exchanged. So a coin decides for each example whether to exchange them, and p = (1 + number of throws with a
-    difference at least as large in absolute value) / (1 + throws). The p-value decides which model is better, since it
-    is also valid if few predictions differ. The bootstrap then finds differences too often: if three predictions differ
-    and all three are correct in B, p is 1/4, but 95 % of the bootstrap's draws favour B.
+    (Noreen 1989; Riezler & Maxwell 2005). If the models were equally good, their predictions for an example could be
+    exchanged. So a coin decides for each example whether to exchange them. This is repeated ``times`` times, and
+    p = (1 + repetitions with a difference at least as large in absolute value) / (1 + repetitions). The p-value decides
+    which model is better, since it is also valid if few predictions differ. The bootstrap then finds differences too
+    often: if three predictions differ and all three are correct in B, p is 1/4, but 95 % of the bootstrap's draws
+    favour B.
 
     Args:
         a, b: scores of the same examples.
-        times: number of draws and of coin throws.
+        times: number of draws, and of repetitions with exchanged predictions.
         confidence: confidence of the interval; p below 1 − confidence means that one model is better.
         seed: seed of the draws.
 
     Returns:
-        name → difference, for the metrics that both models have.
+        Metric → difference, for the metrics that both models have.
 
     >>> from heedful.metrics.example_scores import Sums
     >>> rate = lambda sums: {"accuracy": 100 * sums[0] / sums[1]}
@@ -73,12 +74,12 @@ def differences(
 
 
 def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> dict[str, NDArray[np.float64]]:
-    """Returns name → differences B − A (times,) of each metric under the null hypothesis.
+    """Returns metric → ``times`` differences B − A under the null hypothesis that both models are equally good.
 
-    For each example a coin decides whether the two models' predictions are exchanged.
+    For each difference, a coin decides for each example whether the two models' predictions are exchanged.
     """
     if not isinstance(a, Joins) or not isinstance(b, Joins):
-        raise ValueError(f"{type(a).__name__} has no method joined, which p-values need; add the method")
+        raise ValueError(f"{type(a).__name__} has no method 'joined', which p-values need; add the method")
     joined, size = a.joined(b), len(a)
     generator = np.random.default_rng(seed)
     rows, indices = max(1, MAX_DRAWN // (2 * size)), np.arange(size)
@@ -93,7 +94,7 @@ def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> di
 
 
 def comparison_line(name: str, difference: Difference, confidence: float = CONFIDENCE) -> str:
-    """Returns a comparison as one line for people.
+    """Returns the comparison of two models by one metric as one line for people.
 
     >>> comparison_line("bleu", Difference(31.0, 33.0, 2.0, (0.8, 3.1), 0.001, "b"))
     'B is better at 95 %: bleu 31 → 33, +2 (+0.8 to +3.1), p = 0.001'

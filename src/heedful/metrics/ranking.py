@@ -64,8 +64,9 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
     """Returns the CoSENT loss log(1 + Σ_{i,j: score_i > score_j} exp((cos_j − cos_i) / τ)) in nats.
 
-    Su 2022, "CoSENT"; Li and Li 2024, "AoE: Angle-optimized Embeddings", section 3.2. Takes O(N log N) time:
-    sorted by score, the sum is Σ_i exp(−cos_i / τ) Σ_{j: score_j < score_i} exp(cos_j / τ).
+    cos_i is the cosine of pair i, and τ the ``temperature``. Su 2022, "CoSENT"; Li and Li 2024, "AoE: Angle-optimized
+    Embeddings", section 3.2. It takes O(N log N) time: sorted by score, the sum is Σ_i exp(−cos_i / τ) Σ_{j: score_j <
+    score_i} exp(cos_j / τ).
 
     >>> round(cosent([0.9, 0.1], [5, 1], 0.1), 6), round(cosent([0.1, 0.9], [5, 1], 0.1), 3)
     (0.000335, 8.0)
@@ -78,7 +79,7 @@ def cosent(cosines: ArrayLike, scores: ArrayLike, temperature: float) -> float:
 
 
 class Correlations:
-    """Scores of pairs of texts: ``spearman`` and ``pearson`` (each × 100), and ``loss`` (see ``cosent``).
+    """Per-example scores of pairs of texts: ``spearman`` and ``pearson`` (each × 100), and ``loss``, the CoSENT loss.
 
     Args:
         cosines: (N,) cosines of the pairs' vectors.
@@ -115,7 +116,7 @@ class Correlations:
 
 
 class Retrieval(NamedTuple):
-    """Results of a retrieval with N queries."""
+    """Results of a retrieval with N queries: ranks, losses and nearest candidates."""
 
     ranks: NDArray[np.int64]  # (N,), 1 if the query's own candidate is more similar than every wrong one
     losses: NDArray[np.float64]  # (N,), −log softmax of the own candidate, among it and the wrong ones, in nats
@@ -129,17 +130,18 @@ def rank_candidates(
     right: Sequence[NDArray[np.int64]],
     temperature: float,
 ) -> Retrieval:
-    """Returns the rank of each query's own candidate among all candidates, by similarity.
+    """Ranks each query's own candidate among all candidates by similarity.
 
     Other correct candidates of a query are left out of its rank and loss (the filtered setting of Bordes et al. 2013,
-    section 4.2). A wrong candidate that is as similar as the own candidate ranks before it: constant vectors retrieve
-    nothing.
+    section 4.2). A wrong candidate that is as similar as the own candidate ranks before it, so constant vectors
+    retrieve nothing.
 
     Args:
-        similarities: returns the similarities (n, C) of some queries to all candidates, which are distinct texts.
+        similarities: returns the similarities (n, C) of a slice of n queries to all C candidates, which are distinct
+            texts.
         candidates: C, the number of candidates.
         own: (N,), index of each query's own candidate.
-        right: indices of all correct candidates of each query, its own among them.
+        right: indices of all correct candidates of each query, including its own.
         temperature: divisor of the similarities in the loss.
     """
     own = np.asarray(own, dtype=np.int64)
@@ -163,8 +165,8 @@ def rank_candidates(
 def retrieval(ranks: NDArray[np.int64], losses: NDArray[np.float64]) -> Sums:
     """Returns the scores of N queries: recall, mean reciprocal rank and mean ``loss``.
 
-    ``recall_at_1``, ``recall_at_5`` and ``recall_at_10`` are the percentage of queries whose own candidate is among the
-    k most similar. ``mrr`` is 100 × the mean of 1 / rank (Voorhees 1999).
+    ``recall_at_1``, ``recall_at_5`` and ``recall_at_10`` are the percentages of queries whose own candidate is among
+    the 1, 5 and 10 most similar. ``mrr`` is 100 × the mean of 1 / rank (Voorhees 1999).
 
     >>> retrieval(np.array([1, 4]), np.zeros(2)).metrics_of(np.arange(2))
     {'recall_at_1': 50.0, 'recall_at_5': 100.0, 'recall_at_10': 100.0, 'mrr': 62.5, 'loss': 0.0}

@@ -17,7 +17,7 @@ from heedful import metrics
 
 @dataclass(frozen=True)
 class Metric:
-    """Name, label and direction of a metric, for figures, comparisons and the choice of the best weights."""
+    """Name, label and direction (higher or lower is better) of a metric."""
 
     name: str
     label: str  # on the axis of a figure, with its unit
@@ -30,7 +30,7 @@ REGISTERED: dict[str, Metric] = {}  # by ``heedful.register``
 
 @cache
 def registered() -> Mapping[str, Metric]:
-    """Returns every listed metric by its name."""
+    """Returns name → metric for every metric that a file of this package lists."""
     modules = (import_module(f"{metrics.__name__}.{module.name}") for module in pkgutil.iter_modules(metrics.__path__))
     listed = [metric for module in modules for metric in getattr(module, "METRICS", ())]
     table = {metric.name: metric for metric in listed}
@@ -40,7 +40,7 @@ def registered() -> Mapping[str, Metric]:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns True if a lower value of the metric is better. A name that is not listed counts as higher-is-better.
+    """Returns True if a lower value of the metric is better. For a name that is not listed, higher is better.
 
     >>> lower_is_better("loss"), lower_is_better("bleu"), lower_is_better("my_score")
     (True, False, False)
@@ -54,7 +54,7 @@ def sign(name: str) -> int:
 
 
 def label_of(name: str) -> str:
-    """Returns a metric's label for people; a name that is not listed gets spaces in place of underscores.
+    """Returns a metric's label for people. A name that is not listed is its own label, with spaces for underscores.
 
     >>> label_of("micro_f1"), label_of("my_score")
     ('micro F1, %', 'my score')

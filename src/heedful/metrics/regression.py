@@ -19,11 +19,11 @@ METRICS = (
 
 
 class Regression:
-    """Scores of predicted numbers: ``r2``, ``pearson``, ``spearman`` (each × 100), ``mae`` in the unit of y, ``loss``.
+    """Per-example scores of predicted numbers: R², correlations, mean absolute error and loss.
 
-    R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)², 0 if all predictions are the mean ȳ of these examples, negative for worse
-    predictions. R² and the correlations are 0 if all true numbers are equal. ``mae`` is the mean of |y − ŷ|,
-    ``loss`` the mean of ((y − ŷ) / factor)².
+    ``r2`` is 100 R², R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)²: 0 if all predictions are the mean ȳ of these examples, negative
+    for worse predictions. ``pearson`` and ``spearman`` are 100 times the correlations. All three are 0 if all true
+    numbers are equal. ``mae`` is the mean of |y − ŷ|, in the unit of y, and ``loss`` the mean of ((y − ŷ) / factor)².
 
     Args:
         predicted: (N,) predicted numbers ŷ.

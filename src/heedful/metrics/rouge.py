@@ -50,8 +50,9 @@ WORD_CHARACTERS = _WordCharacters()
 
 
 def words(text: str) -> Words:
-    """Returns the words of a text: runs of letters and digits in lower case; in scripts without spaces between words,
-    single characters with their marks.
+    """Returns the words of a text: runs of letters and digits in lower case.
+
+    In scripts without spaces between words, these are single characters with their marks.
 
     >>> words("Don't panic: 42!")
     ['don', 't', 'panic', '42']
@@ -65,7 +66,7 @@ def words(text: str) -> Words:
 
 
 class RougeScore(NamedTuple):
-    """Scores of one pair of texts, from 0 to 1."""
+    """Precision, recall and F1 of one pair of texts, each from 0 to 1."""
 
     precision: float
     recall: float
@@ -73,15 +74,17 @@ class RougeScore(NamedTuple):
 
 
 def rouge(output: str, reference: str) -> dict[str, RougeScore]:
-    """Returns name → score of a text against a reference, for the four kinds of ROUGE.
+    """Returns the scores of a text against a reference: kind of ROUGE → score, for four kinds.
 
     With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 if a denominator is 0.
+    |·| is the number of words, or of bigrams.
 
-    - ``rouge1``, ``rouge2``: hits are the words, or bigrams, that both texts have, each as often as both have it.
+    - ``rouge1``, ``rouge2``: hits are the words, or bigrams, that both texts have. A repeated one counts as often as
+      both texts have it.
     - ``rougeL``: hits are the longest common subsequence of all words.
     - ``rougeLsum``: each line is a sentence. The hits of a reference sentence are its words in a longest common
       subsequence with any output sentence, none more often than both texts have it. Without line ends it equals
-      ``rougeL``. Of several longest subsequences, the same is taken as in ``rouge_score``.
+      ``rougeL``. If there are several longest subsequences, the choice is that of ``rouge_score``.
 
     >>> rouge("testing two", "testing one two")["rougeL"]
     RougeScore(precision=1.0, recall=0.6666666666666666, f1=0.8)
@@ -159,7 +162,7 @@ def _subsequence(first: Words, second: Words) -> set[int]:
 
 
 class Rouge:
-    """ROUGE of many pairs of texts: the mean of each kind over the examples, in percent.
+    """ROUGE scores of many pairs of texts; each metric is the mean over the pairs, in percent.
 
     >>> scores = Rouge(["testing two", "x"], ["testing one two", "y"])
     >>> scores.metrics()["rougeL"], scores.details()["rouge1"]["recall"]
@@ -172,11 +175,11 @@ class Rouge:
         self.scores = values.reshape(len(scores), len(KINDS), 3)
 
     def metrics(self) -> Metrics:
-        """Returns the mean F1 of each kind, 0 to 100."""
+        """Returns the mean F1 of each kind of ROUGE, 0 to 100."""
         return overall(self.example_scores())
 
     def details(self) -> dict[str, dict[str, float]]:
-        """Returns the means of ``precision``, ``recall`` and ``f1`` by kind, 0 to 100."""
+        """Returns kind of ROUGE → the means of ``precision``, ``recall`` and ``f1``, 0 to 100."""
         means = 100 * self.scores.sum(0) / max(1, len(self.scores))
         return {
             kind: dict(zip(RougeScore._fields, row.tolist(), strict=True))
@@ -184,16 +187,16 @@ class Rouge:
         }
 
     def example_scores(self) -> Sums:
-        """Returns the per-example scores: F1 of each kind."""
+        """Returns the per-example scores, the F1 of each kind of ROUGE, for intervals and comparisons."""
         ones = np.ones((len(self.scores), 1))
         return Sums(np.hstack([self.scores[:, :, 2], ones]), _means)
 
     def of(self, place: int, kind: str) -> RougeScore:
-        """Returns the score of a kind for the example at index ``place``."""
+        """Returns the score of one kind of ROUGE for the pair of texts at index ``place``."""
         return RougeScore(*self.scores[place, KINDS.index(kind)].tolist())
 
     def worst(self, most: int) -> list[int]:
-        """Returns the indices of the ``most`` examples with the lowest ``rougeL``, the lowest first."""
+        """Returns the indices of the ``most`` pairs of texts with the lowest ``rougeL``, the lowest first."""
         return [int(index) for index in np.argsort(self.scores[:, KINDS.index("rougeL"), 2], kind="stable")[:most]]
 
 

@@ -36,8 +36,8 @@ def exact(output: str, answer: str) -> float:
 def overlap(output: str, answer: str) -> float:
     """Returns the F1 of the words of output and answer, from 0 to 1: 2 · common words / (words of both).
 
-    Both are normalised (`normalised`). A repeated word is common as often as both texts have it. If one text has no
-    words, F1 is 1 if the other text has no words either, else 0.
+    Both are normalised (`normalised`). A repeated word counts as often as both texts have it. If neither text has
+    words, F1 is 1; if only one has words, F1 is 0.
 
     >>> round(overlap("in the old town", "the old town hall"), 3)
     0.667
@@ -71,17 +71,17 @@ def score(output: str, answers: Sequence[str]) -> AnswerScore:
 
 
 class Threshold(NamedTuple):
-    """Best threshold above which no answer is given, and the score with this threshold."""
+    """Threshold of the "no answer" score that gives the best result, and that result in percent."""
 
     score: float  # percent
     value: float
 
 
 def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayLike, null: ArrayLike) -> Threshold:
-    """Returns the best threshold on these questions, as SQuAD 2.0's script finds it.
+    """Returns the best threshold for predicting "no answer" on these questions, as SQuAD 2.0's script finds it.
 
-    A question whose `null` is above the threshold gets no answer, which is correct if the question has none. Candidates
-    are the values of `null`, lowest first; a result of 0 means that answering no question is best.
+    A question whose `null` is above the threshold gets no answer, which is correct if the question has none. The values
+    of `null` are tried in ascending order; a result of 0 means that answering no question is best.
 
     Args:
         scores: (N,), scores of the predicted answers, from 0 to 1.
@@ -103,10 +103,10 @@ def best_threshold(scores: ArrayLike, outputs: Sequence[str], answerable: ArrayL
 
 
 def squad_sums(scores: Sequence[AnswerScore], answerable: ArrayLike, losses: ArrayLike, windows: ArrayLike) -> Sums:
-    """Returns the scores of N questions: ``loss``, ``exact_match`` and ``f1``.
+    """Returns the per-example scores of N questions: ``loss``, ``exact_match`` and ``f1``.
 
-    If only some questions have an answer, also the scores of questions with and without an answer, named as in SQuAD
-    2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
+    If only some questions have an answer, there are also scores of the questions with and without an answer, named as
+    in SQuAD 2.0's script: ``HasAns_exact``, ``HasAns_f1``, ``NoAns_exact``, ``NoAns_f1``.
 
     Args:
         scores: score of each question.
@@ -143,7 +143,10 @@ def _percent(part: float, whole: float) -> float:
 def best_thresholds(
     outputs: Sequence[str], answers: Sequence[Sequence[str]], null: Sequence[float]
 ) -> dict[str, float]:
-    """Returns ``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh`` (see `best_threshold`).
+    """Returns the best thresholds for "no answer" and their scores, by exact match and by F1.
+
+    The keys are ``best_exact``, ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``. ``null`` has the log-odds of
+    no answer against the predicted answer of each question.
 
     >>> best_thresholds(["a", "b"], [["a"], []], [-1.0, 1.0])["best_f1_thresh"]
     -1.0
@@ -158,7 +161,7 @@ def best_thresholds(
 
 
 def by_kind(scores: Sums, answerable: ArrayLike) -> dict[str, dict[str, float]]:
-    """Returns ``exact_match``, ``f1`` and number of ``examples`` of questions with and without an answer."""
+    """Returns ``exact_match``, ``f1`` and the number of ``examples``, for questions with and without an answer."""
     is_answerable, metrics = np.asarray(answerable, bool), {}
     for kind, indices in (
         ("answerable", is_answerable.nonzero()[0]),
@@ -176,7 +179,7 @@ _WORDS = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+")
 def sentences(text: str) -> Iterator[str]:
     """Yields the sentences of a text.
 
-    The text is split after ``.``, ``!`` or ``?`` with white space, after 。, ！ or ？, and at blank lines.
+    The text is split after ``.``, ``!`` or ``?`` if white space follows, after 。, ！ or ？, and at blank lines.
 
     >>> list(sentences("It rained. We stayed (and slept!)  Then?"))
     ['It rained.', 'We stayed (and slept!)', 'Then?']

@@ -49,18 +49,17 @@ def translation_scores(
     ter: bool = True,
     lowercase: bool = False,
 ) -> Sums:
-    """Returns per-example scores, which give sacreBLEU's metrics for any selection of the examples.
+    """Returns per-example scores of translations: sacreBLEU's metrics for any selection of the examples.
 
     BLEU and TER are sacreBLEU's own counts and formulae (Papineni et al. 2002; Snover et al. 2006). chrF (Popović 2015)
-    counts the character n-grams without spaces, n = 1 … 6: c_n in the output, r_n in the reference, m_n in both;
-    P and R are the means of m_n / c_n and m_n / r_n over the n that both sides have, and chrF is
-    5 P R / (4 P + R).
+    counts the character n-grams without spaces, n = 1 … 6: c_n in the output, r_n in the reference, m_n in both. P and
+    R are the means of m_n / c_n and m_n / r_n over the n that both sides have, and chrF is 5 P R / (4 P + R).
 
     Args:
         outputs: predictions.
         references: one reference for each output.
         counted: True for the examples that count; the others add nothing. Default: all.
-        ter: compute TER too, which takes some milliseconds per sentence.
+        ter: compute TER too, which takes some milliseconds for each sentence.
         lowercase: compare both sides in lower case, for a model that writes no capitals.
     """
     from sacrebleu.metrics import BLEU, TER
@@ -135,7 +134,7 @@ def exact_match(outputs: Sequence[str], references: Sequence[str]) -> float:
 
 
 def warnings_of(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
-    """Returns caveats of BLEU and TER: unspaced scripts and tokenised output.
+    """Returns caveats of BLEU and TER for people: outputs in scripts without spaces, or outputs split into tokens.
 
     >>> warnings_of(["猫が好き"], ["猫が好きです"])[0].rpartition("; ")[2]
     'use chrF'
@@ -158,7 +157,7 @@ def warnings_of(outputs: Sequence[str], references: Sequence[str]) -> list[str]:
 def unspaced(texts: Sequence[str]) -> bool:
     """Returns True if most letters are of scripts without spaces between words, such as Chinese, Japanese and Thai.
 
-    Returns False if such texts were segmented into words.
+    Returns False for such texts if spaces separate their words.
 
     >>> unspaced(["我喜欢猫 和狗也很好"]), unspaced(["我 喜欢 猫 和 狗"]), unspaced(["I like cats"])
     (True, False, False)

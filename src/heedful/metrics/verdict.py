@@ -1,4 +1,4 @@
-"""Verdict on a trained model: better than a simple method or than guessing, or undecided.
+"""Verdict on a trained model: better than a baseline or than guessing, or undecided.
 
 The metric that chose the weights is compared on the validation rows, example by example: the difference to a rival and
 its 95 % interval by the paired bootstrap. The model is better or worse if the interval excludes 0. An interval from
@@ -27,7 +27,7 @@ MOST = 5_000  # maximum number of compared examples
 
 
 class Rival(NamedTuple):
-    """Method that a model is compared with, scored on the same examples."""
+    """Baseline or guess with which a model is compared, scored on the same examples."""
 
     name: str  # for people: "TF-IDF and a linear SVM"
     scored: Scored
@@ -35,7 +35,7 @@ class Rival(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on the weights of a run, for people (``text``) and for programs."""
+    """Verdict on a trained model, for people (``text``) and for programs."""
 
     kind: Kind
     text: str  # one line
@@ -53,7 +53,10 @@ class Verdict:
         return self.kind not in USELESS
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the verdict for JSON, ``"baseline"`` as ``{"name", "value"}`` or None, ``"difference"`` as a list."""
+        """Returns the verdict as a dictionary for JSON.
+
+        ``"baseline"`` is ``{"name", "value"}`` or None, and ``"difference"`` a list [low, high] or None.
+        """
         rival = None if self.rival is None else {"name": self.rival, "value": self.rival_value}
         return {
             "kind": self.kind,
@@ -79,12 +82,13 @@ def verdict(
     classes: bool = False,
     improving: bool = False,
 ) -> Verdict:
-    """Returns the verdict on a model.
+    """Returns the verdict on a model, which is the first of these that applies:
 
-    The first that applies: the model predicts the same for all inputs ("one class", "writes nothing"); it is no better
-    than the ``guess`` ("chance"): its score is not higher, or the gain is clearly below a tenth of the way from the
-    guess to a perfect score; it is better or worse than the ``baseline``, or without a baseline than the ``guess``
-    ("better", "below"); else "cannot tell".
+    - "one class" or "writes nothing": the model predicts the same for all inputs.
+    - "chance": it is no better than ``guess``. Its score is not higher, or the gain is clearly below a tenth of the way
+      from the guess to a perfect score.
+    - "better" or "below": it is better or worse than ``baseline`` or, without a baseline, than ``guess``.
+    - "cannot tell": none of these is certain.
 
     Args:
         scored: per-example scores of the model.
@@ -94,7 +98,7 @@ def verdict(
         outputs: the model's predictions; empty if the task has none.
         expected: the references of the same examples.
         classes: True if predictions are of a closed set (labels, tags).
-        improving: True if the loss still fell when the run ended.
+        improving: True if the loss was still falling when the run ended.
     """
     start = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
     constant = constant_predictions(outputs, expected, classes)
@@ -126,8 +130,10 @@ def verdict(
 
 
 def improving(losses: Sequence[tuple[int, float]]) -> bool:
-    """Returns True if a loss was still falling: the last value is the lowest, and over 1 % below the lowest of the
-    first three quarters of the steps.
+    """Returns True if a loss was still falling at the end of a run.
+
+    That is the case if the last value is the lowest, and over 1 % below the lowest of the first three quarters of the
+    steps.
 
     Args:
         losses: (step, loss) pairs, in order.
@@ -164,7 +170,9 @@ class _SelectedScores:
 
     def joined(self, other: Any) -> Scored:
         if not isinstance(self.scored, Joins):
-            raise ValueError(f"{type(self.scored).__name__} has no method joined, which p-values need; add the method")
+            raise ValueError(
+                f"{type(self.scored).__name__} has no method 'joined', which p-values need; add the method"
+            )
         selected = other if isinstance(other, _SelectedScores) else _SelectedScores(other, np.arange(len(other)))
         places = np.concatenate([self.places, selected.places + len(self.scored)])
         return _SelectedScores(self.scored.joined(selected.scored), places)
@@ -174,7 +182,9 @@ class _SelectedScores:
 
 
 def constant_predictions(outputs: Sequence[Any], expected: Sequence[Any], classes: bool) -> tuple[Kind, str] | None:
-    """Returns the kind and the text of a verdict if all predictions are the same but the references differ; else None.
+    """Returns kind and text of the verdict on a model that predicts the same for all inputs; None for other models.
+
+    Also returns None if all references are the same.
 
     >>> constant_predictions(["ham", "ham"], ["ham", "spam"], classes=True)
     ('one class', "one class only: it predicts 'ham' for all 2 examples")
