@@ -43,22 +43,26 @@ def compare(
         columns: column names in the file.
         decoding: decoding options of both models, named as in ``generate``.
         device: device of the models.
-        dtype: dtype of the weights, as in ``heedful.pipeline``.
+        dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
         split: "train", "valid" or "test".
         examples: maximum number of differing examples to return.
         say: called with each line of progress.
 
     Returns:
         ``{"task", "models", "data", "examples", "main_metric", "verdict", "metrics", "differing_examples", "seconds",
-        "decoding"}``:
-        ``metrics`` holds for each metric the fields of ``Difference`` (a single example has no interval and no p),
-        ``main_metric`` is the metric of the ``verdict``, and ``differing_examples`` the examples that differ most, each
-        as ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``. Where a folder has the
-        hashes of its training rows, also ``"trained_on"``, the number of examples ``"a"`` and ``"b"`` were trained
-        on, and ``"metrics_others"``, the same fields for the examples that neither was trained on.
+        "decoding"}``.
+
+        ``metrics`` has for each metric the fields of ``Difference`` (a single example has no interval and no p-value).
+        ``main_metric`` is the metric of the ``verdict``. ``differing_examples`` has the examples that differ most, each
+        as ``{"place", "file", "line", "input", "expected", "a", "b", "score_a", "score_b"}``.
+
+        If a folder has the hashes of its training rows, there are also ``"trained_on"``, the number of examples on
+        which models ``"a"`` and ``"b"`` were trained, and ``"metrics_others"``, which has the fields of ``metrics`` for
+        the examples on which neither was trained.
 
     Raises:
-        HeedfulError: the models have different tasks or input columns; also every error of ``evaluate``.
+        HeedfulError: the models have different tasks, input columns or main metrics, a model cannot be loaded, or the
+            data cannot be read.
     """
     check_split(split)
     pipes = [pipeline(None, model, device=device, dtype=dtype) for model in models]

@@ -38,8 +38,9 @@ def evaluate(
     say: Callable[[str], None] = print,
     draw: Callable[[Measured, Rows], object] | None = None,
 ) -> dict[str, Any]:
-    """Evaluates a model folder on ``data``. With ``torchrun`` the ranks shard the examples; rank 0 alone prints and
-    draws, and all ranks return the same result.
+    """Evaluates the model in a folder on the examples in ``data``.
+
+    With ``torchrun`` the ranks shard the examples; rank 0 alone prints and draws, and all ranks return the same result.
 
     Args:
         model: a model folder.
@@ -47,21 +48,23 @@ def evaluate(
         columns: column names in the file.
         decoding: decoding options, named as in ``generate``.
         device: device of the model.
-        dtype: dtype of the weights, as in ``heedful.pipeline``.
+        dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
         split: "train", "valid" or "test".
         baseline: also scores a simple method on the same examples; if the method learns, it is trained on the model's
             training data.
-        baseline_train: files that the simple method is trained on, instead of the model's training data.
+        baseline_train: files on which the simple method is trained, instead of the model's training data.
         say: called with each line of progress.
-        draw: called with the scores and their rows; returns the files it wrote.
+        draw: called with the result of the evaluation and its rows, to draw a figure; returns the files it wrote.
 
     Returns:
-        ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``: ``intervals`` holds
-        [low, high] of the metrics (``heedful.metrics.intervals``). The details of the task follow: ``"by_class"`` and
-        ``"confusion"`` of a classifier, ``"by_format"`` of a translation whose rows have a ``format``. With
-        ``baseline`` also ``"baseline"``, its ``"name"`` and ``"metrics"``. If the folder has the hashes of its
-        training rows, also ``"trained_on"``, the number of examples that the model was trained on, and, if there are
-        other examples, ``"metrics_others"``, the metrics of these (``heedful.evaluation.trained_on``).
+        ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``, and the details of the
+        task, such as ``"by_class"`` and ``"confusion"`` of a classifier, or ``"by_format"`` of a translation whose rows
+        have a ``format``.
+
+        ``intervals`` has [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` there is also
+        ``"baseline"``, with its ``"name"`` and ``"metrics"``. If the folder has the hashes of its training rows, there
+        is ``"trained_on"``, the number of examples on which the model was trained, and, if there are other examples,
+        ``"metrics_others"``, their metrics (``heedful.evaluation.trained_on``).
     """
     check_split(split)
     with join_ranks() as ranks, among(ranks):
@@ -106,13 +109,17 @@ def evaluate(
 
 
 def check_split(split: str | None) -> None:
-    """Raises ``HeedfulError`` for an unknown split."""
+    """Raises ``HeedfulError`` for a split other than "train", "valid" and "test"; None is accepted."""
     if split is not None and split not in SPLITS:
         raise HeedfulError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
 
 
 def read_rows(pipes: Sequence[Pipeline], data: Sequence[str], columns: Sequence[str] | None, split: str | None) -> Rows:
-    """Reads ``data`` for models of one task, with the column names, label separator and word prefix of training."""
+    """Reads the rows of ``data`` for one or more models of one task.
+
+    Column names, label separator and word prefix are those of the training data, if the folders have them; ``columns``
+    takes precedence.
+    """
     card = pipes[0].card
     remembered = next(filter(None, (columns_in_card(pipe.card) for pipe in pipes)), {})
     separator = card.get("settings", {}).get("data", {}).get("label_separator")
@@ -180,9 +187,11 @@ def _baseline(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: 
 
 
 def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: Sequence[str] | None = None) -> Rows:
-    """Returns the rows that a model was trained on: the training data of its folder, read and split again, without the
-    validation rows. With ``files``, returns all rows of these files, read with the columns of training, or else
-    with ``columns``.
+    """Returns the rows on which a model was trained.
+
+    They are read again from the training data that the model's folder names, and split again to leave out the
+    validation rows. With ``files``, returns all rows of these files instead. They are read with the columns of training
+    or, if the folder has none, with ``columns``. Raises ``HeedfulError`` if the data is unknown or cannot be found.
     """
     saved = pipe.card.get("settings")
     settings = None if saved is None else RunSettings.from_dict(saved)

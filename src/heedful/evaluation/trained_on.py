@@ -37,14 +37,17 @@ Hashes = NDArray[np.uint64]
 
 
 class TrainedOn(NamedTuple):
-    """Hashes of training rows: all, or those below 2^(64 − k)."""
+    """Hashes of training rows, 64 bits each: all, or only those below 2^(64 − k), a random sample."""
 
     k: int
     hashes: Hashes  # sorted, each once
 
     @classmethod
     def of(cls, task: Task, rows: Iterable[Row], limit: int = LIMIT) -> Self:
-        """Returns the hashes of ``rows``, computed in parts, with at most twice ``limit`` hashes in memory."""
+        """Computes the hashes of ``rows``, in parts, with at most twice ``limit`` hashes in memory.
+
+        Of more than ``limit`` rows, only a random sample of hashes is kept.
+        """
         result = cls(0, np.zeros(0, dtype=np.uint64))
         parts, held = [result.hashes], 0
         for part in hashed(task, rows):
@@ -56,10 +59,10 @@ class TrainedOn(NamedTuple):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
-        """Reads the hashes from a model's folder, or for the folders ``last`` and ``average`` from the run's folder;
-        returns None if there is no such file.
+        """Reads the hashes from a model's folder; returns None if it has none.
 
-        Raises ``HeedfulError`` for a damaged file.
+        For the folders ``last`` and ``average`` inside a run's folder, they are read from the run's folder. Raises
+        ``HeedfulError`` for a damaged file.
         """
         folder = Path(folder)
         folders = [folder, *([folder.resolve().parent] if folder.name in INSIDE else [])]
@@ -69,15 +72,17 @@ class TrainedOn(NamedTuple):
         data = path.read_bytes()
         numbers = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8").astype(np.uint64)
         if not len(numbers) or len(data) % 8 or numbers[0] > 63 or (numbers[1:-1] >= numbers[2:]).any():
-            raise HeedfulError(f"{path} is damaged, so the training rows are unknown; remove the file")
+            raise HeedfulError(
+                f"{path} is damaged, so the training rows are unknown; remove the file to evaluate without them"
+            )
         return cls(int(numbers[0]), numbers[1:])
 
     def write(self, folder: Path) -> None:
-        """Writes the file that ``read`` reads; the file is complete or not written."""
+        """Writes the hashes to a file in ``folder``, which is written as a whole or not at all."""
         write(folder / FILE, np.concatenate([np.array([self.k], np.uint64), self.hashes]).astype("<u8").tobytes())
 
     def joined(self, others: Hashes, limit: int = LIMIT) -> Self:
-        """Returns these hashes together with ``others``; of more than ``limit`` hashes, a random sample."""
+        """Returns the union of these hashes and ``others``; if it has more than ``limit`` hashes, a random sample."""
         k, hashes = self.k, np.unique(np.concatenate([self.hashes, others]))
         hashes = hashes[hashes < _bound(k)] if k else hashes
         while len(hashes) > limit:
@@ -86,11 +91,14 @@ class TrainedOn(NamedTuple):
         return type(self)(k, hashes)
 
     def sampled(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns for each of ``hashes`` True if it can be looked up: always, unless only a random sample is stored."""
+        """Returns a boolean for each of ``hashes``: True if it would be stored if its row was a training row.
+
+        It is always True unless only a random sample is stored.
+        """
         return hashes < _bound(self.k) if self.k else np.ones(len(hashes), dtype=bool)
 
     def among(self, hashes: Hashes) -> NDArray[np.bool_]:
-        """Returns for each of ``hashes`` True if the model was trained on its row."""
+        """Returns a boolean for each of ``hashes``: True if it is stored, so the model was trained on its row."""
         return np.isin(hashes, self.hashes)
 
 
@@ -99,7 +107,7 @@ def _bound(k: int) -> np.uint64:
 
 
 def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
-    """Yields the hashes (n,) of the rows, a chunk at a time."""
+    """Yields the hashes of rows, in chunks: uint64 arrays (n,)."""
     columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
     while chunk := [_cut_documents(row, columns) for row in islice(given, CHUNK)]:
         keys = [key.model_input[:8] for key in row_keys(chunk, columns, asks)]
@@ -116,7 +124,7 @@ def _cut_documents(row: Row, columns: dict[str, Any]) -> Row:
 
 
 class Overlap(NamedTuple):
-    """Overlap of evaluated rows with training rows."""
+    """Result of looking up evaluated rows among the training rows of a model."""
 
     trained: int  # number of evaluated rows that were trained on; estimated from a sample of hashes
     rows: int
@@ -125,7 +133,7 @@ class Overlap(NamedTuple):
 
     @classmethod
     def of(cls, folder: str | Path, task: Task, rows: Sequence[Row]) -> Self | None:
-        """Returns the overlap of ``rows`` with the training rows of a folder; None if the folder has no hashes."""
+        """Looks up ``rows`` among the training rows of a model's folder; returns None if the folder has no hashes."""
         known = TrainedOn.read(folder) if Path(folder).is_dir() else None
         if known is None or not len(rows):
             return None
@@ -135,8 +143,9 @@ class Overlap(NamedTuple):
 
 
 def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]) -> Scored | None:
-    """Returns the scores of the examples that the model was not trained on; None if there are none, or no per-example
-    scores.
+    """Returns the scores of the examples on which the model was not trained, which are True in ``others``.
+
+    Returns None if there are none, or if there are no per-example scores.
     """
     scored, selected = measured.example_scores, others
     if scored is None:
@@ -150,7 +159,10 @@ def others_of(measured: Measured, rows: Sequence[Row], others: NDArray[np.bool_]
 
 
 def overlap_line(overlap: Overlap, metric: str, metrics: Mapping[str, Any], others: Scored | None) -> str:
-    """Returns one line for people about the evaluated rows that the model was trained on."""
+    """Returns one line for people on how many of the evaluated rows the model was trained on.
+
+    It also has the main metric ``metric`` of all rows and of the others.
+    """
     metrics_others = {} if others is None else overall(others)
     about = "about " if overlap.estimated else ""
     line = f"! the model was trained on {about}{overlap.trained:,} of {plural(overlap.rows)}"
