@@ -232,7 +232,7 @@ def test_options_of_another_task_and_prompts_that_do_not_fit(
     assert err.startswith("heedful: --num-beams has no effect for image-classification; ")
     Path("long.txt").write_text("short\n" + "long " * 20 + "\n")
     _, err = run(capsys, folders["text-generation"], "--in", "long.txt", "--num-beams", 2, "--out", "y.txt", status=2)
-    assert err.startswith("heedful: long.txt:2 has 100 tokens, but a beam search reads at most the model's 32; shorten")
+    assert err.startswith("heedful: long.txt:2 has 100 tokens, but a beam search reads at most the model's 32 tokens;")
     run(capsys, folders["text-generation"], "--in", "long.txt", "--max-new-tokens", 2, "--out", "z.txt")
     wanted = "long.txt:2 has 100 tokens, only the last 16 of them are read (the model takes no more)"
     assert caplog.messages[-1] == wanted

@@ -1,4 +1,4 @@
-"""Blocks of a stream of inputs: their sizes and options, and their warnings merged into those of a single call."""
+"""Blocks of a stream of inputs: their sizes and options, and their warnings, merged as for a single call."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger("heedful")
 
 
 def blocks(inputs: Iterable[T], first: int = BLOCK, size: Callable[[T], int] | None = None) -> Iterator[list[T]]:
-    """Yields the inputs in lists: of ``first`` inputs at most, then each list twice as long, up to ``BLOCK`` inputs.
+    """Yields the inputs in lists: at most ``first`` inputs, then twice as many each time, up to ``BLOCK``.
 
-    A list of long texts ends with the text that fills ``MAX_CHARACTERS``; ``size`` (by default ``size_of``) counts the
-    characters. The blocks depend on the inputs alone, so a call that starts again makes the same blocks.
+    A list of long texts ends earlier, with the text that fills ``MAX_CHARACTERS``; ``size`` (by default ``size_of``)
+    counts the characters. The lists depend on the inputs alone, so a call that starts again makes the same lists.
 
     >>> list(blocks("abcdefgh", first=1))
     [['a'], ['b', 'c'], ['d', 'e', 'f', 'g'], ['h']]
@@ -62,13 +62,12 @@ def size_of(item: Any) -> int:
 
 
 class BlockOptions:
-    """Options of a call for each block of inputs in turn, with seeds such that sampling gives the results of a single
-    call.
+    """Options of one call for each block of inputs, with seeds that give the same samples as without blocks.
 
     Args:
-        options: as ``Pipeline.resolve`` returns them. With one seed for all inputs, a repeated input gets another
-            seed, computed from the seed and the number of earlier occurrences (``seed_of_repeat``). A list has a seed
-            for each input.
+        options: the options, as ``Pipeline.resolve`` returns them. With one seed for all inputs, a repeated input gets
+            another seed, computed from the seed and the number of earlier occurrences (``seed_of_repeat``). A list has
+            a seed for each input.
 
     For a single seed, a digest of each distinct input is stored (some hundred bytes).
 
@@ -85,18 +84,23 @@ class BlockOptions:
         self.occurrences: dict[bytes, int] = {}
 
     def of(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        """Returns the options for the next inputs, with a seed for each."""
+        """Returns the options for the next block of inputs, with a seed for each input.
+
+        Raises ``HeedfulError`` if the list of seeds is too short.
+        """
         first, self.number = self.number, self.number + len(inputs)
         if self.seed is None:
             return dict(self.options)
         seeds = list(self.seed[first : self.number] if self._is_list() else [self.seed] * len(inputs))
         if len(seeds) < len(inputs):
-            raise HeedfulError(f"seed has {len(self.seed)} numbers, but there are more inputs; give one seed for each")
+            raise HeedfulError(
+                f"seed has {len(self.seed)} numbers, but there are more inputs; give one seed for each input"
+            )
         own = [seed_of_repeat(seed, self._earlier(seed, item)) for seed, item in zip(seeds, inputs, strict=True)]
         return {**self.options, "decoding": replace(self.options["decoding"], seed=own)}
 
     def end(self) -> None:
-        """Raises ``HeedfulError`` for seeds that are left over when there are no more inputs."""
+        """Raises ``HeedfulError`` if seeds are left over after the last input."""
         if self._is_list() and len(self.seed) > self.number:
             raise HeedfulError(
                 f"seed has {len(self.seed)} numbers, but there are {self.number} inputs; give one seed for each input"
@@ -113,10 +117,11 @@ class BlockOptions:
 
 
 class BlockWarnings(logging.Filter):
-    """Merges the warnings of a task's calls for several blocks, as if the task was called once for all inputs.
+    """Collector of a task's warnings over several blocks, which shows them as for a single call.
 
-    While entered, an ``InputWarning`` or ``InputError`` names its input by ``name(position)``, and the counts of
-    ``CountWarning`` are added up for ``end`` to log. After ``MAX_WARNINGS`` warnings further ones are only counted.
+    While the context manager is entered, an ``InputWarning`` or ``InputError`` names its input by ``name(position)``.
+    The counts of each ``CountWarning`` are added up, and ``end`` logs them. After ``MAX_WARNINGS`` warnings further
+    ones are only counted.
     """
 
     def __init__(self) -> None:
@@ -125,7 +130,7 @@ class BlockWarnings(logging.Filter):
         self.counts: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns True for a log record to show now, False for one that is counted or hidden."""
+        """Returns True for a log record that is shown now, False for one that is counted or hidden."""
         if threading.get_ident() != self.thread:
             return True
         if isinstance(record.msg, CountWarning):
@@ -139,7 +144,7 @@ class BlockWarnings(logging.Filter):
 
     @contextmanager
     def naming(self, name: Callable[[int], str]) -> Iterator[None]:
-        """Names the inputs of one block by ``name(position)`` in warnings and errors."""
+        """Makes warnings and errors about a block name its inputs by ``name(position)``."""
         self.input_name, self.thread = name, threading.get_ident()
         log.addFilter(self)
         try:
@@ -150,8 +155,8 @@ class BlockWarnings(logging.Filter):
             log.removeFilter(self)
 
     def end(self, number: int) -> None:
-        """Logs the counts of all ``number`` inputs."""
+        """Logs the summed warnings after the last block; ``number`` is the number of all inputs."""
         for text, count in self.counts.items():
             log.warning(f"{count:,} of {plural(number, 'input')} {text}")
         if self.hidden:
-            log.warning(f"{plural(self.hidden, 'more warning')} like these")
+            log.warning(f"{plural(self.hidden, 'more warning')} like these, not shown")

@@ -33,7 +33,7 @@ MIN_COSINE = 0.98  # of two vectors of a text by the same model, weights of 4 bi
 
 
 class Near(NamedTuple):
-    """A text near a query, with its score."""
+    """Text that is near a query, with the cosine of their vectors and the text's file and line."""
 
     text: str
     score: float  # cosine of its vector and the query's, −1 to 1
@@ -74,16 +74,16 @@ class Index:
 
     @property
     def vectors(self) -> Vectors:
-        """Vectors (N, D) of length 1."""
+        """Vectors of the texts, (N, D), each of length 1."""
         if len(self._vectors) != 1:
             width = self.pipe.model.main.dim
             self._vectors = [np.concatenate(self._vectors or [np.zeros((0, width), np.float32)])]
         return self._vectors[0]
 
     def add(self, texts: Sequence[str] | Rows, tick: Callable[[int], object] | None = None) -> Self:
-        """Adds texts, or rows with a ``text``, whose file and line are stored. A blank text is an error.
+        """Adds texts, or rows with a ``text``, whose file and line are stored. Returns the index itself.
 
-        ``tick`` is called with the number of texts that have been read.
+        ``tick`` is called with the number of texts that have been read. Raises ``HeedfulError`` for a blank text.
         """
         numbered = enumerate(texts, len(self) + 1)
         rows = [item if isinstance(item, Row) else Row({"text": item}, "", i) for i, item in numbered]
@@ -105,7 +105,7 @@ class Index:
     def nearest(self, query: list[str], k: int = 10) -> list[list[Near]]: ...
 
     def nearest(self, query: str | list[str], k: int = 10) -> list[Near] | list[list[Near]]:
-        """Returns the ``k`` texts nearest to the query, the nearest first, or all texts if there are fewer.
+        """Returns the ``k`` texts nearest to the query, the nearest first; all texts if there are fewer.
 
         Equal texts keep their order in the index. A list of queries gives a list of such lists.
         """
@@ -139,7 +139,9 @@ class Index:
         return scores, indices
 
     def save(self, folder: str | Path) -> None:
-        """Writes the texts as JSON lines, their vectors as a NumPy array, and the name of the model."""
+        """Writes the index into a folder: the texts as JSON lines, their vectors as a NumPy array, the name of the
+        model.
+        """
         facts = {"format": FORMAT, "model": self.pipe.model.source, "texts": len(self)}
         lines = (
             json.dumps({"text": text, "file": file, "line": line}, ensure_ascii=False)
@@ -160,10 +162,10 @@ class Index:
         Args:
             folder: folder of the index.
             pipe: pipeline of the model that computed the vectors; None loads the model that the index names.
-            engine: as for a new index.
+            engine: "numpy" or "faiss".
 
         Raises:
-            HeedfulError: for files that are missing or inconsistent, and for an index of another model.
+            HeedfulError: files are missing or inconsistent, or the index was created with another model.
         """
         folder = Path(folder).expanduser()
         facts = read_json(folder / INDEX)
@@ -187,16 +189,18 @@ class Index:
             first = index._read(index.texts[:1])
             if first.shape != vectors[:1].shape or float((first * vectors[:1]).sum()) < MIN_COSINE:
                 raise HeedfulError(
-                    f"{folder} was created with another model than the one in {index.pipe.model.source}, or the "
-                    "model was trained further since; create the index again"
+                    f"{folder} was created with another model than the one in {index.pipe.model.source}, or "
+                    "that model was trained further since then; create the index again"
                 )
         return index
 
 
 def nearest_vectors(queries: Vectors, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-    """Returns the k largest dot products of queries (Q, D) with vectors (N, D), in order, and their indices, (Q, k).
+    """Returns the k largest dot products of each query with all vectors, in order, and their indices, two arrays (Q,
+    k).
 
-    Of equal products the first is returned. Needs memory for Q × 65,536 products.
+    ``queries`` is (Q, D) and ``vectors`` (N, D). Of equal products the first is returned. Memory is needed for Q ×
+    65,536 products.
 
     >>> scores, indices = nearest_vectors(np.eye(2, dtype=np.float32), np.array([[0, 1], [1, 0]], np.float32), k=1)
     >>> indices.tolist()
@@ -214,7 +218,7 @@ def nearest_vectors(queries: Vectors, vectors: Vectors, k: int) -> tuple[Vectors
 
 
 def similarity(pipe: Pipeline, texts: Sequence[str], others: Sequence[str]) -> Vectors:
-    """Returns the cosines (N, M), −1 to 1, of the vectors of ``texts`` with the vectors of ``others``."""
+    """Returns the cosines of the vectors of N ``texts`` with those of M ``others``, (N, M), from −1 to 1."""
     index = Index(pipe)
     return index._read(list(texts)) @ index._read(list(others)).T
 

@@ -22,8 +22,10 @@ UNSUPPORTED = (".json", ".csv", ".tsv", ".parquet", ".gz", ".xz", ".zst", ".zip"
 
 
 def is_json(out: str | None, as_json: bool = False) -> bool:
-    """Returns True if predictions are written as JSON: always in ``.jsonl`` and ``.ndjson``, never in other files;
-    without a file, ``as_json`` decides. Raises ``HeedfulError`` for a file name of an unsupported format.
+    """Returns True if predictions are written as JSON.
+
+    They always are in ``.jsonl`` and ``.ndjson``, and never in other files; without a file, ``as_json`` decides. Raises
+    ``HeedfulError`` for a file name of an unsupported format.
     """
     if out is None:
         return as_json
@@ -36,8 +38,9 @@ def is_json(out: str | None, as_json: bool = False) -> bool:
 
 
 def check_output(source: str, out: str | None, overwrite: bool) -> None:
-    """Raises ``HeedfulError`` if predictions for ``source`` cannot be written to ``out``, as far as can be known before
-    writing.
+    """Raises ``HeedfulError`` if predictions for the inputs ``source`` cannot be written to the file ``out``.
+
+    This covers what can be known before writing. ``overwrite`` allows an existing file.
     """
     if out is None:
         if overwrite:
@@ -69,21 +72,21 @@ def one_line(output: Any) -> str:
 
 
 class PartialFile:
-    """The files of an unfinished call: ``PATH.part``, to which whole lines are appended, and ``PATH.part.json``, which
-    records what the lines depend on.
+    """Output file that is written line by line and can be continued if a call is stopped, even within a line.
 
-    A call that was stopped, even within a line, is continued after its last whole line if the facts are the same.
-    ``finish`` renames the file to ``PATH``.
+    Until it is complete there are two files: ``PATH.part``, to which whole lines are appended, and ``PATH.part.json``,
+    which records the facts. A later call with the same facts continues after the last whole line. ``finish`` renames
+    the file to ``PATH``.
 
     Args:
         path: path of the complete file.
-        facts: the model, options and inputs that the lines depend on, by names for messages.
+        facts: the model, options and inputs that determine the lines, by names for messages.
         initial: values that the first call chooses and later calls reuse, such as a random seed.
         overwrite: start again, even if a file exists.
 
     Attributes:
-        done: number of whole lines that exist.
-        values: ``initial`` of the first call.
+        done: number of whole lines that earlier calls wrote.
+        values: the first call's ``initial``.
 
     Raises:
         HeedfulError: the file exists, the partial file has other facts, or another call is writing the file.
@@ -146,7 +149,7 @@ class PartialFile:
         return lines
 
     def add(self, lines: Sequence[str]) -> None:
-        """Appends lines and syncs them to disk; half of a surrogate pair is written as its escape, as in JSON."""
+        """Appends lines and syncs them to disk. Half of a surrogate pair is written as an escape, as in JSON."""
         self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
         self._file.flush()
         os.fsync(self._file.fileno())

@@ -28,15 +28,15 @@ log = logging.getLogger("heedful")
 
 
 class Pipeline:
-    """A model with its task, called with one input or several.
+    """Model with its task, called with one input or several.
 
-    A call resolves its options once (``resolve``) and then calls the task's ``predict``, block by block if the inputs
-    are many.
+    A call resolves its options once (``resolve``) and then calls the task's ``predict``, block by block if there are
+    many inputs.
 
     Args:
         task: encodes the inputs and decodes the outputs.
-        model: optimised for inference.
-        card: the folder's ``heedful.json``.
+        model: the model, optimised for inference.
+        card: content of the folder's ``heedful.json``.
     """
 
     def __init__(self, task: Task, model: Model, card: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -57,7 +57,7 @@ class Pipeline:
         return self.predict([inputs], **options)[0].as_dict()
 
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """Returns the prediction for each input, in order; the options are the task's.
+        """Returns the prediction for each input, in order; ``options`` are those of the task's ``predict``.
 
         More than ``heedful.inference.input_blocks.BLOCK`` inputs are predicted in blocks, which bounds the memory.
         """
@@ -66,10 +66,10 @@ class Pipeline:
         return self.predict_block(inputs, self.resolve(options))
 
     def iter_predict(self, inputs: Iterable[Any], *, first: int = FIRST, **options: Any) -> Iterator[Prediction]:
-        """Yields the predictions in order, for inputs that may never end.
+        """Yields the predictions in order, for a stream of inputs that may never end.
 
-        Inputs are read in blocks, of ``first`` inputs at most and then larger, each when its first prediction is due.
-        Options are checked when this function is called.
+        Inputs are read in blocks, at first of at most ``first`` inputs and then larger. A block is read when its first
+        prediction is requested. Options are checked when this function is called.
         """
         resolved = self.resolve(options)
         self.predict_block([], resolved)  # raises for options that the task refuses
@@ -88,8 +88,9 @@ class Pipeline:
             warnings.end(number)
 
     def predict_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
-        """Returns the predictions of one block of inputs. Raises ``HeedfulError`` for a score or vector with NaN or
-        infinity.
+        """Returns the predictions of one block of inputs; ``resolved`` are the options that ``resolve`` returned.
+
+        Raises ``HeedfulError`` for a score or vector with NaN or infinity.
         """
         predictions = self.task.predict(self.model, inputs, **resolved)
         for number, prediction in enumerate(predictions, 1):
@@ -103,7 +104,7 @@ class Pipeline:
         return predictions
 
     def stream(self, text: Any, **options: Any) -> Iterator[str]:
-        """Yields the prediction for one text, or one list of messages, in pieces as they are generated.
+        """Yields the output for one text, or for one list of messages, in pieces while it is generated.
 
         Raises ``HeedfulError`` for a task that does not generate.
         """
@@ -112,11 +113,11 @@ class Pipeline:
         return self.task.stream(self.model, text, **self.resolve(options))
 
     def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options for the task's ``predict``. Decoding options are combined into one ``Options``, under the
-        key ``decoding``.
+        """Returns the options for the task's ``predict``, with all decoding options combined under the key
+        ``decoding``.
 
-        An option that the task does not have raises ``HeedfulError``. A seed is dropped if nothing is sampled, with a
-        warning in the first call.
+        Raises ``HeedfulError`` for an option that the task does not have. A seed is dropped if nothing is sampled, with
+        a warning in the first call.
         """
         for name in options:
             if name not in self.task.options:
@@ -137,7 +138,10 @@ class Pipeline:
         return {**{name: value for name, value in options.items() if name not in NAMES}, "decoding": decoding}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options unchanged, except that a seed without effect is removed; raises as ``resolve`` does."""
+        """Returns the options unchanged, except that a seed without an effect is removed.
+
+        Raises ``HeedfulError`` for an option that the task does not have.
+        """
         decoding = self.resolve(options).get("decoding")
         unused = {"seed"} if decoding is not None and "seed" not in decoding.given else set()
         return {name: value for name, value in options.items() if name not in unused}
@@ -155,12 +159,12 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
     Args:
-        task: name of the task; None is the task that the folder was trained for or, if it names none, the task of the
-            model's head. Another task than the folder's is an error.
+        task: name of the task. None is the task for which the folder was trained or, if it names none, the task of the
+            model's head. A task other than the folder's is an error.
         model: a model folder, or a Hub id.
-        device: "cpu", "cuda", ...; None is the best available.
+        device: "cpu", "cuda", ...; None for the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
-            None is the stored type.
+            None keeps the stored dtype.
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP
@@ -176,7 +180,9 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     card = read_card(folder)
     trained_for = card.get("task")
     if task is not None and trained_for is not None and task != trained_for:
-        raise HeedfulError(f"{folder} was trained for {trained_for}, not for {task}; use a model of that task")
+        raise HeedfulError(
+            f"{folder} was trained for {trained_for}, not for {task}; use a model that was trained for {task}"
+        )
     task_class = tasks.get(task or trained_for or task_of(folder), config_of(folder).kind).for_folder(folder)
     best_device = device_of(device)
     loaded = load(folder, head=task_class.head, device=best_device, dtype=load_dtype(dtype, best_device))

@@ -1,4 +1,4 @@
-"""Predicts for all inputs of a file and writes the predictions, block by block; a stopped call can be continued."""
+"""Predictions for all inputs of a file, written block by block; a stopped call can be continued."""
 
 from __future__ import annotations
 
@@ -62,23 +62,24 @@ def predict(
 
     Args:
         model: a model folder, or a Hub id.
-        source: as ``heedful.data.prediction_inputs.read_inputs`` takes it; standard input (``-``) cannot be continued.
-        out: ``.jsonl``: an object per line, ``{"id", "input", "output", "score"}``, the id if the input has an id.
-            ``.txt``: the output alone, one per line; line ends inside it become ``\\n`` and ``\\r``. None: every
-            prediction is shown.
-        task: name of the task; None is the task that the model was trained for.
+        source: file of inputs, in a format that ``heedful.data.prediction_inputs.read_inputs`` reads. Standard input
+            (``-``) cannot be continued.
+        out: file of predictions. ``.jsonl`` has an object in each line, ``{"input", "output", "score"}``, and ``"id"``
+            if the input has an id. ``.txt`` has the output alone in each line; line ends inside it become ``\\n`` and
+            ``\\r``. None shows every prediction.
+        task: name of the task; None is the task for which the model was trained.
         columns: names of the file's columns that make an input.
         options: options of the task's ``predict``.
         device: device of the model.
-        dtype: dtype of the weights, as in ``heedful.pipeline``.
+        dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
         as_json: show predictions as JSON.
         overwrite: start again, even if a file exists.
         quiet: show no progress.
         show: called with each prediction as a line, if ``out`` is None.
 
     Returns:
-        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``: the number of inputs, and how many inputs
-        earlier calls had predicted.
+        ``{"task", "model", "in", "out", "inputs", "before", "seconds"}``. ``inputs`` is the number of inputs, and
+        ``before`` how many of them earlier calls had predicted.
     """
     with join_ranks() as ranks, among(ranks), ExitStack() as stack:
         if ranks.size > 1 and source == STDIN:
@@ -218,8 +219,9 @@ def _seed(resolved: Mapping[str, Any]) -> Any:
 
 
 def fingerprint(model: str | Path) -> str:
-    """Returns a digest of the files that change a model's predictions: the files of its folder, and for an adapter also
-    those of its base.
+    """Returns a digest of the files that determine a model's predictions.
+
+    They are the files of its folder and, for an adapter, also those of its base model.
     """
     digest = hashlib.blake2b(digest_size=16)
     own = find(model)
@@ -232,7 +234,7 @@ def fingerprint(model: str | Path) -> str:
 
 
 def line_of(item: Input, prediction: Prediction, as_json: bool) -> str:
-    """Returns a prediction on one line: an object, with the input's id if it has one, or the output alone.
+    """Returns a prediction as one line: a JSON object, with the input's id if it has one, or the output alone.
 
     >>> line_of(Input("a", "x.txt:1"), Prediction("a", "b\\nc", 0.5), False)
     'b\\\\nc'
