@@ -141,7 +141,10 @@ def test_what_is_unknown_is_said(source: str, message: str) -> None:
 
 
 def test_an_unknown_column_is_said() -> None:
-    with pytest.raises(HeedfulError, match=r"no column 'label' in builtin:cldr-dates; it has source, target, format"):
+    with pytest.raises(
+        HeedfulError,
+        match=r"no column 'label' in builtin:cldr-dates; choose one of its columns: source, target, format",
+    ):
         read("builtin:cldr-dates", ("source", "label"), split="valid")
 
 

@@ -97,7 +97,9 @@ def test_an_argument_is_refused(name: str) -> None:
 
 
 def test_a_set_of_another_kind_is_refused() -> None:
-    with pytest.raises(HeedfulError, match=r"no column 'text' in builtin:digits; it has image, label"):
+    with pytest.raises(
+        HeedfulError, match=r"no column 'text' in builtin:digits; choose one of its columns: image, label"
+    ):
         read("builtin:digits", COLUMNS["cldr-languages"])
     with pytest.raises(
         HeedfulError, match=r"'image' of builtin:digits has images and cannot be used as 'text'; give other"

@@ -256,7 +256,7 @@ def test_of_a_long_text_a_fixed_sample_is_hidden_in_turn() -> None:
     assert few.metrics["loss"] == whole.metrics["loss"]
     assert few.metrics["pseudo_perplexity"] == pytest.approx(whole.metrics["pseudo_perplexity"], rel=0.5)
     with pytest.raises(
-        HeedfulError, match="top_k has no effect: evaluation scores tokens and fills in no text; leave it out"
+        HeedfulError, match="top_k has no effect: evaluation scores tokens and fills in no text; leave the option out"
     ):
         task.measure(model, encoded.examples, encoded.rows, top_k=3)
 

@@ -143,7 +143,9 @@ def test_a_search_refuses_a_prompt_that_does_not_fit(positions: str) -> None:
     if positions == "rotary":
         config = heedful.presets.llama(16, 1, 2, 2, 32, task.tokenizer.vocab_size, length=32)
         model = heedful.create(config, seed=0).eval()
-    with pytest.raises(HeedfulError, match=r"input 1 has 187,500 tokens, .*the model.s 32; .*num_beams") as caught:
+    with pytest.raises(
+        HeedfulError, match=r"input 1 has 187,500 tokens, .*the model.s 32 tokens; .*num_beams"
+    ) as caught:
         task.predict(model, ["the cat", ABSURD], num_beams=2, max_new_tokens=4, do_sample=False)
     assert "\n" not in str(caught.value)
 

@@ -235,7 +235,7 @@ def test_texts_that_were_learned_as_labels_are_told() -> None:
         label_ids(rows(("a text of 40 words", "1"))[0], training_labels(swapped))
     assert str(told.value) == (
         "set.tsv:1: the model has no label '1'; its 30 labels, such as 'a text of 0 words', look "
-        "like texts; if so, train again and name the column of labels: --data.columns"
+        "like texts; if so, train again and name the column of labels with --data.columns"
     )
     spaced = [f"class {i}" for i in range(20)]  # so few may well be names
     with pytest.raises(HeedfulError, match=r"the model has no label 'clas 1'; did you mean 'class 1'\?$"):

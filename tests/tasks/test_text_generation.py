@@ -126,9 +126,9 @@ def test_a_text_shorter_than_the_context_and_one_too_short() -> None:
     batch = task.collate(encoded.examples, np.random.default_rng(0))
     assert batch["ids"].shape == (1, 4)
     assert task.measure(model, encoded.examples, encoded.rows).details == {"tokens": 4, "bytes": 4}
-    with pytest.raises(HeedfulError, match=r"fewer than two tokens of text, in 0\.txt:1: "):
+    with pytest.raises(HeedfulError, match=r"fewer than two tokens of text, in 0\.txt:1, "):
         task.encode(rows("b"), CONTEXT)
-    with pytest.raises(HeedfulError, match="fewer than two tokens of text: "):
+    with pytest.raises(HeedfulError, match="fewer than two tokens of text, so "):
         task.encode(rows(), CONTEXT)
     with pytest.raises(HeedfulError, match="no text to train a tokenizer on"):
         TextGeneration.prepare(rows("\n \n"), settings())
@@ -586,8 +586,8 @@ def test_a_run_keeps_its_documents_apart(tmp_path: Path) -> None:
 
 
 def test_separate_needs_documents() -> None:
-    with pytest.raises(HeedfulError, match="the text is one document; leave it out"):
+    with pytest.raises(HeedfulError, match="the text is one document; leave the option out"):
         TextGeneration.prepare(rows(BOOK), separate())
     talks = Rows([Row({"prompt": "a", "completion": "b"}, "x", 1)] * 2)
-    with pytest.raises(HeedfulError, match="instructions are examples of their own; leave it out"):
+    with pytest.raises(HeedfulError, match="each instruction is an example of its own; leave the option out"):
         TextGeneration.prepare(talks, separate("bpe"))

@@ -58,7 +58,7 @@ class Labels:
         if not isinstance(value, int):
             raise HeedfulError(
                 f"{column!r} is {brief(json.dumps(value, default=str))}, but a label is expected, in {location}; write "
-                "it as text or a whole number, or choose another column: --data.columns"
+                "it as text or a whole number, or choose another column with --data.columns"
             )
         if self.classes is None:
             return str(value)

@@ -159,7 +159,7 @@ def _is_prose(text: str) -> bool:
 def infer_columns(
     columns: Mapping[str, Kind], profiles: Mapping[str, ColumnProfile], fixed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns task column → column of the file, for each required column of the task.
+    """Returns a mapping from each required column of the task to a column of the file.
 
     Labels are chosen first. A label column has few distinct short values, or numbers if no column has such values; of
     several such columns the one with a usual name for labels is chosen. The text column has the longest texts, 1.5
@@ -171,7 +171,7 @@ def infer_columns(
     Args:
         columns: the task's columns and their kinds.
         profiles: profiles of the file's columns, by name.
-        fixed: task column → column of the file, for choices that are made already; they are returned unchanged.
+        fixed: columns of the file that are chosen already, by task column; they are returned unchanged.
 
     Raises:
         UndecidedColumns: no column, or more than one, fits a column of the task.
@@ -203,7 +203,7 @@ def candidate_columns(
     Args:
         columns: the task's columns and their kinds.
         profiles: profiles of the file's columns, by name.
-        fixed: task column → column of the file, for choices that are made already.
+        fixed: columns of the file that are chosen already, by task column.
 
     Returns:
         A column of the file for each task column, in order; [] if some task column has none.

@@ -283,7 +283,7 @@ class _ListFile:
         if not isinstance(value, list):
             raise HeedfulError(
                 f"{name!r} is {brief(json.dumps(value, default=str))}, but a list is expected, in {location}; write "
-                f"{OBJECT}, or choose other columns: --data.columns"
+                f"{OBJECT}, or choose other columns with --data.columns"
             )
         return value
 

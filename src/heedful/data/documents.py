@@ -35,8 +35,8 @@ def read_rows(
     (`heedful.data.texts_on_disk`), and a row is one MiB of a text file. A `limit` counts documents; with it all texts
     are read at once.
 
-    `Rows.skipped` counts blank documents, and the files of a folder that are not UTF-8 text, or tables without the
-    column. Raises `HeedfulError` for other unreadable files, and for no documents.
+    `Rows.skipped` counts blank documents, and the files of a folder that are not UTF-8 text or are tables without the
+    column. Raises `HeedfulError` for other unreadable files, and if there are no documents.
     """
     if len(sources) > 1 and (special := next((path for path in sources if path.startswith(PREFIX)), None)):
         raise HeedfulError(f"{special} cannot be combined with other sources; give it alone")

@@ -96,7 +96,8 @@ def _download(source: str) -> tuple[Path, list[str]]:
             root = downloads.fetched(name, patterns, revision, "dataset")
         except downloads.Refused as refused:
             raise HeedfulError(
-                f"cannot get the data set {name}: the Hub {refused}; check the name, or download it first"
+                f"cannot get the data set {name}: the Hub {refused}; check the name, or download the files and give "
+                "their folder"
             ) from None
         if (root / path).is_file():
             return (root / path).parent, [PurePath(path).name]

@@ -36,7 +36,7 @@ def stack_images(images: np.ndarray, location: str) -> np.ndarray:
     elif len(shape) != 4 or shape[3] not in CHANNELS:
         raise HeedfulError(
             f"images are expected, but the array has the shape {_size_text(shape)}, in {location}; give number × "
-            "height × width, with 1, 3 or 4 channels as a further last (or second) dimension"
+            "height × width or, with 1, 3 or 4 channels, number × height × width × channels"
         )
     return as_uint8(images, location)
 
@@ -110,7 +110,7 @@ COMPRESSION = {b"\x1f\x8b": ".gz", b"\xfd7": ".xz", b"(\xb5": ".zst"}  # first b
 
 
 def mnist_files(folder: str) -> dict[str, tuple[str, str]]:
-    """Returns split → (path of its images, path of its labels) for a folder of files with MNIST's names.
+    """Returns the files of each split in a folder with MNIST's file names, as split → (path of images, path of labels).
 
     A split is included only if both its files are present.
     """

@@ -16,7 +16,7 @@ PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "vali
 
 
 def split_folders(folder: str) -> dict[str, str]:
-    """Returns split → path of its folder, for sub-folders called train, valid (val, validation) and test.
+    """Returns the paths of the sub-folders called train, valid (val, validation) and test, by split.
 
     They are splits only if every sub-folder with images has such a name. Beside "car" and "bus", a folder "train" is a
     label.
@@ -31,7 +31,7 @@ def split_folders(folder: str) -> dict[str, str]:
 
 
 def split_hint(available: Sequence[str], split: str, source: str) -> str:
-    """Returns the end of an error message that says what to do about a missing split.
+    """Returns the end of an error message that says what to do about a missing split; "" if there is no advice.
 
     Args:
         available: the splits that the data set has.

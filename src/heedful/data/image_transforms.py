@@ -57,7 +57,8 @@ def resize(
         box = (left, top, width - left, height - top)
     if down * across > MAX_PIXELS:
         raise HeedfulError(
-            f"cannot resize an image of {width:,} × {height:,} pixels to {across:,} × {down:,}; crop the image"
+            f"cannot resize an image of {width:,} × {height:,} pixels to {across:,} × {down:,}, more than "
+            f"{MAX_PIXELS // 10**6} million pixels; crop the image"
         )
     if (height, width) == (down, across):
         return pixels.copy()
@@ -109,9 +110,10 @@ def flip(batch: np.ndarray, random: np.random.Generator) -> np.ndarray:
 def erase(batch: np.ndarray, chance: float, random: np.random.Generator) -> np.ndarray:
     """Random erasing: with probability `chance` replaces a rectangle of an image by noise.
 
-    The rectangle's area is 2 to 40 % of the image's, its height 0.3 to 1/0.3 times its width, both drawn uniformly and
-    again until it fits. After ten draws the image is unchanged. Its position and its values from 0 to 255 are uniform
-    too. Zhong et al. 2020, "Random Erasing Data Augmentation", algorithm 1.
+    The rectangle's area is 2 to 40 % of the image's, and its height 0.3 to 1/0.3 times its width. Both are drawn
+    uniformly, and drawn again if the rectangle does not fit; after ten draws the image is unchanged. The position of
+    the rectangle and its values from 0 to 255 are uniform too. Zhong et al. 2020, "Random Erasing Data Augmentation",
+    algorithm 1.
     """
     if chance == 0:
         return batch

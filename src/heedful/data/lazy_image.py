@@ -261,11 +261,11 @@ def _to_array(image: Image.Image, name: str) -> np.ndarray:
     from PIL import Image
 
     if not (image.width and image.height):
-        raise ValueError(f"{image.width} × {image.height} pixels")
+        raise ValueError(f"it has {image.width} × {image.height} pixels")
     if image.mode.startswith("I"):
         deep = np.asarray(image)
         if deep.min() < 0 or deep.max() > 65535:
-            raise ValueError(f"values from {deep.min()} to {deep.max()}, more than 16 bits")
+            raise ValueError(f"it has values from {deep.min()} to {deep.max()}, more than 16 bits")
         return np.round(deep / 257).astype(np.uint8)[..., None]
     if image.mode == "F":
         return as_uint8(np.asarray(image), name)[..., None]

@@ -25,7 +25,7 @@ SPANS = np.arange(1, LONGEST + 1)
 
 
 def span_length_probabilities(stop: float) -> NDArray[np.float64]:
-    """Returns the probabilities of span lengths 1 to 10 if a span ends after each word with probability ``stop``.
+    """Returns the probabilities of span lengths 1 to 10, if a span ends after each word with probability ``stop``.
 
     >>> round(float(span_length_probabilities(STOP) @ SPANS), 1)
     3.8
@@ -35,7 +35,7 @@ def span_length_probabilities(stop: float) -> NDArray[np.float64]:
 
 
 def stop_probability(length: float) -> float:
-    """Returns the probability ``stop`` that gives spans a mean length of ``length`` words (1 to less than 5.5).
+    """Returns the probability that a span ends after a word, for a mean length of ``length`` words (1 to below 5.5).
 
     >>> round(stop_probability(3.797), 3), round(stop_probability(1), 3)
     (0.2, 1.0)

@@ -112,7 +112,7 @@ def _rows_of_columns(columns: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def class_names(data: Any) -> dict[str, Sequence[str]]:
-    """Returns column → class names, from a data set's ``features``, for columns whose numbers stand for classes."""
+    """Returns the class names of each column whose numbers stand for classes, from a data set's ``features``."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):
         return {}

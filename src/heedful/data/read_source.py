@@ -208,7 +208,7 @@ def _shards(
             shard_columns, columns = (", ".join(map(repr, each.columns)) for each in (shard, rows))
             raise HeedfulError(
                 f"the columns are {shard_columns} in {file}, but {columns} in {files[0]}; name the "
-                "columns: --data.columns"
+                "columns with --data.columns"
             )
         rows.extend(shard)
         rows.skipped += shard.skipped
@@ -304,25 +304,25 @@ def _check_plain(
     """Returns the columns of plain text files, one a column. Raises `HeedfulError` if the files do not fit them."""
     columns = required_columns(kinds)
     requested = f"{plural(len(columns), 'column')} ({', '.join(columns)})"
-    either = f"give one table ({', '.join(EXTENSIONS)})" + (
+    remedy = f"give one table ({', '.join(EXTENSIONS)})" + (
         f" or {len(columns)} plain text files, one for each column" if len(columns) > 1 else " or one plain text file"
     )
     folder = next((path for path in sources if os.path.isdir(path)), None)
     if folder is not None:
-        hint = _folder_hint(folder, split, 1 if "label" in columns else len(columns)) or either
+        hint = _folder_hint(folder, split, 1 if "label" in columns else len(columns)) or remedy
         raise HeedfulError(f"{folder} is a folder, but a file is expected; {hint}")
     if len(sources) == 1 and len(columns) > 1:
         kind = extension(sources[0])
         problem = f"unknown extension {kind!r}" if kind else "no extension"
-        raise HeedfulError(f"{problem}, and its lines have no columns, in {sources[0]}; {either}")
+        raise HeedfulError(f"{problem}, and its lines have no columns, in {sources[0]}; {remedy}")
     if len(sources) not in (len(columns), len(kinds)):
-        raise HeedfulError(f"{len(sources)} files for {requested}; {either}")
+        raise HeedfulError(f"{len(sources)} files for {requested}; {remedy}")
     special = next((path for path in sources if path == STDIN or path.startswith(builtin.PREFIX)), None)
     if len(sources) > 1 and special is not None:
         raise HeedfulError(f"{special!r} has all columns and cannot be combined with other files; give it alone")
     tables = [path for path in sources if extension(path) in EXTENSIONS]
     if tables:
-        raise HeedfulError(f"{tables[0]} is a table and cannot be combined with plain text files; {either}")
+        raise HeedfulError(f"{tables[0]} is a table and cannot be combined with plain text files; {remedy}")
     if names is not None:
         raise HeedfulError(f"{sources[0]} is plain text and has no columns; leave --data.columns out")
     return {name: kind for name, kind in kinds.items() if len(sources) == len(kinds) or name in columns}
@@ -337,7 +337,9 @@ def _builtin(
     separator: str | None,
 ) -> Rows:
     if separator is not None:
-        raise HeedfulError(f"--data.label-separator has no effect on {source}, whose rows have one label; leave it out")
+        raise HeedfulError(
+            f"--data.label-separator has no effect on {source}, whose rows have one label; leave the option out"
+        )
     examples = builtin.load(source, split)
     columns = required_columns(kinds) if names is not None and len(names) < len(kinds) else list(kinds)
     if names is None:
@@ -347,7 +349,7 @@ def _builtin(
         chosen = {}
         for column, name in zip(columns, rows.columns, strict=True):
             if name not in values:
-                raise HeedfulError(f"no column {name!r} in {source}; it has {', '.join(values)}")
+                raise HeedfulError(f"no column {name!r} in {source}; choose one of its columns: {', '.join(values)}")
             kind = kinds[column].rstrip("?")
             if not isinstance(values[name], TYPES.get(kind, str)):
                 actual = next((other for other, cls in TYPES.items() if isinstance(values[name], cls)), "text")

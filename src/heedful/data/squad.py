@@ -99,7 +99,7 @@ def _records(
 
 
 def text_value(values: Mapping[str, Any], column: str, location: str) -> str:
-    """Returns a text of a record. Raises `HeedfulError` for any other value."""
+    """Returns the text in a column of a record. Raises `HeedfulError`, naming ``location``, for any other value."""
     text = values[column]
     if not isinstance(text, str):
         raise HeedfulError(

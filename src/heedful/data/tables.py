@@ -407,7 +407,7 @@ class Table:
         if not isinstance(value, str):
             raise HeedfulError(
                 f"{name!r} is {brief(json.dumps(value, default=str))}, but text is expected, in {location}; write it "
-                "as a string, or choose another column: --data.columns"
+                "as a string, or choose another column with --data.columns"
             )
         return checked_text(value, name, location)
 

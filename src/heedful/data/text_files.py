@@ -220,7 +220,8 @@ class _LimitedReader(io.RawIOBase):
             size = self._file.stat().st_size
             raise HeedfulError(
                 f"{self._file} has {size:,} bytes and expands to more than {self._count - count:,} bytes, over "
-                f"{BOMB_RATIO} times as many, as text rarely does; to read it anyway, decompress it and give that file"
+                f"{BOMB_RATIO} times as many, which is unusual for text; to read it anyway, decompress it and give "
+                "that file"
             )
         return count
 
@@ -252,8 +253,9 @@ class _ZstdReader(io.RawIOBase):
             try:
                 self._output = memoryview(self._frame.decompress(compressed))
             except self._library.ZstdError as error:
-                reason = f"{self._name} is not a complete .zst file ({error})"
-                raise HeedfulError(f"{reason}; copy or download it again") from error
+                raise HeedfulError(
+                    f"{self._name} is not a complete .zst file ({error}); copy or download it again"
+                ) from error
             if self._frame.eof:
                 self._pending, self._frame = self._frame.unused_data, None
         chunk = self._output[: len(buffer)]

@@ -75,7 +75,7 @@ def evaluate(
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.check_options(decoding or {})
         for name in pipe.task.display_options & options.keys():
-            raise HeedfulError(f"{name} has no effect: it changes the shown output, but no score; leave it out")
+            raise HeedfulError(f"{name} has no effect: it changes the shown output, but no score; leave the option out")
         rows = read_rows([pipe], data, columns, split)
         encoded = pipe.task.encode(rows)
         for line in _reading_lines(rows, encoded.note):
@@ -181,7 +181,7 @@ def _baseline(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: 
     baseline = pipe.task.baseline(rows, read_training_rows)
     if files is not None and not calls:
         raise HeedfulError(
-            f"--baseline-train has no effect: the baseline ({baseline.name}) is not trained; leave it out"
+            f"--baseline-train has no effect: the baseline ({baseline.name}) is not trained; leave the option out"
         )
     return baseline.as_dict()
 

@@ -237,7 +237,7 @@ class ClassifierScores:
         return self.examples
 
     def metrics_of(self, places: Places) -> Metrics:
-        """Returns the metrics of the examples at the indices ``places``, and the means of the further values.
+        """Returns the metrics of the examples at the indices ``places``, and the means of other added values.
 
         The metrics are those of ``single_label_metrics``, or with several labels those of ``multi_label_metrics``.
         """

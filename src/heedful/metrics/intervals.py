@@ -76,7 +76,7 @@ def interval(drawn: NDArray[np.float64], confidence: float = CONFIDENCE) -> Inte
 
 
 def resampled(scored: Sequence[Scored], times: int = TIMES, seed: int = SEED) -> list[Values]:
-    """Returns, for each of several scores, metric → its values (times,) over draws of the examples with replacement.
+    """Returns, for each of several scores, the values (times,) of its metrics over draws of examples with replacement.
 
     All of ``scored`` must be scores of the same examples, and get the same draws. A metric that is not finite in every
     draw is left out.
@@ -100,7 +100,7 @@ def draws(examples: int, times: int, seed: int) -> Iterator[Places]:
 
 
 def columns(metrics: Sequence[Metrics]) -> Values:
-    """Returns metric → its values over all draws, for each metric that is finite in every draw.
+    """Returns the values of each metric over all draws, for metrics that are finite in every draw.
 
     ``metrics`` has the metrics of each draw.
     """

@@ -74,7 +74,8 @@ def differences(
 
 
 def randomised(a: Scored, b: Scored, times: int = TIMES, seed: int = SEED) -> dict[str, NDArray[np.float64]]:
-    """Returns metric → ``times`` differences B − A under the null hypothesis that both models are equally good.
+    """Returns, for each metric, ``times`` differences B − A under the null hypothesis that both models are equally
+    good.
 
     For each difference, a coin decides for each example whether the two models' predictions are exchanged.
     """

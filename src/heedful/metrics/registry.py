@@ -30,7 +30,7 @@ REGISTERED: dict[str, Metric] = {}  # by ``heedful.register``
 
 @cache
 def registered() -> Mapping[str, Metric]:
-    """Returns name → metric for every metric that a file of this package lists."""
+    """Returns every metric that a file of this package lists, by name."""
     modules = (import_module(f"{metrics.__name__}.{module.name}") for module in pkgutil.iter_modules(metrics.__path__))
     listed = [metric for module in modules for metric in getattr(module, "METRICS", ())]
     table = {metric.name: metric for metric in listed}

@@ -52,7 +52,7 @@ WORD_CHARACTERS = _WordCharacters()
 def words(text: str) -> Words:
     """Returns the words of a text: runs of letters and digits in lower case.
 
-    In scripts without spaces between words, these are single characters with their marks.
+    In scripts without spaces between words, each word is a single character with its marks.
 
     >>> words("Don't panic: 42!")
     ['don', 't', 'panic', '42']
@@ -74,7 +74,7 @@ class RougeScore(NamedTuple):
 
 
 def rouge(output: str, reference: str) -> dict[str, RougeScore]:
-    """Returns the scores of a text against a reference: kind of ROUGE → score, for four kinds.
+    """Returns the scores of a text against a reference, by kind of ROUGE.
 
     With m hits, precision P = m / |output|, recall R = m / |reference|, F1 = 2PR / (P + R); 0 if a denominator is 0.
     |·| is the number of words, or of bigrams.
@@ -179,7 +179,7 @@ class Rouge:
         return overall(self.example_scores())
 
     def details(self) -> dict[str, dict[str, float]]:
-        """Returns kind of ROUGE → the means of ``precision``, ``recall`` and ``f1``, 0 to 100."""
+        """Returns the means of ``precision``, ``recall`` and ``f1``, 0 to 100, by kind of ROUGE."""
         means = 100 * self.scores.sum(0) / max(1, len(self.scores))
         return {
             kind: dict(zip(RougeScore._fields, row.tolist(), strict=True))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry:
-    """Entry of a task in ``TASKS``. Reading it does not import the task's file."""
+    """Entry of a task in ``TASKS``: its path, summary and metrics, which are read without importing the task's file."""
 
     path: str  # "module:class"
     summary: str  # one line

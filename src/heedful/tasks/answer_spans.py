@@ -19,7 +19,7 @@ ScoredSpan = tuple[float, Span]  # log p(start) + log p(end), and the span
 
 
 class WindowSpans(NamedTuple):
-    """Best answer spans of one window, best first: one entry of each tensor of `Spans`, as numbers."""
+    """Best answer spans of one window as numbers, best first: one row of the tensors of `Spans`."""
 
     scores: list[float]
     starts: list[int]

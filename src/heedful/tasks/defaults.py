@@ -275,7 +275,7 @@ def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSetting
 
 
 def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
-    """Returns settings for a language model on windows of ``context`` tokens, without those of the tokenizer.
+    """Returns settings for a language model on windows of ``context`` tokens; the tokenizer is left to the caller.
 
     The learning rate, its cosine decay to a tenth, the warm-up, weight decay and β₂ are those of nanoGPT
     (config/train_shakespeare_char.py).
@@ -302,7 +302,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
 
 
 def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> RunSettings:
-    """Returns settings for an encoder-decoder of width ``dim``, without maximum length and prefix.
+    """Returns settings for an encoder-decoder of width ``dim``; maximum length and prefix are left to the caller.
 
     Label smoothing, β and ε are those of Vaswani et al. 2017, sections 5.3 and 5.4.
     """
@@ -330,7 +330,7 @@ def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> R
 
 
 def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> RunSettings:
-    """Returns settings for a vision model on images of ``side`` pixels, without preset and patch size.
+    """Returns settings for a vision model on images of ``side`` pixels; preset and patch size are left to the caller.
 
     Label smoothing, weight decay and cosine schedule are DeiT's (Touvron et al. 2021, table 9). Fine-tuning uses the
     learning rate of an encoder, but at most 1e-4, since a higher rate overwrites what was learned. Small images are not

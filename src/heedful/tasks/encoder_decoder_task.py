@@ -80,7 +80,7 @@ class EncoderDecoderTask(Task):
             self.target.save(folder, "tokenizer.target")
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of a new model: the preset with the settings' changes and the size of the
+        """Returns the configuration of a new model: the preset with the changes in the settings and the size of the
         vocabulary.
 
         Source and target have one embedding if they share a vocabulary.

@@ -102,7 +102,7 @@ class EncoderTask(Task):
         self.tokenizer.save(folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of a new model: the preset with the settings' changes and the task's head.
+        """Returns the configuration of a new model: the preset with the changes in the settings and the task's head.
 
         It has as many embeddings as the tokenizer has tokens, and no more positions than the longest example needs.
         """
@@ -208,6 +208,6 @@ def overlapping_windows(length: int, size: int, stride: int) -> list[range]:
     """
     step = size - stride
     if step < 1:
-        raise ValueError(f"stride {stride} is too large for windows of {size}; lower it")
+        raise ValueError(f"stride {stride} is too large for windows of {size} positions; lower it")
     starts = range(0, max(1, length - stride), step)
     return [range(start, min(start + size, length)) for start in starts]

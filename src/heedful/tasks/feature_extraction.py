@@ -187,7 +187,7 @@ class FeatureExtraction(EncoderTask):
         return task
 
     def save(self, folder: str | Path) -> None:
-        """Writes the tokenizer, and how texts are prepared in the files of sentence-transformers."""
+        """Writes the tokenizer and, in the files of sentence-transformers, how texts are prepared."""
         super().save(folder)
         write_text_preparation(Path(folder), self.reading._replace(longest=self.longest))
 
@@ -434,7 +434,9 @@ class FeatureExtraction(EncoderTask):
         return ([text, pair], row.values["score"]) if "score" in row.values else (text, pair)
 
     def row_line(self, row: Row) -> str:
-        """Returns ``text → pair``, ``text → pair, not negative`` or ``text + pair → 3.5``."""
+        """Returns a row as one line for people: ``text → pair``, ``text → pair, not negative`` or ``text + pair →
+        3.5``.
+        """
         text, pair, *negative = map(short, texts_of(row))
         if "score" in row.values:
             return f"{text} + {pair} → {row.values['score']:g}"

@@ -301,7 +301,9 @@ class FillMask(EncoderTask):
             HeedfulError: ``options`` has an option; none has an effect here.
         """
         for name in options:
-            raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
+            raise HeedfulError(
+                f"{name} has no effect: evaluation scores tokens and fills in no text; leave the option out"
+            )
         row_sums, stream = np.zeros((len(rows), 5)), examples[0].stream
         window_sums = np.zeros((stream.windows, 5))
 
@@ -344,13 +346,13 @@ class FillMask(EncoderTask):
         return total
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that ignores the context: each token is predicted by its training frequency, plus one."""
+        """Scores a baseline that ignores the context: a token's probability is its training frequency (count + 1)."""
         loss, accuracy = frequency_metrics(self.tokenizer, self.masking.ordinary, rows, learned())
         metrics = {"loss": loss, "accuracy": accuracy, "pseudo_perplexity": math.exp(loss)}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None, because ``guess`` is this task's only simple method."""
+        """Returns None: the only simple method of this task is ``guess``, which ignores the context."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
@@ -427,7 +429,7 @@ class FillMask(EncoderTask):
         return last_word_samples(self, model, rows)
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns each text with its last word masked."""
+        """Returns inputs for trying a model: each text with its last word masked."""
         return [" ".join([*text.split()[:-1], self.mask_name]) for text in texts]
 
     def row_line(self, row: Row) -> str:

@@ -109,7 +109,7 @@ class ImageClassification(Task):
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Returns training and validation rows; ``valid`` is the fraction to hold out.
 
-        If no training row has the label of an image, the image is moved to training.
+        An image with a label that no training row has is moved to training.
         """
         return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="image", same=same)
 
@@ -166,7 +166,7 @@ class ImageClassification(Task):
         preprocessing, names, image = read_preprocessing(folder), _label_names(rows), settings.image
         if image.channels not in (None, preprocessing.channels):
             channels = f"the model in {folder} takes images with {plural(preprocessing.channels, 'channel')}"
-            raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave it out")
+            raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave the option out")
         side = preprocessing.shape[1]
         if image.size in (None, side):
             model = load(folder, dtype="float32")
@@ -338,7 +338,7 @@ class ImageClassification(Task):
         return Measured(overall(example_scores), details, example_scores, example_scores.outputs())
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
-        """Returns samples with the name of the image's file as input."""
+        """Returns samples for the run's log, with the name of the image's file as input."""
         samples = zip(rows, super().logged_samples(model, rows, measured), strict=False)
         return [sample | {"input": short(Path(row.values["image"].name).name, LINE)} for row, sample in samples]
 

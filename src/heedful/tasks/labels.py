@@ -68,7 +68,7 @@ def _texts_for_labels(labels: Sequence[str]) -> str | None:
         return None
     return (
         f"its {plural(len(labels), 'label')}, such as {brief(labels[0])!r}, look like texts; if so, train again "
-        "and name the column of labels: --data.columns"
+        "and name the column of labels with --data.columns"
     )
 
 

@@ -79,7 +79,7 @@ class QuestionWindows(NamedTuple):
 
 
 def passages_of(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Passage]:
-    """Returns text → its tokens and their characters, for each distinct text."""
+    """Returns a `Passage`, with the tokens and their characters, for each distinct text."""
     passages: dict[str, Passage] = {}
     distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), BATCH):

@@ -356,7 +356,7 @@ class QuestionAnswering(EncoderTask):
         ``by_kind``.
         """
         if "top_k" in options:
-            raise HeedfulError("top_k has no effect: only the best answer is scored; leave it out")
+            raise HeedfulError("top_k has no effect: only the best answer is scored; leave top_k out")
         if options.get("stride") is not None:
             examples = self._windows(rows, options["stride"]).windows
         results = self._read(

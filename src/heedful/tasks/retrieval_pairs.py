@@ -48,7 +48,7 @@ def check_rows(rows: Sequence[Row], settings: RunSettings) -> None:
     }
     for flag, is_set in without_effect.items():
         if scores != {None} and is_set:
-            raise HeedfulError(f"{flag} has no effect on pairs with scores, as in {rows[0].file}; leave it out")
+            raise HeedfulError(f"{flag} has no effect on pairs with scores, as in {rows[0].file}; leave the option out")
 
 
 def groups_of(rows: Iterable[Row]) -> list[str]:

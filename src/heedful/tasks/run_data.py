@@ -19,12 +19,12 @@ BY_CONTENT = "content"  # in heedful.json, under data.same
 
 
 def training_columns(model: str | None) -> dict[str, str]:
-    """Returns task column → column of a model's training data; {} if the folder does not store them."""
+    """Returns the columns of a model's training data, by task column; {} if the folder does not store them."""
     return columns_in_card(read_card(model)) if model is not None and Path(model).is_dir() else {}
 
 
 def columns_in_card(card: Mapping[str, Any]) -> dict[str, str]:
-    """Returns task column → column of the training data, from ``heedful.json``; {} if it stores none."""
+    """Returns the columns of the training data, by task column, from ``heedful.json``; {} if it stores none."""
     data = card.get("data")
     columns = data.get("columns") if isinstance(data, Mapping) else None
     if not isinstance(columns, Mapping):
@@ -67,7 +67,9 @@ def train_and_validation_rows(
         rows = kind.convert_rows(rows)
     if settings.valid or "valid" in splits(settings.train):
         if data.valid_fraction is not None:
-            raise HeedfulError("--data.valid-fraction has no effect where validation data is given; leave it out")
+            raise HeedfulError(
+                "--data.valid-fraction has no effect where validation data is given; leave the option out"
+            )
         held = read_columns(
             list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping
         )

@@ -200,7 +200,7 @@ class SequenceToSequence(EncoderDecoderTask):
     def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """Generates the outputs for the first ``most`` rows (None: all).
+        """Returns the generated outputs for the first ``most`` rows (None: all).
 
         With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
         longest target.

@@ -140,7 +140,7 @@ class SpanCorruption(EncoderDecoderTask):
         if given.masking.unit not in (None, "span"):
             raise HeedfulError(
                 f"--masking.unit {given.masking.unit} has no effect for an encoder-decoder, which always masks spans; "
-                "leave it out"
+                "leave the option out"
             )
         characters = sum(len(row.values["text"]) for row in rows)
         if given.start_from is None:
@@ -271,7 +271,9 @@ class SpanCorruption(EncoderDecoderTask):
             HeedfulError: ``options`` has an option; none has an effect here.
         """
         for name in options:
-            raise HeedfulError(f"{name} has no effect: evaluation scores tokens and fills in no text; leave it out")
+            raise HeedfulError(
+                f"{name} has no effect: evaluation scores tokens and fills in no text; leave the option out"
+            )
         row_sums, stream = np.zeros((len(rows), 3)), examples[0].stream
         window_sums = np.zeros((stream.windows, 3))
         ordinary = torch.from_numpy(self.evaluation_corruption.ordinary).to(model.device)
@@ -302,13 +304,13 @@ class SpanCorruption(EncoderDecoderTask):
         return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, span_metrics))
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline that ignores the context: each token is predicted by its training frequency, plus one."""
+        """Scores a baseline that ignores the context: a token's probability is its training frequency (count + 1)."""
         loss, accuracy = frequency_metrics(self.source, self.evaluation_corruption.ordinary, rows, learned())
         metrics = {"loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
         return Baseline("the tokens' frequencies in the training text", metrics)
 
     def quick_baseline(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
-        """Returns None, because ``guess`` is this task's only simple method."""
+        """Returns None: the only simple method of this task is ``guess``, which ignores the context."""
         return None
 
     def guess(self, examples: Sequence[StreamWindow], rows: Rows, learned: Rows) -> Baseline | None:
@@ -422,7 +424,7 @@ class SpanCorruption(EncoderDecoderTask):
             self.silent = False
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
-        """Returns each text with its last word masked."""
+        """Returns inputs for trying a model: each text with its last word masked."""
         return [" ".join([*text.split()[:-1], "<extra_id_0>"]) for text in texts]
 
     def row_line(self, row: Row) -> str:

@@ -128,7 +128,8 @@ class Task(ABC):
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[Task]:
-        """Returns the task class for ``rows``: by default this class, in some tasks a variant.
+        """Returns the task class for ``rows``: by default this class; some tasks have a variant for other kinds of
+        data.
 
         May add to ``rows.notes``, which are shown to people.
         """
@@ -136,7 +137,7 @@ class Task(ABC):
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[Task]:
-        """Returns the task class for a model folder: by default this class, in some tasks a variant."""
+        """Returns the task class for a model folder: by default this class, for some models a variant of the task."""
         return cls
 
     @classmethod
@@ -178,9 +179,7 @@ class Task(ABC):
 
     @abstractmethod
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of a new model: the preset with the settings' changes, adapted to the training
-        data.
-        """
+        """Returns the configuration of a new model: the preset with the changes in the settings, for this data."""
 
     def model_config(self, settings: RunSettings) -> ModelConfig:
         """Returns ``config`` with the registered head that ``--model.head`` names, if it is set."""

@@ -135,7 +135,7 @@ class TextClassification(TextPairTask):
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Returns training and validation rows; ``valid`` is the fraction to hold out.
 
-        If no training row has the label of a text, the text is moved to training.
+        A text with a label that no training row has is moved to training.
         """
         return with_learnable_labels(*super().split_rows(rows, valid, seed, same), by="text", same=same)
 

@@ -201,7 +201,7 @@ class TextGeneration(Task):
         self.tokenizer.save(folder)
 
     def config(self, settings: RunSettings) -> ModelConfig:
-        """Returns the configuration of a new model: the preset with the settings' changes and the size of the
+        """Returns the configuration of a new model: the preset with the changes in the settings and the size of the
         vocabulary.
 
         A model with learned positions has as many of them as a window has tokens.
@@ -255,7 +255,7 @@ class TextGeneration(Task):
         tokens, starts = token_stream(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
-            raise HeedfulError(f"fewer than two tokens of text{where}: nothing to learn from; give more text")
+            raise HeedfulError(f"fewer than two tokens of text{where}, so there is nothing to learn; give more text")
         stream = Stream(tokens, min(context, len(tokens) - 1), starts)
         note = f"{plural(len(tokens), 'token')} in windows of {stream.context}"
         if stream.context < context:
@@ -346,7 +346,9 @@ class TextGeneration(Task):
             HeedfulError: ``options`` has an option; none has an effect here.
         """
         for name in options:
-            raise HeedfulError(f"{name} has no effect: a language model is scored without generating; leave it out")
+            raise HeedfulError(
+                f"{name} has no effect: a language model is scored without generating; leave the option out"
+            )
         if isinstance(examples[0], InstructionExample):
             row_sums = np.zeros((len(rows), 3))
             row_sums[:, 2] = [example.answer_bytes for example in examples]
@@ -613,10 +615,13 @@ def _separated(rows: Sequence[Row], settings: RunSettings) -> bool:
     if not settings.data.document_mask:
         return False
     if are_instructions(rows):
-        raise HeedfulError("--data.document-mask has no effect: instructions are examples of their own; leave it out")
+        raise HeedfulError(
+            "--data.document-mask has no effect: each instruction is an example of its own; leave the option out"
+        )
     if sum(not continues_previous(row) for row in rows) < 2:
         raise HeedfulError(
-            "--data.document-mask has no effect: the text is one document; leave it out, or give several documents"
+            "--data.document-mask has no effect: the text is one document; leave the option out, or give several "
+            "documents"
         )
     return True
 

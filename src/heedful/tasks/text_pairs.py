@@ -75,7 +75,7 @@ class TextPairTask(EncoderTask):
         return Encoded(examples, rows, note, len(cut), [rows[number] for number in cut])
 
     def texts_of(self, row: Row) -> tuple[str, ...]:
-        """Returns the text of a row, or both texts of a pair."""
+        """Returns the text of a row, or both texts of a pair, as a tuple."""
         return tuple(row.values[name] for name in SIDES if name in self.columns and name in row.values)
 
     @abstractmethod

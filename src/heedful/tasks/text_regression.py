@@ -98,7 +98,7 @@ class TextRegression(TextPairTask):
         }
         for flag, value in without_effect.items():
             if value:
-                raise HeedfulError(f"{flag} has no effect on labels that are numbers; leave it out")
+                raise HeedfulError(f"{flag} has no effect on labels that are numbers; leave the option out")
         suggested = super().suggested_settings(rows, given)
         return replace(
             suggested,

@@ -19,13 +19,13 @@ IGNORED = -100  # label of padding and of tokens without a target, as in PyTorch
 
 
 def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """Returns rows of unequal length as one int64 tensor (B, longest), padded with ``value`` at their ends."""
+    """Returns lists of ids as one int64 tensor (B, longest), padded with ``value`` at their ends."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def padded_with_mask(rows: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
-    """Returns rows padded with ``value`` at their ends, int64 (B, longest), and their mask: True for a token."""
+    """Pads lists of ids with ``value`` at their ends; returns int64 (B, longest) and a mask, True for tokens."""
     return padded(rows, value), padded([[1] * len(row) for row in rows], 0).bool()
 
 

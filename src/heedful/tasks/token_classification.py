@@ -103,7 +103,7 @@ class TokenClassification(EncoderTask):
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
         """Returns training and validation rows; ``valid`` is the fraction to hold out.
 
-        If no training row has a kind of tag of a sentence, the sentence is moved to training.
+        A sentence with a kind of tag that no training row has is moved to training.
         """
         if len(rows) == 1:
             raise HeedfulError(

@@ -147,7 +147,7 @@ class Translation(SequenceToSequence):
         return Baseline("a copy of the source", overall(scores), scores)
 
     def align_scoring(self, other: Task) -> str:
-        """Makes both models' outputs be scored in lower case if one model writes no capital letters; returns a note."""
+        """Scores both models in lower case if one of them writes no capital letters; returns a note for people."""
         if not isinstance(other, Translation) or self.scored_in_lower_case == other.scored_in_lower_case:
             return ""
         self.lowercase = other.lowercase = True

@@ -74,7 +74,7 @@ def tokens_of_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[WordToke
     If the vocabulary marks tokens inside a word (BERT's ``##``), every other token begins a word, so that punctuation
     is separate. Else (byte-level) words are separated by white space. The ``transformers`` pipeline does the same.
     Unlike that pipeline, this function never splits the bytes of a character between words, and a token that is only
-    the space before a word is the word's first token, as in ``tokens_of_words`` and so in training. White space belongs
+    the space before a word is the word's first token, as it is in training (``tokens_of_words``). White space belongs
     to no word.
     """
     marked = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)

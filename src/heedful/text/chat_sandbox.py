@@ -113,7 +113,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Generation(Extension):
-    """Jinja extension for ``{% generation %}`` blocks, which have the assistant's text and are marked for training."""
+    """Jinja extension for ``{% generation %}`` blocks, which mark the assistant's text for training."""
 
     environment: Sandbox
     tags = {"generation"}  # noqa: RUF012 (Jinja's own form)

@@ -77,7 +77,9 @@ def read_model(path: Path) -> SentencePieceModel:
             f"{path} has the algorithm {algorithm!r}, which is not supported; use a model with unigram or bpe"
         )
     if trainer.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
-        raise HeedfulError(f"{path} does not mark the space before a word by {SPACE}; use a model that does")
+        raise HeedfulError(
+            f"{path} does not mark the space before a word by {SPACE}, which is not supported; use a model that does"
+        )
     return SentencePieceModel(
         pieces=[Piece(piece.piece, piece.score, KINDS[piece.type - 1]) for piece in proto.pieces],
         algorithm=algorithm,

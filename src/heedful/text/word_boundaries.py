@@ -37,8 +37,8 @@ def word_joints(tokenizer: Tokenizer) -> WordJoints:
     it.
 
     Two tokens are parts of one word if letters, digits, marks or bytes of characters touch, without a space between:
-    ``play`` and ``##ing`` in BERT's vocabularies, `` play`` and ``ing`` in those with spaces. ``play`` does not join ``
-    ing``, ``.`` or ``[SEP]``. In scripts without spaces each token is a word.
+    "play" and "##ing" in BERT's vocabularies, " play" and "ing" in those with spaces. "play" does not join " ing", "."
+    or "[SEP]". In scripts without spaces each token is a word.
 
     >>> tokenizer = Tokenizer.train(["a man."], size=20, kind="character")
     >>> table, ids = word_joints(tokenizer), tokenizer.encode(["a man."])[0]
