@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Model)
 
 
 def low_rank_parts(model: nn.Module) -> dict[str, LowRank]:
-    """Returns the linear maps that have an adapter, by path."""
+    """Returns the linear maps of a model that have an adapter, by their path in the model."""
     return {path: part for path, part in model.named_modules() if isinstance(part, LowRank)}
 
 
@@ -73,9 +73,20 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
 
 
 def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tensor]], whole: Sequence[str]) -> M:
-    """Adds the given A and B to the linear maps at their paths; trains only A, B and the parameters ``whole``.
+    """Adds an adapter with the given matrices to a model, in place, and freezes all other weights.
 
-    A tensor A at several paths becomes one parameter.
+    Args:
+        model: a model without an adapter.
+        config: settings of the adapter.
+        pairs: ``{path: (A, B)}``: the matrices of each adapted linear map, by its path in the model. A tensor A that
+            stands at several paths becomes one shared parameter.
+        whole: names of other parameters that are trained and saved too, such as those of a new head.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        HeedfulError: for a model that already has an adapter, or has batch norms.
     """
     if model.adapter is not None:
         raise HeedfulError("the model already has an adapter; merge it first (heedful.adapters.merge), or remove it")
@@ -99,7 +110,7 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
 
 
 def train_whole(model: M, names: Sequence[str]) -> M:
-    """Makes the head's parameters called ``names`` trainable; they are then saved with the adapter."""
+    """Makes the parameters called ``names`` trainable, to be saved with the adapter; returns the model."""
     assert model.adapter is not None
     for name in names:
         model.get_parameter(name).requires_grad_(True)
@@ -108,7 +119,7 @@ def train_whole(model: M, names: Sequence[str]) -> M:
 
 
 def fresh_head(model: Model) -> tuple[str, ...]:
-    """Returns the names of newly initialised head parameters; new rows of a larger vocabulary do not count."""
+    """Returns the names of the head's newly initialised parameters, without those that are new in some rows only."""
     return tuple(name for name in model.fresh if name.startswith("head.") and "[" not in name)
 
 

@@ -10,10 +10,12 @@ from heedful.layers.linear import Linear
 
 
 class LowRank(nn.Linear):
-    """y = W x + b + s B A dropout(x), where A is (r, in), B (out, r), and s = α/r, or α/√r with ``rslora``.
+    """Linear map with a low-rank adapter: y = W x + b + s B A dropout(x).
 
-    Hu et al. 2022, section 4.1; α/√r: Kalajdzievski 2023. It is a ``nn.Linear`` whose weight and bias keep their
-    names, with ``lora_a`` and ``lora_b``, whose dtype may differ from W's (such as float32 and bfloat16).
+    A is (r, in), B is (out, r), and s = α/r, or α/√r with ``rslora``.
+
+    Hu et al. 2022, section 4.1; α/√r: Kalajdzievski 2023. The class is an ``nn.Linear``: W and b
+    are its ``weight`` and ``bias``, A and B are ``lora_a`` and ``lora_b``. The adapter's dtype may differ from W's.
 
     Args:
         base: the linear map; its parameters are used, not copied.
@@ -55,7 +57,7 @@ class LowRank(nn.Linear):
         return y + (self.scale * F.linear(low, self.lora_b)).to(y.dtype)
 
     def extra_repr(self) -> str:
-        """Returns the sizes and the bias, as ``nn.Linear`` shows them, and the rank."""
+        """Returns the text in the brackets of ``repr``: sizes and bias as in ``nn.Linear``, and the rank."""
         return f"{super().extra_repr()}, rank={len(self.lora_a)}"
 
     def base(self) -> Linear:

@@ -44,7 +44,7 @@ SUSPICIOUS: dict[str, tuple[re.Pattern[str], str]] = {
 
 
 def row_texts(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
-    """Yields the texts of a row: its texts, messages and labels; words, and tags, are joined by spaces.
+    """Yields the texts of a row one by one: texts, messages and labels. The words of a column are joined by spaces.
 
     >>> row = Row({"words": ("in", "Rome"), "tags": ("O", "LOC")}, "a", 1)
     >>> list(row_texts(row, {"words": "words", "tags": "tags"}))

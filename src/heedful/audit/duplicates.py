@@ -37,6 +37,8 @@ def check_skipped_rows(rows: Rows) -> Iterator[Finding]:
 def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
     """Reports duplicate examples, and examples with equal inputs but different outputs.
 
+    ``keys`` are the hashes of each row and of its input, from ``heedful.data.split.row_keys``.
+
     >>> from heedful.data.split import row_keys
     >>> rows = [Row({"text": t, "label": l}, "a.tsv", i) for i, (t, l) in enumerate(["ax", "Ax", "ay"], 1)]
     >>> columns = {"text": "text", "label": "label"}
@@ -141,8 +143,8 @@ def check_near_duplicates(
     J(A, B) = |A ∩ B| / |A ∪ B| ≥ 4/5, A and B being the sets of 5-grams of their letters (Broder 1997; found by their
     rarest n-grams, Bayardo et al. 2007). With several input columns, this must hold for each column. Digits count in
     texts that are mostly digits. Exact duplicates are left out: `check_duplicates` reports them. The first 500
-    characters of a text are compared. Of more than 100,000 examples or 6 million characters, an evenly spaced part is
-    compared. With very many similar texts, some pairs are missed.
+    characters of a text are compared. If there are more than 100,000 examples or 6 million characters, an evenly
+    spaced part is compared. With very many similar texts, some pairs are missed.
 
     >>> texts = ["On 3 May", "on 4 May.", "on 3  may", "at noon"]
     >>> rows = [Row({"text": text}, "a.txt", line) for line, text in enumerate(texts, start=1)]
@@ -193,7 +195,7 @@ def check_near_duplicates(
                 f"{least}{plural(len(places), 'validation example')} ({part}) nearly {equal_verb} a training example: "
             )
             text += _difference(equal, len(places))
-            text += "; scores will be too high, keep similar examples in one split" if is_warning else ""
+            text += "; keep similar examples in one split, or scores will be too high" if is_warning else ""
             yield Finding(name, "warning" if is_warning else "fact", len(places), text, places)
 
 
@@ -328,11 +330,11 @@ class _NgramIndex(NamedTuple):
 
 
 def similar_pairs(texts: Sequence[str]) -> tuple[list[tuple[int, int]], bool]:
-    """Returns the pairs (index, index) of texts with J ≥ 4/5, and True if no such pair is missing.
+    """Returns the pairs of similar texts, as indices into ``texts``, and True if no similar pair is missing.
 
-    In any common order of n-grams, texts A and B with J(A, B) ≥ t share k n-grams among the first |A| − ⌈t |A|⌉ + k
-    of A and as many of B (Wang et al. 2012). Here the rarest n-grams come first; pairs that share k = 3 are compared in
-    full.
+    A text counts as the set A of its 5-grams. Two texts are similar if J(A, B) = |A ∩ B| / |A ∪ B| ≥ t = 4/5. Then, in
+    any common order of n-grams, the first |A| − ⌈t |A|⌉ + k of A and the first |B| − ⌈t |B|⌉ + k of B have k n-grams in
+    common (Wang et al. 2012). Here the rarest n-grams come first, and pairs with k = 3 are compared in full.
 
     >>> similar_pairs(["once upon a time there was", "a horse", "once upon a time there were"])
     ([(0, 2)], True)

@@ -42,7 +42,7 @@ def check_truncation(encoded: Encoded) -> Iterator[Finding]:
 def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES) -> Iterator[Finding]:
     """Reports unknown tokens, and examples without a target.
 
-    Checks at most ``max_examples`` examples, evenly spaced, and reports their number if these are not all examples.
+    Checks at most ``max_examples`` examples, evenly spaced; if there are more examples, reports how many were checked.
     """
     examples = encoded.examples
     step = max(1, -(-len(examples) // max_examples))

@@ -54,7 +54,7 @@ class Finding:
 
 
 def location(row: Row, line: int | None = None) -> str:
-    """Returns ``FILE:LINE`` of a row: its first line, or the given ``line`` of its file.
+    """Returns where a row stands as ``FILE:LINE``: the row's first line, or another ``line`` of the same file.
 
     >>> location(Row({}, "train.tsv", 41)), location(Row({}, "train.tsv", 41), 43)
     ('train.tsv:41', 'train.tsv:43')
@@ -67,7 +67,7 @@ def location(row: Row, line: int | None = None) -> str:
 
 
 def relative_path(path: str) -> str:
-    """Returns a path relative to the current folder if it is an absolute path below it, else the path unchanged.
+    """Returns the relative form of an absolute path below the current folder; any other path unchanged.
 
     >>> relative_path(os.path.join(os.getcwd(), "data", "train.tsv")), relative_path("../train.tsv")
     ('data/train.tsv', '../train.tsv')

@@ -85,7 +85,7 @@ def _number_range(rows: Sequence[Row], name: str) -> Finding:
 def check_unknown_labels(
     validation: Rows, labels: Collection[str], columns: Mapping[str, Kind]
 ) -> tuple[list[Finding], Rows]:
-    """Returns a finding on validation labels that the model's ``labels`` lack, and the rows without such labels.
+    """Returns a finding on validation labels that are not in the model's ``labels``, and the rows without such labels.
 
     >>> rows = Rows(Row({"text": text, "label": text}, "new.tsv", line) for line, text in enumerate("abc", 1))
     >>> findings, known_rows = check_unknown_labels(rows, ["a", "c"], {"text": "text", "label": "label"})
