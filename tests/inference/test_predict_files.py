@@ -184,7 +184,7 @@ def test_images_by_folder_and_by_table(
         (["--out", "y.txt"], "--out needs a file of inputs; give it with --in FILE (- is standard input)"),
         (["--overwrite"], "--overwrite needs a file of inputs; give it with --in FILE (- is standard input)"),
         (["--columns", "a"], "--columns needs a file of inputs; give it with --in FILE (- is standard input)"),
-        (["--in", "x.txt", "text"], "--in FILE and texts are both given; leave one of them out"),
+        (["--in", "x.txt", "text"], "--in FILE and texts are both given; give only one of them"),
         (["--in", "y.txt"], "y.txt: no such file; did you mean 'x.txt'?"),
         (["--in", "x.txt", "--out", "y.csv"], "y.csv: predictions cannot be written as .csv; name the file .jsonl"),
         (

@@ -92,7 +92,9 @@ def _with_new_keys(values: Mapping[str, Any], path: str, text: str, prefix: str 
 
 
 def likely(name: str, known: Iterable[str]) -> str | None:
-    """Returns the option that a name without its section, or another program's name, means; None if there is none.
+    """Returns the known option that an unknown name most likely means; None if there is none.
+
+    The name may lack its section, or be the name of the same option in another program.
 
     >>> known = ["--lora.dropout", "--model.dropout", "--training.lr"]
     >>> likely("--dropout", known), likely("--training.learning_rate", known), likely("--nothing", known)
@@ -130,7 +132,9 @@ def by_flags(text: str, tokens: Iterable[str]) -> str:
 
 
 def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Reads options that the command line does not set from the ``--config`` file: keys are options, tables sections.
+    """Sets the options of the TOML file ``--config`` that the command line does not set.
+
+    A key of the file is an option's name, a table of the file is a section of options.
 
     A command with fewer options than ``train``, such as ``audit``, ignores the other options of the file.
     """
@@ -141,7 +145,7 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
 
     path = config.tokens[-1].value
     check_file(path)
-    remedy = "mend it, or leave --config out"
+    remedy = "correct it, or leave --config out"
     content = read_bytes(Path(path), remedy)
     values, text = parse_toml(content, path, remedy), content.decode("utf-8-sig")
     values = _with_new_keys(values, path, text)
@@ -223,7 +227,7 @@ def refuse_fractions(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def join_dashes(tokens: Iterable[str]) -> list[str]:
-    """Rewrites lone hyphens, which mean standard input; the parser would take them for options.
+    """Rewrites lone hyphens. They mean standard input, but the parser would read them as options.
 
     ``--train -`` becomes ``--train=-``; ``predict MODEL -`` (and ``inspect``) becomes ``predict MODEL -- -``.
     """
@@ -330,7 +334,7 @@ def check_out(settings: RunSettings) -> None:
     if not settings.out.strip():
         raise HeedfulError("--out is empty; name a folder for the run")
     if any("\ud800" <= letter <= "\udfff" for letter in settings.out):  # bytes that are not UTF-8
-        raise HeedfulError(f"--out {settings.out!a} is not UTF-8; name another folder")
+        raise HeedfulError(f"--out {settings.out!a} is not valid UTF-8; name another folder")
     out = Path(settings.out)
     if out.exists() and not out.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")

@@ -169,5 +169,5 @@ def process() -> int:
 
 
 def wait_for_rank_0() -> None:
-    """Gives rank 0 time to report its error."""
+    """Sleeps for a moment, so that rank 0 can report its error before this process ends."""
     time.sleep(RANK_0_SECONDS)

@@ -86,7 +86,7 @@ def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
     if inputs == ("-",):
         return ()
     if "-" in inputs:
-        raise HeedfulError("- (standard input) cannot be combined with other texts; give only one of them")
+        raise HeedfulError("- (standard input) cannot be combined with other texts; give either - or the texts")
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are not UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")
@@ -100,7 +100,7 @@ def _check_source(
     from heedful.inference.output_file import check_output
 
     if source is not None and inputs:
-        raise HeedfulError("--in FILE and texts are both given; leave one of them out")
+        raise HeedfulError("--in FILE and texts are both given; give only one of them")
     if source is not None:
         check_file(source)
         check_output(source, out, overwrite)

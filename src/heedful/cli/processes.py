@@ -99,7 +99,7 @@ def usable_cores() -> int:
 def cores_in_use(running: Path = Path("/proc/loadavg")) -> float | None:
     """Returns the number of cores that other programs use; None if unknown (Windows).
 
-    It is the load of the last minute, or on Linux the current load if that is higher.
+    The number is the mean load of the last minute or, on Linux, the current load if that is higher.
     """
     try:
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None

@@ -19,7 +19,7 @@ MAX_LABEL_WIDTH = 40  # maximum width of a label
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints the metrics and seconds of a result, a line each, and its tables; or all of it as JSON."""
+    """Prints the result of an evaluation: a line for each metric and its tables, or everything as JSON."""
     if as_json:
         print(to_json(result))
         return
@@ -36,7 +36,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
 
 
 def print_comparison(result: Mapping[str, Any], as_json: bool) -> None:
-    """Prints two models' scores side by side, the verdict, and examples that differ; or all of it as JSON."""
+    """Prints two models' scores side by side, the verdict, and examples that differ; or everything as JSON."""
     if as_json:
         print(to_json(result))
         return
@@ -47,7 +47,7 @@ def scored(result: Mapping[str, Any]) -> list[str]:
     """Returns a line for each metric, with its 95 % interval and the baseline's value.
 
     Args:
-        result: of ``heedful.evaluation.evaluate.evaluate`` or ``heedful.training.run.train``.
+        result: what ``heedful.evaluation.evaluate.evaluate`` or ``heedful.training.run.train`` returned.
 
     >>> result = {"metrics": {"accuracy": 88.7}, "intervals": {"accuracy": [87.2, 90.1]}, "seconds": 1.5}
     >>> print(*scored(result), sep="\\n")
@@ -78,10 +78,10 @@ def scored(result: Mapping[str, Any]) -> list[str]:
 def compared(result: Mapping[str, Any]) -> list[str]:
     """Returns a line for each metric, the verdict, and the examples that differ most.
 
-    A metric's line has model A, model B, the difference with its 95 % interval, and p.
+    A metric's line has its values for models A and B, the difference B − A with its 95 % interval, and the p-value.
 
     Args:
-        result: of ``heedful.evaluation.compare.compare``.
+        result: what ``heedful.evaluation.compare.compare`` returned.
     """
     rows = [("", "A", "B", "B − A", "95 %", "p")]
     for name, metric in result["metrics"].items():
@@ -113,11 +113,11 @@ def _cut(text: str) -> str:
 
 
 def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a table of precision, recall and F1 in percent and support (examples) of each class, largest first.
+    """Returns a table with the precision, recall and F1 in percent of each class, and its support (its examples).
 
     Args:
-        by_class: ``{"label", "precision", "recall", "f1", "support"}`` of each class. The 40 with the most support are
-            shown, and a last line counts the others.
+        by_class: ``{"label", "precision", "recall", "f1", "support"}`` of each class. The 40 classes with
+            the most support are shown, largest first, and a last line counts the others.
 
     >>> spam = {"label": "spam", "precision": 50.0, "recall": 100.0, "f1": 66.7, "support": 3}
     >>> print(*class_table([spam]), sep="\\n")

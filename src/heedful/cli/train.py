@@ -150,7 +150,7 @@ def watch(
     runs = Runs(folders or ("runs",))
     if json:
         if port or no_open:
-            raise HeedfulError("--json serves no page, so --port and --no-open have no effect; leave them out")
+            raise HeedfulError("with --json no page is served, so --port and --no-open have no effect; remove them")
         print(to_json(runs.as_dict()))
         return
     from heedful.serving.server import Server, open_in_browser
@@ -176,9 +176,9 @@ def demo(
 ) -> None:
     """Train a small model in minutes and show what it learned: a translator of dates, or one of each family."""
     if every and (name != "dates" or to is not None or out is not None):
-        raise HeedfulError("--all runs every demo in its own folder; leave the name, --to and --out out")
+        raise HeedfulError("--all runs every demo in its own folder; remove the demo's name, --to and --out")
     if to is not None and name != "dates":
-        raise HeedfulError(f"--to is the language of the dates; the demo {name} has no language, leave --to out")
+        raise HeedfulError(f"--to sets the language of the demo dates, but the demo is {name}; leave --to out")
     from heedful.demos import all_demos
     from heedful.demos import demo as run_demo
 

@@ -24,18 +24,18 @@ def demo(
     quiet: bool = False,
     **choices: str,
 ) -> dict[str, Any]:
-    """Trains, scores and shows one of ``DEMOS``.
+    """Trains the small model of a demo, scores it on held-out examples, and prints and draws the results.
 
     Args:
-        name: one of ``DEMOS``.
+        name: "dates", "languages", "code" or "digits".
         out: folder of the run; ``runs/demo-NAME`` by default, where an earlier demo is replaced.
-        say: prints a line.
+        say: is called with each line to print.
         quiet: show no progress.
-        **choices: options of the demo: ``to``, the language of the dates.
+        **choices: options of the demo: ``to="de"`` is the language of the demo "dates".
 
     Returns:
-        ``{"task", "model", "metrics", "baseline", "examples", "seconds", "files"}`` and the task's details; ``metrics``
-        are of held-out examples, ``baseline`` those of a simple method.
+        ``{"task", "model", "metrics", "baseline", "examples", "seconds", "files"}`` and the task's details.
+        ``metrics`` are the model's scores on held-out examples, ``baseline`` are a simple method's.
     """
     if name not in DEMOS:
         raise HeedfulError(f"unknown demo {name!r}; {nearest(name, DEMOS)}")

@@ -30,7 +30,10 @@ DATE_FORMATS = ("datetime-full", "date-full", "datetime-short", "date-long", "yQ
 
 
 def dates(to: str = "fr") -> Demo:
-    """English dates to the language ``to``, by its CLDR code (fr, de, es, ja, ...): about two minutes on two cores."""
+    """Returns the demo that translates English dates into a language: about two minutes on two cores.
+
+    ``to`` is the language's CLDR code: fr, de, es, ja, ...
+    """
     return Demo(
         title=f"An encoder-decoder learns to write English dates in another language ({to}); the test uses other days.",
         settings=RunSettings(
@@ -52,7 +55,7 @@ def dates(to: str = "fr") -> Demo:
 
 
 def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports the share of exact dates by format, copying the source as baseline, a few dates and their attention."""
+    """Reports the share of exact dates by format, a baseline that copies the source, some dates and their attention."""
     metrics = measured.metrics
     unambiguous = [row for row in rows if row.values["exact"] != "no"]
     copied = exact_match([row.values["source"] for row in unambiguous], [row.values["target"] for row in unambiguous])
@@ -104,7 +107,10 @@ def _draw_attention(pipe: Pipeline, row: Row, folder: Path) -> dict[str, Path]:
 
 
 def languages() -> Demo:
-    """Language identification of CLDR names (places, months, currencies): about two minutes on two cores."""
+    """Returns the demo that tells the language of CLDR names (places, months, currencies).
+
+    It takes about two minutes on two cores.
+    """
     return Demo(
         title="An encoder learns to identify the language of a name or phrase.",
         settings=RunSettings(
@@ -121,7 +127,7 @@ def languages() -> Demo:
 
 
 def describe_languages(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports accuracy, the most frequent language as baseline, the easiest and hardest languages, a few names."""
+    """Reports accuracy, the most frequent language as a baseline, the easiest and hardest languages, and some names."""
     languages, most_frequent = _label_counts(rows)
     classes = sorted(measured.details["by_class"], key=lambda scores: -scores["f1"])
     lines = [f"  always the most frequent one: {most_frequent:.1f} %; macro F1 {measured.metrics['macro_f1']:.1f}", ""]
@@ -155,7 +161,10 @@ PROMPT = "def "
 
 
 def code() -> Demo:
-    """Language model of the standard library's source, whole modules held out: about three minutes on two cores."""
+    """Returns the demo of a language model of the standard library's source: about three minutes on two cores.
+
+    The test uses modules that are not in training.
+    """
     return Demo(
         title="A decoder learns to write Python from the source of the standard library; the test uses other modules.",
         settings=RunSettings(
@@ -192,7 +201,7 @@ INK = " ·░▒▓█"
 
 
 def digits() -> Demo:
-    """Recognition of 1,797 digits of 8 × 8 pixels: about a minute on two cores."""
+    """Returns the demo that recognises handwritten digits, 1,797 images of 8 × 8 pixels: a minute on two cores."""
     return Demo(
         title="A vision Transformer learns to read handwritten digits of 8 × 8 pixels.",
         settings=RunSettings(
@@ -209,7 +218,7 @@ def digits() -> Demo:
 
 
 def describe_digits(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports accuracy, the most frequent digit as baseline, and the first digits; writes one as a file."""
+    """Reports accuracy, the most frequent digit as a baseline, and the first digits; writes one digit as a file."""
     _, most_frequent = _label_counts(rows)
     chosen = rows[:6]
     answers = pipe.predict([row.values["image"] for row in chosen])

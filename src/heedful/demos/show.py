@@ -26,7 +26,7 @@ from heedful.views.run_figures import draw_report, draw_run
 
 @dataclass(frozen=True)
 class DemoReport:
-    """Report of a demo on its model."""
+    """Result of a demo: what is printed about the trained model, and the files that were drawn."""
 
     headline: str  # one line with the main metric
     lines: Sequence[str]  # details below it
@@ -48,7 +48,7 @@ class Demo:
 
 
 def show(demo: Demo, out: str | None, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
-    """Trains and scores a demo, prints and draws the results; see ``heedful.demos.demo``."""
+    """Trains and scores a demo's model, and prints and draws the results; returns what ``heedful.demos.demo`` does."""
     began = time.monotonic()
     folder = Path(out or demo.settings.out)
     if out is not None and contents(folder):
