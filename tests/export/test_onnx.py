@@ -241,7 +241,7 @@ def test_weights_that_one_file_cannot_hold_leave_nothing(tmp_path: Path, monkeyp
 
     save(randomised(CASES["pictures"][0]), tmp_path / "model")
     monkeypatch.setattr("heedful.export.onnx_writer.write_file", written)
-    with pytest.raises(HeedfulError, match=r"leave \.onnx out of --out"):
+    with pytest.raises(HeedfulError, match=r"remove \.onnx from --out"):
         export(tmp_path / "model", "onnx", tmp_path / "big.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -249,7 +249,7 @@ def test_weights_that_one_file_cannot_hold_leave_nothing(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(("to", "name"), [("hf", "model.safetensors"), ("hf", "x.onnx"), ("onnx", "model.gguf")])
 def test_a_folder_is_not_named_as_a_file(to: str, name: str, tmp_path: Path) -> None:
     save(randomised(CASES["pictures"][0]), tmp_path / "model")
-    with pytest.raises(HeedfulError, match=rf"--to {to} .*folder.*{name}.*leave \.\w+ out"):
+    with pytest.raises(HeedfulError, match=rf"--to {to} .*folder.*{name}.*remove \.\w+"):
         export(tmp_path / "model", to, tmp_path / name)
     (tmp_path / "x.onnx").mkdir()
     with pytest.raises(HeedfulError, match=r"x\.onnx is a folder"):

@@ -59,7 +59,10 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
-    """Returns True if a Marian model is as the converter assumes: see the module's docstring."""
+    """Returns True if CTranslate2's own reader of Marian models can read this model.
+
+    It needs one vocabulary for both sides, with padding as the last token, embedded as zeros, and as the start token.
+    """
     config = model.config
     assert isinstance(config, EncoderDecoderConfig)
     table = model.get_parameter("embedding.token.weight")
@@ -83,7 +86,7 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
     config = model.config
 
     class PlainLoader(readers.BartLoader):
-        """Reads a model as stored: post-norm, own start token, all rows of the embedding, one or two vocabularies."""
+        """Reader of Marian and BART models; start token, embeddings and vocabularies stay as in the folder."""
 
         architecture_name = architecture
 
@@ -95,7 +98,7 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
             return super().get_model_spec(model)
 
         def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
-            """Returns the tokens by id; a row of the embedding without a token gets a made-up name."""
+            """Returns the tokens in the order of their ids; an embedding row without a token gets a made-up name."""
             return _filled(super().get_vocabulary(model, tokenizer), model.config.vocab_size)
 
         def set_vocabulary(self, spec: Any, tokens: list[str]) -> None:

@@ -20,9 +20,9 @@ class ExportFormat:
     """Export format.
 
     Attributes:
-        module: module whose ``write`` writes the folder.
-        options: options that the format takes.
-        needs: required packages.
+        module: name of the module whose function ``write`` writes the folder.
+        options: names of the options that the format takes.
+        needs: names of the packages that it requires.
         extension: extension of a single file that can be written in place of a folder; "" for none.
     """
 
@@ -45,7 +45,18 @@ FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions 
 
 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that are set; raises ``HeedfulError`` for invalid options, before anything is loaded."""
+    """Checks the arguments of an export before anything is loaded; returns the options that are not None.
+
+    Args:
+        to: name of the format.
+        out: the folder or file to write.
+        overwrite: True if ``out`` may be replaced.
+        options: ``{name: value}`` of the formats' options.
+
+    Raises:
+        HeedfulError: for a format or option that does not exist, a target that must not be written, or a missing
+            package.
+    """
     export_format = lookup(FORMATS, to, "format")
     set_options = {name: value for name, value in options.items() if value is not None}
     for name in set_options:
@@ -58,7 +69,7 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
     if writes_file(to, out):
         check_file_target(out, overwrite)
     elif (extension := Path(out).suffix.lower()) in FILES and not Path(out).expanduser().is_dir():
-        raise HeedfulError(f"--to {to} writes a folder, and --out {out} is named like a file; leave {extension} out")
+        raise HeedfulError(f"--to {to} writes a folder, and --out {out} is named like a file; remove {extension}")
     else:
         check_target(out, overwrite)
     need(*export_format.needs, format=to)
@@ -91,8 +102,8 @@ def export(
             engine, converted by its own tool; "onnx", one graph without a cache, traced by ``torch.onnx``.
         out: the folder to write, atomically. For "onnx" a name that ends in ``.onnx`` is a file:
             the graph alone, without tokenizer and configuration.
-        dtype: of the weights ("hf"): "float32", "float16", "bfloat16", "float64"; None: as stored.
-        quantization: of the weights ("ctranslate2"): "int8", "int8_float16", "float16", ...; None: as stored.
+        dtype: dtype of the weights, for "hf": "float32", "float16", "bfloat16", "float64"; None: as stored.
+        quantization: dtype of the weights, for "ctranslate2": "int8", "int8_float16", "float16", ...; None: as stored.
         overwrite: replace a folder that holds a model, or a file.
 
     Returns:

@@ -40,7 +40,7 @@ OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sent
 
 
 def names_of(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the names of the inputs of a model's graph, in order."""
+    """Returns the names of the inputs of a model's exported graph, in order."""
     if isinstance(config, VisionConfig):
         return ("pixel_values",)
     if isinstance(config, EncoderDecoderConfig):
@@ -50,7 +50,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def write(source: Path, out: Path) -> dict[str, Any]:
-    """Traces the model of ``source`` into the folder ``out``, with its tokenizer, preprocessing and configuration."""
+    """Writes the folder ``out``: the traced model of ``source``, its tokenizer, preprocessing and configuration."""
     details = write_file(source, out / GRAPH)
     for name in (CONFIG, GENERATION, HEEDFUL_JSON):
         if (source / name).exists():
@@ -59,7 +59,7 @@ def write(source: Path, out: Path) -> dict[str, Any]:
 
 
 def write_file(source: Path, file: Path) -> dict[str, Any]:
-    """Traces the model of ``source`` into ``file``, the graph with its weights.
+    """Writes one ``file``: the traced graph of the model of ``source``, with its weights.
 
     The exporter puts weights of more than two gigabytes into a second file.
     """

@@ -37,7 +37,10 @@ WRITTEN = ("config.json", "model.bin", "model.onnx")  # every exported folder ha
 
 
 def check_target(out: str | Path, overwrite: bool) -> None:
-    """Raises ``HeedfulError`` if the folder is a file, cannot be written, or holds files that must not be replaced."""
+    """Raises ``HeedfulError`` unless the folder ``out`` can be written: it is new or empty, or may be replaced.
+
+    With ``overwrite`` a folder that holds an exported model may be replaced, but no other folder.
+    """
     path = Path(out).expanduser()
     if not str(out).strip():
         raise HeedfulError("--out is empty; name a folder for the export")
@@ -55,10 +58,10 @@ def check_target(out: str | Path, overwrite: bool) -> None:
 
 
 def check_file_target(out: str | Path, overwrite: bool) -> None:
-    """Raises ``HeedfulError`` if the file is a folder, exists and must not be replaced, or cannot be written."""
+    """Raises ``HeedfulError`` unless the file ``out`` can be written: it is new, or ``overwrite`` is True."""
     path = Path(out).expanduser()
     if path.is_dir():
-        raise HeedfulError(f"--out {out} is a folder; name a file, or leave {path.suffix} out to write a folder")
+        raise HeedfulError(f"--out {out} is a folder; name a file, or remove {path.suffix} to write a folder")
     if path.exists() and not overwrite:
         raise HeedfulError(f"{out} exists already; --overwrite replaces it")
     _check_writable(path, out)
@@ -105,7 +108,7 @@ def replaced_file(out: Path) -> Iterator[Path]:
         yield folder / out.name
         if len(list(folder.iterdir())) > 1:
             raise HeedfulError(
-                f"the weights do not fit into one {out.suffix} file; leave {out.suffix} out of --out to write a folder"
+                f"the weights do not fit into one {out.suffix} file; remove {out.suffix} from --out to write a folder"
             )
         os.replace(folder / out.name, out)
     except OSError as error:
@@ -117,7 +120,9 @@ def replaced_file(out: Path) -> Iterator[Path]:
 
 
 def copy_beside(source: Path, out: Path) -> list[str]:
-    """Copies the files of tokenizer and preprocessing (for an adapter, of its base model); returns their names.
+    """Copies the tokenizer and preprocessing files of a model into ``out``, and returns their names.
+
+    For a folder ``source`` with an adapter, these are the files of the adapter's base model.
 
     Existing files are not replaced.
     """
@@ -131,7 +136,7 @@ def copy_beside(source: Path, out: Path) -> list[str]:
 
 
 def need(*packages: str, format: str) -> None:
-    """Raises ``HeedfulError`` with the install line if packages are missing."""
+    """Raises ``HeedfulError``, with the ``pip`` command to install them, if packages are missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise HeedfulError(f"--to {format} needs {' and '.join(missing)}; pip install 'heedful[{format}]'")

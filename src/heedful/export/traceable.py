@@ -49,15 +49,15 @@ class TraceableImages(Traceable):
     """Traceable vision model."""
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Returns the output of the head for pixels (B, C, H, W)."""
+        """Returns the output of the head, such as class logits (B, labels), for pixels (B, C, H, W)."""
         return self.model(pixel_values)
 
 
 class TraceableEncoderDecoder(Traceable):
-    """Traceable encoder-decoder: source and target in, logits of the whole target out, without a cache."""
+    """Traceable encoder-decoder without a cache: maps a source and a whole target to the logits of the target."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """Returns the output of the head for each token of the target.
+        """Returns the output of the head for each token of the target, such as logits (B, U, V).
 
         Args:
             input_ids: ids of the source, (B, T).
@@ -68,21 +68,21 @@ class TraceableEncoderDecoder(Traceable):
 
 
 def position_limit(stack: StackConfig) -> int | None:
-    """Returns the largest number of tokens that a traced stack takes; None for any number."""
+    """Returns the maximum number of tokens that a traced stack accepts; None is no limit."""
     if isinstance(stack.position, LearnedPosition):
         return stack.position.length
     return SINES if isinstance(stack.position, SinusoidalPosition) else None
 
 
 def axis_limits(config: ModelConfig) -> dict[str, int | None]:
-    """Returns the largest length of each axis of tokens; None for any length."""
+    """Returns the maximum length of each token axis of a traced model, by the axis's name; None is no limit."""
     if isinstance(config, EncoderDecoderConfig):
         return {"length": position_limit(config.encoder), "decoder_length": position_limit(config.decoder)}
     return {"length": position_limit(getattr(config, "encoder", None) or getattr(config, "decoder"))}  # noqa: B009  # by kind
 
 
 def example_inputs(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
-    """Returns inputs to trace with: sizes that differ from each other, and padding on both sides."""
+    """Returns example inputs by name, to trace a model with: unequal sizes, and padding on both sides."""
     ids = torch.ones(3, 7, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
