@@ -28,7 +28,7 @@ def _selected(tensors: Stored, rows: Tensor) -> Stored:
 
 
 class Growing(AttentionCache):
-    """Growing cache of all keys and values. Buffers have a quarter of unused room, so that most steps copy nothing."""
+    """Cache of all keys and values, in growing buffers with a quarter of spare room: most steps copy nothing."""
 
     window = UNLIMITED  # number of tokens that stay stored from call to call
 
@@ -39,7 +39,7 @@ class Growing(AttentionCache):
 
     @property
     def pair(self) -> Stored:
-        """Stored keys and values, as views."""
+        """Stored keys and values, as views of the buffers."""
         return tuple(buffer.narrow(2, self.first, self.length - self.first) for buffer in self.buffers)
 
     @property
@@ -48,7 +48,10 @@ class Growing(AttentionCache):
         return torch.is_grad_enabled() or (self.made_in_inference and not torch.is_inference_mode_enabled())
 
     def update(self, project: Project) -> KeysValues:
-        """Returns the stored keys and values, followed by those of this call."""
+        """Stores new keys and values, and returns all that are stored, the new ones last.
+
+        ``project`` computes the new keys and values: it is called without arguments and returns both.
+        """
         new = project()
         count = new[0].size(2)
         if self.length + count > self.allocated or self.read_only:
@@ -62,13 +65,19 @@ class Growing(AttentionCache):
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keeps ``rows`` of the batch, in that order."""
+        """Keeps the rows of the batch with the indices ``rows``, in that order."""
         self.buffers, self.made_in_inference = _selected(self.pair, rows), torch.is_inference_mode_enabled()
         self.first, self.length = 0, self.length - self.first
         self.allocated = self.length
 
     def reorder(self, rows: Tensor, changed: Tensor, sources: Tensor) -> None:
-        """Does ``select`` for an unchanged number of rows: rows ``changed`` become copies of rows ``sources``."""
+        """Does the same as ``select(rows)`` if the number of rows stays, and copies only rows that change.
+
+        Args:
+            rows: index of the old row for each new row.
+            changed: new rows that differ from the old row at the same index.
+            sources: the old rows of ``changed``: ``rows[changed]``.
+        """
         if self.read_only:
             self.select(rows)
             return
@@ -80,7 +89,10 @@ class Growing(AttentionCache):
         self.length = min(self.length, length)
 
     def buffer_size(self, tokens: int) -> int:
-        """Returns the size of a new buffer for ``tokens``; a long first input that a window cuts gets no spare room."""
+        """Returns the size of a new buffer for ``tokens`` tokens, a quarter more than they need.
+
+        A long first input, which a window will cut, gets no spare room.
+        """
         if tokens > 2 * self.window:
             return tokens
         return tokens + tokens // 4 + 16
@@ -96,14 +108,14 @@ class Growing(AttentionCache):
 
 
 class Sliding(Growing):
-    """Cache of the last ``window`` keys and values; a longer first input is attended to completely, then cut."""
+    """Cache of the last ``window`` keys and values. The first input may be longer: it is cut after its own call."""
 
     def __init__(self, window: int) -> None:
         super().__init__()
         self.window = window
 
     def crop(self, length: int) -> None:
-        """Raises ``HeedfulError``: the tokens before the window are not stored."""
+        """Raises ``HeedfulError``, because the tokens before the window are not stored."""
         raise HeedfulError(
             "a sliding cache lacks the tokens before its window and cannot be cropped; use a cache without a window"
         )
@@ -117,7 +129,7 @@ class Preallocated(Growing):
         self.capacity = capacity
 
     def buffer_size(self, tokens: int) -> int:
-        """Returns the capacity; raises ``HeedfulError`` for more tokens."""
+        """Returns the cache's capacity; raises ``HeedfulError`` if ``tokens`` is larger."""
         if tokens > self.capacity:
             raise HeedfulError(
                 f"the cache has room for {self.capacity} tokens, not {tokens}; give it a larger capacity"
@@ -132,19 +144,22 @@ class Cross(AttentionCache):
         self.pair: Stored = ()
 
     def update(self, project: Project) -> KeysValues:
-        """Returns the same keys and values at every step."""
+        """Returns the stored keys and values, which ``project`` computes in the first call."""
         if not self.pair:
             self.pair = project()
         key, value = self.pair
         return key, value
 
     def select(self, rows: Tensor) -> None:
-        """Keeps ``rows`` of the batch, in that order."""
+        """Keeps the rows of the batch with the indices ``rows``, in that order."""
         self.pair = _selected(self.pair, rows)
 
 
 class TokenPositions(NamedTuple):
-    """Positions of the tokens of a call and of all tokens that they may attend to; B is 1 if all rows are equal."""
+    """Positions (B, T) of the tokens of a call, and (B, S) of all tokens that they may attend to.
+
+    B is 1 if all rows have the same positions.
+    """
 
     queries: Tensor  # (B, T) positions of this call's tokens, counted over real tokens
     keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
@@ -152,12 +167,15 @@ class TokenPositions(NamedTuple):
     end: int  # all positions are below it
 
     def mask(self, real: Tensor) -> Tensor:
-        """Returns the padding mask over keys, equal for all queries; ``real`` (B, S) is True for non-padding keys."""
+        """Returns the padding mask (B, 1, 1, S) of keys, which is the same for all queries.
+
+        ``real`` (B, S) is True for non-padding keys.
+        """
         return padding_mask(real)
 
 
 class PackedPositions(TokenPositions):
-    """Positions in a packed batch: ``real`` has the number of each token's text, and positions count within a text.
+    """Positions in a packed batch, counted within each text; ``real`` (B, T) holds the number of each token's text.
 
     >>> numbers, positions = torch.tensor([[1, 1, 2, 0]]), torch.tensor([[0, 1, 0, 0]])
     >>> PackedPositions(positions, positions, numbers, 4).mask(numbers)[0, 0]
@@ -168,9 +186,10 @@ class PackedPositions(TokenPositions):
     """
 
     def mask(self, real: Tensor) -> Tensor:
-        """Returns the mask (B, 1, T, S) of the keys of the query's own text; padding attends to all.
+        """Returns the mask (B, 1, T, S), in which a query attends to the keys of its own text, and padding to all keys.
 
-        With a boolean ``real`` every query attends to all non-padding keys.
+        ``real`` (B, S) numbers the texts of the keys, 0 for padding. If it is boolean, every query attends to all
+        keys where it is True.
         """
         assert self.real is not None
         if real.dtype == torch.bool:
@@ -200,7 +219,9 @@ def token_positions(real: Tensor) -> Tensor:
 
 
 def text_positions(texts: Tensor) -> Tensor:
-    """Returns positions over the tokens of each text of a packed row, from the numbers of the texts (B, S).
+    """Returns the positions (B, S) of a packed batch: 0, 1, 2, ... within each text.
+
+    ``texts`` (B, S) has the number of each token's text, 0 for padding.
 
     >>> text_positions(torch.tensor([[0, 1, 1, 2, 2, 2]]))
     tensor([[0, 0, 1, 0, 1, 2]])
@@ -210,10 +231,13 @@ def text_positions(texts: Tensor) -> Tensor:
 
 
 class NoCache:
-    """Null cache of a stack: a call attends only to its own tokens."""
+    """Null cache of a stack: nothing is stored, and a call attends only to its own tokens."""
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
-        """Returns the positions of tokens ``x`` (B, T, D); ``real`` (B, T) marks non-padding or numbers the texts."""
+        """Returns the positions of the tokens ``x`` (B, T, D).
+
+        ``real`` (B, T) is True for non-padding tokens, or numbers the texts of a packed batch; None: no padding.
+        """
         if real is not None and real.dtype != torch.bool:
             positions = text_positions(real)
             return PackedPositions(positions, positions, real, x.size(1))
@@ -221,7 +245,7 @@ class NoCache:
         return TokenPositions(positions, positions, real, x.size(1))
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
-        """Returns a pair (self-attention, cross-attention) for each of ``depth`` blocks."""
+        """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
         return [(NO_ATTENTION_CACHE, NO_ATTENTION_CACHE)] * depth
 
 
@@ -230,8 +254,8 @@ class Cache(NoCache):
 
     Args:
         depth: number of blocks.
-        capacity: allocates room for this number of tokens at once; None grows as needed.
-        window: stores only the last tokens, this number of them (for a stack with a sliding window).
+        capacity: number of tokens for which the first call allocates room; None: the cache grows as needed.
+        window: number of last tokens that are stored, for a stack with a sliding window; None: all tokens.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -243,7 +267,9 @@ class Cache(NoCache):
 
     def __init__(self, depth: int, *, capacity: int | None = None, window: int | None = None) -> None:
         if capacity is not None and window is not None:
-            raise HeedfulError(f"a cache has a capacity ({capacity}) or a window ({window}), not both; leave one out")
+            raise HeedfulError(
+                f"a cache has a capacity ({capacity}) or a window ({window}), not both; give one of them"
+            )
         self.length, self.rows = 0, 0
         self.check = _check_single_texts if window is None else _check_left_padded
         self.window = UNLIMITED if window is None else window
@@ -251,7 +277,10 @@ class Cache(NoCache):
         self.pairs = [(_self_attention_cache(capacity, window), Cross()) for _ in range(depth)]
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
-        """Returns a pair (self-attention, cross-attention) for each block; ``HeedfulError`` for another depth."""
+        """Returns a pair of caches, of self-attention and of cross-attention, for each block.
+
+        Raises ``HeedfulError`` if the cache was made for another ``depth``.
+        """
         if depth != len(self.pairs):
             raise HeedfulError(
                 f"a cache for {len(self.pairs)} blocks was given to a stack of {depth}; make one with Cache({depth})"
@@ -281,9 +310,10 @@ class Cache(NoCache):
         self.real, self.length = None if self.real is None else self.real[:, :length], length
 
     def reorder(self, rows: Tensor) -> None:
-        """Reorders the rows of the self-attention caches, for beams of the same sources; cross-attention is unchanged.
+        """Reorders the rows of the self-attention caches; ``rows`` (B',) are the indices of the old rows.
 
-        If the number of rows stays, only rows that change are copied.
+        It is for beams that stay with their sources: the cross-attention caches are unchanged. If the number of rows
+        stays, only rows that change are copied.
         """
         self.real = None if self.real is None else self.real[rows]
         if len(rows) != self.rows:
@@ -296,9 +326,10 @@ class Cache(NoCache):
                 self_attention.reorder(rows, changed, sources)
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        """Keeps ``rows`` (B',) of the batch, in that order: the new order of beams, or the rows not yet finished.
+        """Keeps the rows of the batch with the indices ``rows`` (B',), in that order, such as unfinished rows.
 
-        ``sources`` are the rows that cross-attention keeps, each for B' / len(sources) adjacent rows; None: ``rows``.
+        ``sources`` are the indices of the rows that the cross-attention caches keep; None: ``rows``. Each of them then
+        serves B' / len(sources) adjacent rows.
         """
         self.real = None if self.real is None else self.real[rows]
         self._select(rows)

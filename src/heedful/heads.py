@@ -53,13 +53,16 @@ READ = {"first": slice(0, 1), "last": slice(-1, None)}  # non-padding tokens tha
 
 
 def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
-    """Pools the non-padding tokens of each sequence: (B, T, D) → (B, D). The first token is BERT's class token."""
+    """Pools the non-padding tokens of each sequence: (B, T, D) → (B, D).
+
+    ``pooling`` is "first" (BERT's class token), "last", "mean" or "max". ``real`` (B, T) is False for padding.
+    """
     real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real.bool()
     return POOLINGS[pooling](hidden, real)
 
 
 class Dense(nn.Module):
-    """act(linear(x)): BERT's pooler, and the hidden layer of ViT's pre-training head."""
+    """Linear map with an activation, act(W x + b): BERT's pooler, and the hidden layer of ViT's pre-training head."""
 
     def __init__(self, into: int, out: int, activation: str = "tanh") -> None:
         super().__init__()
@@ -67,12 +70,12 @@ class Dense(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps ``x`` (..., into) to (..., out)."""
+        """Maps ``x`` (..., in) to (..., out)."""
         return self.activation(self.dense(x))
 
 
 class Hidden(nn.Module):
-    """No head: returns the hidden states unchanged. A pooler is stored for a head that is added later, but not used."""
+    """Absent head: returns the hidden states unchanged. It stores an unused pooler for a head that is added later."""
 
     def __init__(self, config: NoHead, dim: int) -> None:
         super().__init__()
@@ -124,7 +127,7 @@ class MaskedLanguageModel(nn.Module):
 
 
 class SequenceClassifier(nn.Module):
-    """Label logits of a whole sequence, from its pooled vector."""
+    """Head that classifies a sequence: logits (B, labels) from one pooled vector of each sequence."""
 
     def __init__(self, config: SequenceHead, dim: int) -> None:
         super().__init__()
@@ -135,7 +138,7 @@ class SequenceClassifier(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """Tokens of a sequence, without padding, that the output depends on."""
+        """Slice of a sequence's non-padding tokens on which the output depends."""
         return READ.get(self.pooling, ALL_TOKENS)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -144,7 +147,7 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Label logits of each token."""
+    """Head that classifies every token: logits (B, T, labels)."""
 
     def __init__(self, config: TokenHead, dim: int) -> None:
         super().__init__()
@@ -157,14 +160,14 @@ class TokenClassifier(nn.Module):
 
 
 class SpanFinder(nn.Module):
-    """Start and end logits of each token, padding included."""
+    """Head that finds a span: the logits (B, T, 2) of each token as its start and as its end, padding included."""
 
     def __init__(self, config: SpanHead, dim: int) -> None:
         super().__init__()
         self.output = Linear(dim, 2)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """Returns start and end logits (B, T, 2)."""
+        """Returns the logits (B, T, 2) of the span's start and end."""
         return self.output(hidden)
 
 
@@ -179,7 +182,7 @@ class Pooled(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """Tokens of a sequence, without padding, that the output depends on."""
+        """Slice of a sequence's non-padding tokens on which the output depends."""
         return READ.get(self.pooling, ALL_TOKENS)
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -188,8 +191,10 @@ class Pooled(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """Class logits of an image: from the class token, averaged with the logits of the distillation token's own
-    classifier; without these tokens, from the mean of the patches.
+    """Head that classifies an image: logits (B, labels) from the class token.
+
+    A distillation token has a classifier of its own, whose logits are averaged with those of the class token. A model
+    without these tokens classifies the mean of the patches.
 
     Dosovitskiy et al. 2021, section 3.1; Touvron et al. 2021, section 4; Beyer et al. 2022, section 2.
     """
@@ -204,7 +209,7 @@ class ImageClassifier(nn.Module):
 
     @property
     def tokens_read(self) -> slice:
-        """Tokens of an image that the output depends on."""
+        """Slice of an image's tokens on which the output depends."""
         return slice(0, len(self.output)) if self.has_prefix else ALL_TOKENS
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
@@ -218,7 +223,14 @@ HEADS: dict[str, Callable[..., nn.Module]] = {}  # registered heads: (config, di
 
 
 def head_of(config: Head, dim: int, token: nn.Embedding | None = None, prefix_tokens: int = 0) -> nn.Module:
-    """Returns the head of a configuration, for a stack of width ``dim`` and the embedding ``token``."""
+    """Returns a new head.
+
+    Args:
+        config: configuration of the head.
+        dim: width of the stack below it.
+        token: token embedding, whose weights the head may share.
+        prefix_tokens: number of tokens before an image's patches.
+    """
     if not isinstance(config, NoHead) and config.head in HEADS:
         return HEADS[config.head](config, dim, token)
     return _BUILDERS[type(config)](config, dim, token, prefix_tokens)

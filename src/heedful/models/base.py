@@ -17,7 +17,10 @@ from heedful.stack import ALL_TOKENS, initialise
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """Returns the device of a name; None is the best available (cuda, mps, cpu). Raises for an unusable device."""
+    """Returns the device called ``name``; None is the best available: cuda, mps or cpu.
+
+    Raises ``HeedfulError`` for a device that cannot be used here.
+    """
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -91,12 +94,12 @@ class Model(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights."""
+        """Dtype of the weights."""
         return next(self.parameters()).dtype
 
     @property
     def tokens_read(self) -> slice:
-        """Tokens of a sequence, without padding, that the head reads; by default all."""
+        """Slice of a sequence's non-padding tokens that the head reads; all by default."""
         return getattr(self.head, "tokens_read", ALL_TOKENS)
 
     def count(self) -> int:
@@ -104,7 +107,10 @@ class Model(nn.Module):
         return sum(p.numel() for p in self.parameters()) + self.prepacked
 
     def check_not_optimised(self, purpose: str) -> None:
-        """Raises ``HeedfulError`` if the model is optimised for inference, so that ``purpose`` is impossible."""
+        """Raises ``HeedfulError`` if the model is optimised for inference.
+
+        ``purpose`` ends the message: what needs a model that is not, such as "train an adapter".
+        """
         if self.optimised:
             raise HeedfulError(
                 f"the model was optimised for inference, in {self.optimised}; to {purpose}, load it again with "
@@ -112,7 +118,7 @@ class Model(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Returns the plan of kernels, if one was applied."""
+        """Returns the name of the plan of kernels for ``repr``, if one was applied."""
         return "" if self.kernels == "auto" else f"kernels={self.kernels!r}"
 
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:

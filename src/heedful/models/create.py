@@ -37,7 +37,7 @@ HEADS: dict[str, type[Head]] = {
 
 
 def head_config(config: ModelConfig, head: str | None, num_labels: int | None = None) -> Head:
-    """Returns the head named ``head`` (None: the configuration's own), with ``num_labels`` classes.
+    """Returns the configuration of the head named ``head``, with ``num_labels`` classes; None is the model's own head.
 
     A sequence head pools as is usual in the family: a decoder uses the last token, an encoder the first token, passed
     through the pooler if the configuration has one.

@@ -47,5 +47,8 @@ class Decoder(Model):
         return self.decoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
-        """Returns the output of the head: logits (B, T, V) for a language model."""
+        """Returns the output of the head for ``ids`` (B, T), which follow the tokens in ``cache``.
+
+        A language model returns logits (B, T, V). ``mask`` (B, T) is False at padding.
+        """
         return self.head(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)

@@ -46,5 +46,8 @@ class Encoder(Model):
         return self.encoder(self.embedding(ids, segments), mask, tokens_read=tokens_read)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Returns the output of the head."""
+        """Returns the output of the head for ``ids`` (B, T); without a head, the hidden states (B, T, D).
+
+        ``mask`` (B, T) is False at padding. ``segments`` (B, T) numbers the texts of a pair, 0 and 1.
+        """
         return self.head(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)

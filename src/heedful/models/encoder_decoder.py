@@ -50,18 +50,27 @@ class EncoderDecoder(Model):
         *,
         cache: NoCache | None = None,
     ) -> Tensor:
-        """Returns the final hidden states (B, T, D) of ``target`` (B, T), from ``memory`` (B, S, D) and ``cache``."""
+        """Returns the final hidden states (B, T, D) of ``target`` (B, T), which follows the tokens in ``cache``.
+
+        ``memory`` (B, S, D) is the output of :meth:`encode`. The masks are False at padding.
+        """
         x = self.target_embedding(target)
         return self.decoder(x, target_mask, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def hidden(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Returns the decoder's final hidden states (B, T, D)."""
+        """Returns the decoder's final hidden states (B, T, D) for ``source`` (B, S) and ``target`` (B, T).
+
+        The masks have the shapes of source and target, and are False at padding.
+        """
         return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
 
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Returns the output of the head: logits (B, T, V)."""
+        """Returns the output of the head, logits (B, T, V), for ``source`` (B, S) and ``target`` (B, T).
+
+        The masks have the shapes of source and target, and are False at padding.
+        """
         return self.head(self.hidden(source, target, source_mask, target_mask), target_mask)
