@@ -79,8 +79,8 @@ def train(
             DataFrame, a ``Dataset``, ``IterableDataset`` or ``DatasetDict`` of the datasets package, a dict of columns,
             or any iterable of mappings. Images are paths, PIL images, arrays (H, W, C) or encoded bytes. Columns have
             the task's names, or are guessed; ``data_settings={"columns": [...]}`` names them. Paths of images are
-            relative to the current folder. Rows are written to ``<out>/data`` once. None: those of the resumed run.
-        valid: validation data of the same kinds; None: that split of ``data``, or a part of its rows.
+            relative to the current folder. Rows are written to ``<out>/data`` once. None: the data of the resumed run.
+        valid: validation data of the same kinds; None: the validation split of ``data``, or a part of its rows.
         out: the run's folder.
         preset: size of a new model: a name (``heedful presets`` lists them), a configuration, or a ``.json`` file with
             one. The task changes what depends on the data, such as the number of labels.
@@ -98,10 +98,10 @@ def train(
             returns a number, which is logged as ``valid_<name>``. They do not choose the best weights.
         resume: continue the run in ``out``, or start it there.
         overwrite: replace the run in ``out``.
-        seed: of weights, order and dropout; 0 by default.
-        max_steps: limit in steps.
-        max_epochs: limit in epochs.
-        max_minutes: limit in minutes.
+        seed: seed of the weights, the order of the data and dropout; 0 by default.
+        max_steps: maximum number of steps.
+        max_epochs: maximum number of epochs.
+        max_minutes: maximum duration in minutes.
         device: "cpu", "cuda", "cuda:1", "mps"; the best one by default.
         deterministic: make runs on a GPU repeatable to the bit, too; slower.
         quiet: print nothing, and show no progress.
@@ -115,7 +115,7 @@ def train(
     Raises:
         HeedfulError: the data or settings are wrong, or the folder holds a run and neither ``resume`` nor ``overwrite``
             is given.
-        KeyboardInterrupt: after Ctrl-C or a notebook's stop button, when the step is saved; ``resume=True`` goes on.
+        KeyboardInterrupt: after Ctrl-C or a notebook's stop button, once the step is saved; ``resume=True`` continues.
 
     >>> import heedful
     >>> rows = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label": "bad"}] * 50
@@ -202,18 +202,18 @@ def evaluate(
 
     Args:
         model: a model folder, or the run that ``heedful.train`` returned.
-        data: as in :func:`train`.
+        data: examples with their expected outputs, in one of the forms that :func:`train` takes.
         columns: names of the columns in the data.
         device: device of the model.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
-        split: "train", "valid" or "test", of data with splits.
+        split: "train", "valid" or "test": the part to evaluate, if the data has splits.
         baseline: also score a simple method on the same rows.
         quiet: print nothing.
-        **decoding: decoding options, by ``generate``'s names.
+        **decoding: options of decoding, such as ``num_beams=4``.
 
     Returns:
-        The metrics by name, ``"intervals"`` with the [low, high] of each at 95 %, ``"examples"``, ``"task"`` and the
-        other entries of :func:`heedful.evaluation.evaluate.evaluate`.
+        The metrics by name; ``"intervals"``, the 95 % confidence interval [low, high] of each; ``"examples"``, their
+        number; ``"task"``; and the other entries of :func:`heedful.evaluation.evaluate.evaluate`.
 
     >>> import heedful
     >>> heedful.evaluate("runs/films", [{"text": "a fine day", "label": "good"}])["accuracy"]  # doctest: +SKIP
@@ -262,7 +262,7 @@ def _python_words(out: Any) -> Iterator[None]:
 
 
 def in_python(text: str, out: Any = None) -> str:
-    """Returns a message of the command line with the words of :func:`train`.
+    """Rewrites a message with command-line options as one with the arguments of :func:`train`.
 
     >>> in_python("too few rows; name the columns: --data.columns TEXT,LABEL")
     'too few rows; name the columns: data_settings={"columns": ["TEXT", "LABEL"]}'
@@ -337,7 +337,7 @@ def _check_arguments(
     for name, part in (("optimizer", optimizer), ("schedule", schedule)):
         if part is not None and without_effect[name]:
             listed = ", ".join(sorted(without_effect[name]))
-            raise HeedfulError(f"{listed} has no effect beside your own {name}; set it there, and leave it out here")
+            raise HeedfulError(f"{listed} has no effect beside your own {name}; set it there instead")
 
 
 def _checked_schedule(schedule: Schedule) -> Schedule:
@@ -449,7 +449,7 @@ class _Tables:
             raise
 
     def sources(self, data: Any, valid: Any) -> dict[str, tuple[str, ...] | None]:
-        """Returns the settings ``train`` and ``valid``: the paths, or those of the tables."""
+        """Returns the settings ``train`` and ``valid``: paths as given, and the paths of the files with given rows."""
         if data is None:
             return self._sources_of_run(valid)
         held = python_data.split_of(data, "valid") if valid is None else valid
@@ -498,7 +498,7 @@ class _Tables:
         if not same:
             raise HeedfulError(
                 f"the rows of {split} data are not those that the run in {self.folder.parent} began with; leave data "
-                "out, or train into another folder"
+                "out to continue with its rows, or train into another folder"
             )
 
     def preset_name(self, preset: Any) -> str | None:
@@ -522,7 +522,7 @@ class _Tables:
         return os.fspath(path)
 
     def model_folder(self, model: Any) -> str | None:
-        """Returns the folder to fine-tune from; a model object is saved into the run's folder."""
+        """Returns the folder of the model to fine-tune; a model object is first saved into the run's folder."""
         if model is None or isinstance(model, str | PathLike):
             return None if model is None else os.fspath(model)
         if hasattr(model, "folder") and hasattr(model, "pipeline"):  # a run
@@ -533,7 +533,7 @@ class _Tables:
         if self.writes and not (self.resume and folder.is_dir()):
             if not model.source:
                 raise HeedfulError(
-                    "model was not loaded from a folder, so that it has no tokenizer; train a new model of its sizes: "
+                    "model was not loaded from a folder, so it has no tokenizer; train a new model of its sizes: "
                     "preset=model.config"
                 )
             model.save_pretrained(folder)

@@ -44,9 +44,10 @@ def transformer(
     activation: Any = "relu",
     special: SpecialTokens | None = None,
 ) -> EncoderDecoderConfig:
-    """Transformer of the paper (Vaswani et al. 2017) as Marian stores it: post-norm, sines first, one embedding.
+    """Returns the configuration of the original Transformer (Vaswani et al. 2017), as Marian stores it.
 
-    Sines first differs from the paper's order of features only by a permutation, which has no effect on training.
+    It is post-norm and has one embedding for source and target. In a position's vector all sines come before all
+    cosines; this permutation of the paper's order has no effect on training.
     """
 
     def stack(causal: bool) -> StackConfig:
@@ -73,7 +74,10 @@ def transformer(
 
 
 def t5(dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: bool = False) -> EncoderDecoderConfig:
-    """T5 (Raffel et al. 2020): RMS pre-norm, relative positions, unscaled scores; 1.1 is gated and unties its head."""
+    """Returns the configuration of a T5 (Raffel et al. 2020): RMS pre-norm, relative positions, unscaled scores.
+
+    With ``v1_1`` it is T5 1.1, whose feed-forward is gated and whose head is not tied.
+    """
 
     def stack(causal: bool) -> StackConfig:
         return StackConfig(
@@ -105,7 +109,10 @@ def t5(dim: int, depth: int, heads: int, ff_dim: int, head_dim: int = 64, v1_1: 
 
 
 def bart(dim: int, depth: int, heads: int, vocab: int = 50265, length: int = 1024) -> EncoderDecoderConfig:
-    """BART (Lewis et al. 2020): post-norm, embedding norm, learned positions that begin at row 2."""
+    """Returns the configuration of a BART (Lewis et al. 2020).
+
+    It has post-norm, a norm after the embedding, and learned positions, of which the first is row 2 of the table.
+    """
 
     def stack(causal: bool) -> StackConfig:
         return StackConfig(
@@ -138,7 +145,10 @@ def gpt2(
     std: float = 0.02,
     activation: Any = "gelu_tanh",
 ) -> DecoderConfig:
-    """GPT-2 (Radford et al. 2019): layer pre-norm, learned positions, GELU by tanh, tied head."""
+    """Returns the configuration of a GPT-2 (Radford et al. 2019).
+
+    It has pre-norm with layer norms, learned positions, GELU in its tanh approximation, and a tied head.
+    """
     return DecoderConfig(
         embedding=EmbeddingConfig(vocab_size=vocab),
         decoder=StackConfig(
@@ -168,7 +178,7 @@ def llama(
     special: SpecialTokens | None = None,
     length: int = 2048,
 ) -> DecoderConfig:
-    """Llama (Touvron et al. 2023): RMS pre-norm, rotary positions, SwiGLU, no biases."""
+    """Returns the configuration of a Llama (Touvron et al. 2023): RMS pre-norm, rotary positions, SwiGLU, no biases."""
     return DecoderConfig(
         embedding=EmbeddingConfig(vocab_size=vocab),
         decoder=StackConfig(
@@ -191,7 +201,10 @@ def llama(
 
 
 def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512) -> EncoderConfig:
-    """BERT (Devlin et al. 2019): post-norm, learned positions, two segments, embedding norm, its pooler and no head."""
+    """Returns the configuration of a BERT (Devlin et al. 2019) with its pooler and without a head.
+
+    It has post-norm, a norm after the embedding, learned positions and two segments.
+    """
     return EncoderConfig(
         embedding=EmbeddingConfig(vocab_size=vocab, segments=2),
         encoder=StackConfig(
@@ -220,7 +233,10 @@ def vit(
     labels: int = 1000,
     std: float = 0.02,
 ) -> VisionConfig:
-    """ViT (Dosovitskiy et al. 2021) and DeiT (Touvron et al. 2021): layer pre-norm, learned positions, class token."""
+    """Returns the configuration of a ViT (Dosovitskiy et al. 2021) or DeiT (Touvron et al. 2021).
+
+    It has pre-norm with layer norms, learned positions and, by default, a class token.
+    """
     patches = PatchConfig(image_size=(image, image), patch_size=patch, channels=channels, prefix=prefix)
     return VisionConfig(
         patches=patches,

@@ -37,8 +37,8 @@ class Recipe:
 def vaswani(preset: str, dim: int, dropout: float, steps: int) -> Recipe:
     """Returns the recipe of the original Transformer (Vaswani et al. 2017, sections 5.1, 5.3 and 5.4, table 3).
 
-    lr = dim^−½ · min(step^−½, step · 4000^−1½), whose peak, at step 4,000, is (4000 dim)^−½; 25,000 tokens of source
-    and of target a batch; a shared vocabulary of 37,000 byte pairs.
+    lr = dim^−½ · min(step^−½, step · 4000^−1½), whose peak, at step 4,000, is (4000 dim)^−½. A batch has 25,000
+    source tokens and 25,000 target tokens, and both sides share a vocabulary of 37,000 byte pairs.
     """
     return Recipe(
         task="translation",
@@ -113,9 +113,8 @@ def nanogpt(preset: str, context: int, batch_size: int, steps: int, source: str)
 def shakespeare() -> Recipe:
     """Returns the recipe that trains nanoGPT's CPU model to a lower loss in the same time.
 
-    The settings are the best ones of ``benchmarks/character_model.py``.
-
-    They use Muon, twice the batch, and as many steps as fit the time; the preset has wider initial weights.
+    Its settings are the best that ``benchmarks/character_model.py`` found: the optimiser Muon, twice the batch, and the
+    number of steps that fits the time. The weights of its preset have a larger initial standard deviation.
     """
     base = nanogpt("gpt-micro", 64, 24, 850, "benchmarks/character_model.py, in the time of nanogpt-shakespeare-cpu")
     changes = {"optimiser": "muon", "lr": 6e-3, "warmup": 20, "min_lr_ratio": 0.0}
@@ -126,7 +125,7 @@ def shakespeare() -> Recipe:
 
 
 def vit(preset: str, epochs: int, lr: float, schedule: str, weight_decay: float, dropout: float, clip: float) -> Recipe:
-    """Returns the recipe of a row of table 3 (Dosovitskiy et al. 2021, appendix B.1).
+    """Returns the recipe of one row of table 3 in the ViT paper (Dosovitskiy et al. 2021, appendix B.1).
 
     All rows have 4,096 images of 224 × 224 pixels a batch, and 10,000 steps of warm-up.
 

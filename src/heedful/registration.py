@@ -35,9 +35,9 @@ class NormFactory(Protocol):
 class PositionFactory(Protocol):
     """Kind "position": makes a ``heedful.layers.position.PositionScheme`` from a ``StackConfig``.
 
-    Its ``embed(x, positions, end=None)`` adds to the embedding, its ``prepare(queries, keys)`` returns what attention
-    needs: ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns queries and keys. Positions are (B
-    or 1, T) and count non-padding tokens, so that padding and caches change nothing.
+    The scheme has two methods. ``embed(x, positions, end=None)`` adds positions to the embedding. ``prepare(queries,
+    keys)`` returns what attention needs: a ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns
+    queries and keys. Positions are (B or 1, T) and count non-padding tokens, so that padding and caches have no effect.
     """
 
     def __call__(self, config: Any) -> Any:
@@ -48,8 +48,8 @@ class AttentionFunction(Protocol):
     """Kind "attention": (q, k, v, bias, scale, dropout) → (B, H, T, E), in place of softmax(scale · q kᵀ + bias) v.
 
     q is (B, H, T, E), k and v are (B, H, S, E); ``bias`` broadcasts to (B, H, T, S) and is −∞ where attention is not
-    allowed. Its attribute ``weights``, a function (q, k, bias, scale) → (B, H, T, S), gives the weights that mix the
-    values: y = weights @ v. Without it, recording or changing the pattern is refused.
+    allowed. The function's attribute ``weights``, itself a function (q, k, bias, scale) → (B, H, T, S), returns the
+    weights that mix the values: y = weights @ v. Without this attribute the pattern cannot be recorded or changed.
     """
 
     def __call__(self, q: Any, k: Any, v: Any, bias: Any, scale: float, dropout: float) -> Any:
@@ -66,8 +66,8 @@ class FeedForwardFactory(Protocol):
 class BlockFactory(Protocol):
     """Kind "block": makes a module from a ``StackConfig``, with the arguments of ``heedful.Block.forward``.
 
-    It hands ``mask``, ``position`` and its part of ``cache`` to its attention. A subclass of ``heedful.Block`` keeps
-    the names of its parts, and with them what ``record`` and ``optimize`` find there.
+    The module must pass ``mask``, ``position`` and the attention's part of ``cache`` on to its attention. Derive it
+    from ``heedful.Block`` where possible: ``record`` and ``optimize`` find the parts of a block by their names.
     """
 
     def __call__(self, config: Any) -> Any:
@@ -95,7 +95,7 @@ class OptimizerFactory(Protocol):
 
 
 class ScheduleFactory(Protocol):
-    """Kind "schedule", for ``--training.schedule``: given the warm-up, returns (step, progress) → factor."""
+    """Kind "schedule", for ``--training.schedule``: makes a function (step, progress) → factor of the learning rate."""
 
     def __call__(self, warmup: int) -> Callable[[int, float | None], float]:
         """Returns the schedule; ``step`` counts from 1, ``progress`` from 0 to 1 is the share of the run done."""
@@ -200,7 +200,7 @@ def _add_task(name: str, thing: Any) -> None:
         raise HeedfulError(f"task {name!r} is no subclass of heedful.tasks.task.Task; give such a class")
     if getattr(thing, "name", None) != name:
         raise HeedfulError(
-            f"the task is called {getattr(thing, 'name', None)!r}, not {name!r}; set name = {name!r} in it"
+            f"the task is called {getattr(thing, 'name', None)!r}, not {name!r}; set name = {name!r} in its class"
         )
     if "<locals>" in thing.__qualname__:
         raise HeedfulError(f"task {name!r} is a class inside a function; define it at the top of a file or notebook")
@@ -260,14 +260,15 @@ def register(kind: str, name: str, thing: T) -> T:
     """Registers a part under a name; returns the part.
 
     Args:
-        kind: what the part is; a protocol of this module says what each must be and do: "norm" (`NormFactory`),
+        kind: what the part is; the protocol or class in brackets says what such a part must do: "norm" (`NormFactory`),
             "position" (`PositionFactory`), "attention" (`AttentionFunction`), "feed_forward" (`FeedForwardFactory`),
             "block" (`BlockFactory`), "head" (`HeadFactory`), "optimizer" (`OptimizerFactory`), "schedule"
             (`ScheduleFactory`), "metric" (`heedful.metrics.registry.Metric`: label and direction), "task" (a subclass
             of ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
-        name: value of the field called like the kind in ``StackConfig`` or a head's configuration, or of the setting.
-            Registering a name again replaces the part, in models that are created afterwards.
-        thing: the part.
+        name: the part's name, for the field of ``StackConfig`` or of a head's configuration, or the setting, that
+            chooses parts of this kind. If it is registered already, models that are created afterwards have the new
+            part.
+        thing: the part: a class, function or object, as its kind requires.
 
     Raises:
         HeedfulError: for an unknown kind, a name that is built in or malformed, and a part that cannot be called.

@@ -118,7 +118,7 @@ def new_name(module: str) -> str | None:
 
 
 def old_attribute(module: str, name: str) -> Any:
-    """Returns what was ``module.name`` before it moved; raises ``AttributeError`` for any other name."""
+    """Returns the object that was ``module.name`` before it moved; raises ``AttributeError`` for any other name."""
     place = ATTRIBUTES.get(f"{module}.{name}".removeprefix("heedful."))
     if place is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -128,14 +128,14 @@ def old_attribute(module: str, name: str) -> Any:
 
 
 def warn(old: str, new: str) -> None:
-    """Warns at the line that imports, below the frames of the import system and of this package's ``__getattr__``."""
+    """Warns that the name ``old`` is now ``new``, at the line of the caller's code that used the old name."""
     import warnings
 
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("heedful", "importlib"):
         frame = frame.f_back
     warnings.warn_explicit(
-        f"{old} is now {new}; the old name goes with the next version",
+        f"{old} is now {new}; the next version will not have the old name",
         DeprecationWarning,
         frame.f_code.co_filename,
         frame.f_lineno,
@@ -144,7 +144,7 @@ def warn(old: str, new: str) -> None:
 
 
 def new_settings(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a section under their present names.
+    """Returns the settings of a section, with old names of settings replaced by their present names.
 
     >>> new_settings("image", {"erase": 0.1, "size": 8})
     {'random_erasing': 0.1, 'size': 8}
@@ -154,20 +154,20 @@ def new_settings(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RenamedModules:
-    """A finder of modules under their old names: the module in ``sys.modules`` is the one of the new name."""
+    """Finder and loader that gives the import of a module under its old name the module of the new name."""
 
     @classmethod
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns a spec for an old name; None leaves the module to the other finders."""
+        """Returns a module spec for an old name, or None, which leaves the import to other finders."""
         return None if new_name(name) is None else ModuleSpec(name, cls())  # type: ignore[arg-type]  # a loader by shape
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Returns None: an empty module, which ``exec_module`` replaces."""
+        """Returns None, so that Python makes an empty module, which ``exec_module`` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Puts the module of the new name into the place of the empty one, and warns."""
+        """Warns, and replaces the empty module in ``sys.modules`` by the module of the new name."""
         old = module.__name__
         new = str(new_name(old))
         warn(old, new)
