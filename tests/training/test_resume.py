@@ -217,7 +217,7 @@ def test_where_the_first_goes_in_an_evaluation_no_other_writes(toy, tmp_path):
     def gone():
         raise RuntimeError("gloo: Connection closed by peer")
 
-    with pytest.raises(HeedfulError, match="has ended, at step 5; see its own error line") as error:
+    with pytest.raises(HeedfulError, match="has ended, at step 5; see its own error message") as error:
         toy.loop(tmp_path, engine=Alone(Second()), evaluate=gone).fit()
     assert "checkpoint" not in str(error.value)
     assert Checkpoints(tmp_path).load() is None, "the first may not have kept the best weights"

@@ -12,7 +12,7 @@ from typing import Literal
 
 
 class Refused(Exception):
-    """Failed download. The message is the rest of a sentence that begins with "the Hub"."""
+    """Failed download. Its message completes a sentence that begins with "the Hub": "has no such repository"."""
 
 
 def fetched(
@@ -42,5 +42,5 @@ def fetched(
     except Exception as error:  # of the network, a proxy or the Hub's client
         reason = f"cannot be reached ({type(error).__name__})"
         if HF_HUB_OFFLINE:
-            reason = "is not used while HF_HUB_OFFLINE is set (there is no earlier download)"
+            reason = "is not used while HF_HUB_OFFLINE is set, and there is no earlier download"
     raise Refused(reason)

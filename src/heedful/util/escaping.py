@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def pictured(text: str) -> str:
-    """Returns ``text`` escaped as by ``visible``, but with all its spaces.
+    """Returns ``text`` as one line that is safe in terminals, XML and HTML, like ``visible``, but with all its spaces.
 
     >>> pictured(" a\\x1b[2J"), pictured("")
     (' a␛[2J', '')
@@ -37,7 +37,7 @@ def pictured(text: str) -> str:
 
 
 def named(label: str, length: int = 40) -> str:
-    """Returns the name of a label escaped for display (``pictured``), shortened to ``length`` characters.
+    """Returns the name of a label as it is displayed: escaped, and shortened to ``length`` characters.
 
     >>> named("not\\nsure"), named("a" * 50, 8)
     ('not␊sure', 'aaaaaaa…')

@@ -66,21 +66,21 @@ def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]
 
 
 def sync(file: BinaryIO) -> None:
-    """Writes the buffers of an open file to the disk, so that a rename after it never leaves a file with missing bytes.
+    """Writes the buffers of an open file to the disk, before the file is renamed.
 
-    That holds also if the power fails.
+    After the rename, the file then has all its bytes, even if the power fails.
     """
     file.flush()
     os.fsync(file.fileno())
 
 
 def temporary_name(name: str = "") -> str:
-    """Returns an unused name (see ``TEMPORARY``), for use while the file or folder ``name`` is being written."""
+    """Returns an unused name, to be used while the file or folder ``name`` is being written: ".NAME.PID-TIME.part"."""
     return f".{name}{'.' if name else ''}{os.getpid()}-{time.time_ns()}.part"
 
 
 def temporary_path(path: Path) -> Path:
-    """Returns an unused path in the folder of ``path``, for use while ``path`` is being written."""
+    """Returns an unused path in the folder of ``path``, to be used while ``path`` is being written."""
     return path.with_name(temporary_name(path.name))
 
 
@@ -102,17 +102,23 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """Returns the value in a JSON file. Raises ``HeedfulError`` like ``parse_json``, and for a missing file."""
+    """Returns the value in a JSON file.
+
+    Raises ``HeedfulError``, which ends with ``remedy``, for a file that cannot be read or is not valid JSON.
+    """
     return parse_json(read_bytes(path, remedy), path, remedy)
 
 
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
-    """Returns the table in a TOML file. Raises ``HeedfulError`` like ``parse_toml``, and for a missing file."""
+    """Returns the table in a TOML file.
+
+    Raises ``HeedfulError``, which ends with ``remedy``, for a file that cannot be read or is not valid TOML.
+    """
     return parse_toml(read_bytes(path, remedy), path, remedy)
 
 
 def check_regular(path: Path, remedy: str) -> None:
-    """Raises ``HeedfulError`` if a path exists and is not a regular file. Reading a pipe, for example, would wait."""
+    """Raises ``HeedfulError`` if a path exists and is not a regular file, such as a pipe, whose reading would wait."""
     if path.exists() and not path.is_file():
         raise HeedfulError(f"{path} is not a regular file; {remedy}")
 
@@ -159,7 +165,7 @@ def parse_json(content: str | bytes, location: str | Path, remedy: str) -> Any:
 
 
 def parse_toml(content: str | bytes, location: str | Path, remedy: str) -> dict[str, Any]:
-    """Returns the table of a TOML text. Raises ``HeedfulError`` like ``parse_json``."""
+    """Returns the table of a TOML text. Arguments and errors are those of ``parse_json``."""
     import tomllib
 
     try:

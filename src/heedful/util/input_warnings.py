@@ -25,7 +25,7 @@ class InputWarning:
 
 @dataclass(frozen=True)
 class CountWarning:
-    """Warning about several inputs of a call, to be logged: how many, of how many.
+    """Warning about several inputs of a call, to be logged: the number of such inputs, and of all inputs.
 
     >>> str(CountWarning(2, 1000, "cut to 512 tokens"))
     '2 of 1,000 inputs cut to 512 tokens'

@@ -19,7 +19,7 @@ NOTEBOOK_SECONDS = 0.25  # seconds between two updates of the bar of a notebook
 
 
 def in_notebook() -> bool:
-    """Returns True in a kernel of Jupyter, whose output is a page."""
+    """Returns True if the program runs in a Jupyter notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
@@ -36,7 +36,7 @@ class _NotebookBar:
         self._handle: Any = display(HTML(""), display_id=True)
 
     def update(self, fields: Mapping[str, Any]) -> None:
-        """Takes what has changed, and draws it at most four times a second."""
+        """Sets fields of the bar, such as ``completed``; draws it at most four times a second."""
         self._fields |= fields
         if time.monotonic() - self._drawn_at > NOTEBOOK_SECONDS:
             self.refresh()
@@ -55,7 +55,9 @@ class _NotebookBar:
 
 
 class Bar:
-    """Progress bar with a text on either side, on a terminal and in a notebook; ``note`` prints lines anywhere.
+    """Progress bar with a text before and after it, drawn on a terminal or in a notebook, and nowhere else.
+
+    ``note`` prints a line wherever the program runs.
 
     Args:
         stream: the text stream; None: standard error.
@@ -99,7 +101,7 @@ class Bar:
             self._notebook = None
 
     def update(self, description: str, text: str, **numbers: float | None) -> None:
-        """Sets the texts before and after the bar; ``numbers`` may set ``completed`` and ``total``."""
+        """Sets the texts before and after the bar, and its numbers ``completed`` and ``total`` if they are given."""
         fields: dict[str, Any] = {"description": description, "text": text, **numbers}
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], **fields)
@@ -107,7 +109,7 @@ class Bar:
             self._notebook.update(fields)
 
     def room(self, *texts: str) -> int:
-        """Returns the number of characters left on the line for the text after the bar and ``texts``."""
+        """Returns how many characters are free on the bar's line, if ``texts`` stand beside the bar."""
         if self._progress is None:
             return NOTEBOOK_ROOM
         return self._progress.console.width - BAR_WIDTH - sum(map(len, texts)) - 2  # spaces between the columns

@@ -27,7 +27,7 @@ LOSS_WORDS = ("gloo", GLOO_TIMEOUT, "Connection closed", "Connection reset", "Br
 
 
 class Ranks:
-    """Rank of this process in a distributed run, with the collectives; by default the only rank, which needs none.
+    """Rank of this process in a distributed run, with the collectives of all ranks; by default the only rank.
 
     Args:
         rank: this process's rank. Rank 0 reads the data first, and alone writes files and prints.
@@ -90,7 +90,10 @@ class Ranks:
         return values[0]
 
     def run_on_first(self, make: Callable[[], T]) -> T:
-        """Returns rank 0's ``make()`` on all ranks. If it fails, rank 0 raises and the others exit silently."""
+        """Calls ``make`` on rank 0 and returns its result on all ranks.
+
+        If ``make`` fails, rank 0 raises the error, and the other ranks exit silently.
+        """
         if not self.is_first:
             self.wait_for_first()
             return cast(T, self.broadcast())
@@ -104,12 +107,18 @@ class Ranks:
             dist.barrier(group=self.patient)
 
     def shared_error(self, error: HeedfulError) -> BaseException:
-        """Returns the exception for an ``error`` that all ranks share: rank 0 reports it, the others exit silently."""
+        """Returns what a rank must raise for an ``error`` that occurs on all ranks.
+
+        Rank 0 raises the error itself; the others exit silently.
+        """
         return error if self.is_first else SystemExit(2)
 
     @contextmanager
     def while_others_wait(self) -> Iterator[None]:
-        """Runs a block while the others wait in :meth:`wait_for_first`. If the block raises, they exit silently."""
+        """Runs a block on rank 0 while the other ranks wait in :meth:`wait_for_first`.
+
+        If the block raises an error, the other ranks exit silently.
+        """
         try:
             yield
         except BaseException:
@@ -118,16 +127,16 @@ class Ranks:
         self._broadcast("ready", self.patient)
 
     def wait_for_first(self) -> None:
-        """Waits for the end of the block in :meth:`while_others_wait` on rank 0. Exits if that block raised."""
+        """Waits until rank 0 has left its block :meth:`while_others_wait`; exits if that block raised an error."""
         if self._broadcast(None, self.patient) != "ready":
             raise SystemExit(2)
 
 
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
-    """Yields this process's rank in a run of ``torchrun``, else the only rank.
+    """Yields this process's :class:`Ranks`: joins the ranks that ``torchrun`` started, or is the only rank.
 
-    Raises :class:`HeedfulError` if another process ends.
+    Raises :class:`HeedfulError` if another process of the run ends.
     """
     if dist.is_available() and dist.is_initialized():  # by the calling program, which owns its group
         yield Ranks(dist.get_rank(), dist.get_world_size())
@@ -161,9 +170,9 @@ def current_rank() -> int:
 
 
 def own_device(device: str | None = None) -> str | None:
-    """Returns the rank's own GPU and makes it the current one, for None or "cuda" under ``torchrun``.
+    """Returns the name of this rank's own GPU, such as "cuda:1", and makes it the current GPU.
 
-    Returns any other ``device`` unchanged.
+    This needs ``torchrun``, and the ``device`` None or "cuda". Any other ``device`` is returned unchanged.
     """
     if "LOCAL_RANK" not in os.environ or device not in (None, "cuda") or not torch.cuda.is_available():
         return device
@@ -172,12 +181,15 @@ def own_device(device: str | None = None) -> str | None:
 
 
 def is_loss(error: RuntimeError) -> bool:
-    """Returns True if an error means that another process has ended."""
+    """Returns True if an error of a collective means that another process has ended."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in LOSS_WORDS)
 
 
 def loss_message(error: BaseException, where: str = "") -> str:
-    """Returns the message, with a remedy, for the loss of another process, from the ``error`` that it caused here."""
+    """Returns the message that another process of the run has ended, made from the ``error`` of a collective.
+
+    ``where`` continues the message, such as ", at step 5".
+    """
     detail, problem = " ".join(str(error).split())[:120], "has ended"
     # The forms of NCCL, gloo and the store.
     if waited := re.search(r"(?:Timeout\(ms\)=|waiting |timeout after )(\d+)", str(error)):
@@ -185,6 +197,6 @@ def loss_message(error: BaseException, where: str = "") -> str:
     elif GLOO_TIMEOUT in str(error):
         problem = "has not responded for too long"
     return (
-        f"another process of the run {problem}{where}; see its own error line; "
-        f"start all processes again, a training run with --resume ({detail})"
+        f"another process of the run {problem}{where}; see its own error message; "
+        f"then start all processes again, a training run with --resume ({detail})"
     )

@@ -42,9 +42,9 @@ _follower: ContextVar[Callable[[int, int], None] | None] = ContextVar("follower"
 
 @contextmanager
 def among(peers: Peers) -> Iterator[None]:
-    """Makes :func:`each` shard its items over ``peers`` in the block.
+    """Shards the items of every :func:`each` in the block over the ranks ``peers``.
 
-    All ranks must pass the same items, and have equal models.
+    All ranks must pass the same items to :func:`each`, and have equal models.
     """
     before = _peers.set(peers)
     try:
@@ -55,7 +55,7 @@ def among(peers: Peers) -> Iterator[None]:
 
 @contextmanager
 def followed(report: Callable[[int, int], None]) -> Iterator[None]:
-    """Makes :func:`each` call ``report(done, total)`` in the block, after each round of items."""
+    """Calls ``report(done, total)`` after each item, or round of items, of every :func:`each` in the block."""
     before = _follower.set(report)
     try:
         yield

@@ -54,8 +54,8 @@ def check(name: str, value: Any, hint: Any, **bounds: float) -> None:
     Args:
         name: name of the option or argument, for the message.
         value: the value. The numbers of a tuple are checked one by one; None is within any bounds.
-        hint: annotation, as in :func:`fits`.
-        bounds: ``above``, ``least``, ``below`` and ``most``.
+        hint: annotated type, such as ``int | None``.
+        bounds: limits of the numbers: ``above`` and ``below`` exclude the limit, ``least`` and ``most`` include it.
 
     >>> check("--training.lr", 0.1, float, above=0)
     >>> check("magnitude", 31, float, least=0, most=30)
