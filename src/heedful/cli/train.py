@@ -150,7 +150,7 @@ def watch(
     runs = Runs(folders or ("runs",))
     if json:
         if port or no_open:
-            raise HeedfulError("with --json no page is served, so --port and --no-open have no effect; remove them")
+            raise HeedfulError("--json serves no page, so --port and --no-open have no effect; remove them")
         print(to_json(runs.as_dict()))
         return
     from heedful.serving.server import Server, open_in_browser
