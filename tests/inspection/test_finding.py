@@ -229,8 +229,8 @@ def test_random_tokens_fit_the_model(start: int | None, length: int, columns: in
     ("name", "inputs", "options", "said"),
     [
         ("gpt-micro", (), {"by": "inductoin"}, "did you mean 'induction'"),
-        ("gpt-micro", (), {"gold": [[]]}, "leave them out"),
-        ("gpt-micro", (), {"when": "input"}, "leave them out"),
+        ("gpt-micro", (), {"gold": [[]]}, "remove them"),
+        ("gpt-micro", (), {"when": "input"}, "remove them"),
         ("gpt-micro", (), {"by": "alignment"}, "cross_attention"),
         ("gpt-micro", (), {"layers": [4]}, "no block 4"),
         ("gpt-micro", (torch.tensor([[1, 2, 3]]),), {"by": "induction"}, "expects no key for any token"),

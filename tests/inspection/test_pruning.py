@@ -376,7 +376,7 @@ def test_nothing_asked_is_a_copy() -> None:
         (decoder(), {"heads": {0: [1]}}, r"block\.0\.attention would keep heads \[0, 2, 3\], but others keep 4"),
         (decoder(), {"heads": {"attention": [0, 1, 2, 3]}}, "no head would be left"),
         (decoder(), {"heads": {"attention": [4]}}, "has no part 4; its 4 heads or units are numbered from 0"),
-        (decoder(), {"heads": {3: [0]}}, "no part at 3 to prune; number them from 0"),
+        (decoder(), {"heads": {3: [0]}}, "no part at 3 to prune; blocks are numbered from 0"),
         (decoder(), {"heads": {"atention": [0]}}, "no part at 'atention' to prune; did you mean|known"),
         (decoder(), {"heads": {"cross_attention": [0]}}, "no part at 'cross_attention'"),
         (decoder(), {"units": {0: [1]}}, "would keep 9 units and others 10"),

@@ -112,7 +112,7 @@ class _RemovablePart:
     axis: int | None = None  # None: the whole tensor
 
     def removed(self, mean: Tensor, old: Tensor) -> Tensor:
-        """Returns ``old`` with this part replaced by ``mean``."""
+        """Returns a copy of the tensor ``old`` in which the values of this part are those of ``mean``."""
         mean = mean.to(old).expand_as(old)
         if self.axis is None:
             return mean

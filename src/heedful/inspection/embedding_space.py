@@ -17,10 +17,10 @@ from heedful.inspection.attention_maps import precise
 
 
 def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the embedding tables of a model: path → (rows, columns), detached; a shared table under its first path.
+    """Returns the embedding tables of a model, detached: path → (rows, columns).
 
-    The tables are of tokens, segments, learned positions (with the rows before position 0), and T5's relative
-    positions: one row for each bucket, one column for each head.
+    There are tables of tokens, of segments, of learned positions (with the rows before position 0), and of T5's
+    relative positions (one row for each bucket, one column for each head). A shared table stands under its first path.
 
     >>> import heedful
     >>> {path: tuple(table.shape) for path, table in embedding_tables(heedful.create("bert-tiny")).items()}
@@ -32,7 +32,7 @@ def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
 def _unit(vectors: Tensor, name: str = "vectors") -> Tensor:
     """Divides each row by its length, in float32 at least; a row of zeros stays zero: cosine 0 with every row."""
     if vectors.dim() != 2 or not len(vectors):
-        raise HeedfulError(f"{name} of shape {tuple(vectors.shape)}; give one row for each vector, (N, D)")
+        raise HeedfulError(f"{name} has shape {tuple(vectors.shape)}; give one row for each vector, (N, D)")
     rows = precise(vectors.detach())
     return rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
 
@@ -46,10 +46,11 @@ def neighbours(
         table: (V, D), such as ``embedding_tables(model)["embedding.token"]``.
         ids: numbers of the N rows.
         k: neighbours of each row, fewer than V.
-        by: "cosine", x·y / |x||y|, the larger the nearer; or the Euclidean "distance", |x − y|, the smaller the nearer.
+        by: the measure of nearness: "cosine", x·y / |x||y|, or the Euclidean "distance", |x − y|.
 
     Returns:
-        Their ids (N, k), and their cosines or distances (N, k). Of equally near rows the lower id comes first.
+        The ids of the nearest rows (N, k), and their cosines or distances (N, k). Of two equally near rows, the lower
+        id comes first.
 
     >>> neighbours(torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 4.0]]), [0], k=2)
     (tensor([[2, 1]]), tensor([[0.6000, 0.0000]]))
@@ -79,7 +80,7 @@ def _distance(table: Tensor, rows: Tensor) -> Tensor:
 
 
 def cosine_similarity(vectors: Tensor, others: Tensor | None = None) -> Tensor:
-    """Returns the cosine of each of N vectors with each of M ``others``, (N, M); by default with one another.
+    """Returns the cosine of each of N vectors with each of M ``others``, (N, M); by default among the vectors.
 
     ``vectors`` is (N, D), ``others`` (M, D). Vectors of sentences come from a model with a ``pooled`` head, or
     ``heedful.pipeline("feature-extraction", ...)``.

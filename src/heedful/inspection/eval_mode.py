@@ -32,7 +32,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def unwrap(model: nn.Module) -> Model:
-    """Returns the model inside of ``torch.compile`` and data parallelism.
+    """Returns the model inside the wrappers of ``torch.compile`` and of data parallelism.
 
     >>> import heedful
     >>> unwrap(nn.DataParallel(heedful.create("gpt-micro", seed=0))).config.kind

@@ -84,7 +84,7 @@ def find_heads(
         lookup(dict.fromkeys([*EXPECTED_KEYS, "alignment"]), by, "pattern")
     is_alignment = not isinstance(by, Tensor) and by == "alignment"
     if not is_alignment and (gold is not None or when != "output"):
-        raise HeedfulError("gold and when apply to by='alignment' only; leave them out")
+        raise HeedfulError("gold and when apply to by='alignment' only; remove them, or give by='alignment'")
     model = unwrap(model)
     inputs = inputs or (_default_input(model),)
     name = CROSS if is_alignment else SELF
@@ -134,13 +134,15 @@ def _sums(
 def expects_links(
     gold: Sequence[Iterable[Link]], real: Tensor, source_real: Tensor, when: Literal["output", "input"] = "output"
 ) -> Tensor:
-    """Returns the expected keys (B, T, S) of cross-attention: True in a target token's row at its source tokens.
+    """Returns the keys to which links expect cross-attention to attend, boolean (B, T, S).
+
+    A target token's row is True at the source tokens to which the token is linked.
 
     Args:
-        gold: for each sequence, links (source token, column of the target ids).
+        gold: for each sequence, its links (source token, column of the target ids).
         real: (B, T), True for non-padding tokens of the decoder's input.
         source_real: (B, S), True for non-padding tokens of the source.
-        when: "output": the row of token t is t − 1, which predicts the token; "input": row t.
+        when: the row of token t: "output" is row t − 1, which predicts the token; "input" is row t, which reads it.
     """
     shift = lookup({"output": 1, "input": 0}, when, "time of alignment")
     expected = torch.zeros(len(real), real.size(1), source_real.size(1), dtype=torch.bool, device=real.device)

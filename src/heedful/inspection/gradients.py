@@ -25,7 +25,7 @@ Index = int | Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """Contribution of each token to the explained number, positive or negative."""
+    """Contribution of each token to an explained number, such as a logit; it is positive or negative."""
 
     input: Tensor  # (B, T): the ids, an encoder-decoder's source, or an image's tokens, prefix first
     target: Tensor | None  # (B, T): an encoder-decoder's target
@@ -40,11 +40,11 @@ def gradient_x_input(
     of: Callable[[Tensor], Tensor] | None = None,
     **named: Any,
 ) -> Attribution:
-    """Returns Σ_d e_td · ∂y/∂e_td for each token t, e its embedding before positions and y a logit of the model.
+    """Returns gradient × input for each token t: Σ_d e_td · ∂y/∂e_td.
 
-    To first order, y grows by ε times this number if the embedding is multiplied by 1 + ε. Shrikumar et al. 2017,
-    section 3; for text, Denil et al. 2014. Masked padding gets 0. Dropout is off; the model's weights, their gradients
-    and its mode do not change.
+    y is a logit of the model, and e_t the embedding of token t before positions are added. To first order, y grows by ε
+    times this number if the embedding is multiplied by 1 + ε. Shrikumar et al. 2017, section 3; for text, Denil et al.
+    2014. Masked padding gets 0. Dropout is off; the model's weights, their gradients and its mode do not change.
 
     Args:
         model: of any family, with any head.

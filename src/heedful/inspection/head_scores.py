@@ -56,7 +56,9 @@ def first_token(pattern: Tensor, real: Tensor | None = None) -> Tensor:
 
 
 def duplicate_token(pattern: Tensor, ids: Tensor, real: Tensor | None = None) -> Tensor:
-    """Returns the mean weight on earlier copies of the query's token, over the queries that have such a copy: (H,).
+    """Returns the mean weight on earlier copies of the query's token: (B, H, T, T) → (H,).
+
+    The mean is over the queries whose token has an earlier copy.
 
     Wang et al. 2023, section 3: the duplicate token heads.
 
@@ -67,7 +69,7 @@ def duplicate_token(pattern: Tensor, ids: Tensor, real: Tensor | None = None) ->
 
 
 def induction(pattern: Tensor, ids: Tensor, real: Tensor | None = None) -> Tensor:
-    """Returns the mean weight on the tokens that followed earlier copies of the query's token: → (H,).
+    """Returns the mean weight on the tokens that followed earlier copies of the query's token: (B, H, T, T) → (H,).
 
     In "A B ... A" the second A attends to B: Olsson et al. 2022's prefix matching score. Use ``repeated_tokens`` for
     ``ids``, in which only the repetition predicts the next token.
@@ -80,7 +82,9 @@ def induction(pattern: Tensor, ids: Tensor, real: Tensor | None = None) -> Tenso
 
 
 def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
-    """Returns the mutual information of query and key: H(mean_t a_t) − mean_t H(a_t), in nats, mean over B: → (H,).
+    """Returns the mutual information of query and key: (B, H, T, S) → (H,).
+
+    It is H(mean_t a_t) − mean_t H(a_t), in nats, averaged over the batch; a_t are the weights of query t.
 
     It is 0 if all queries have the same weights, and ln T if each query attends only to its own key, as in a clean
     alignment. It needs no gold alignment. Queries with a row of zeros are left out.
@@ -106,7 +110,7 @@ def mutual_information(pattern: Tensor, real: Tensor | None = None) -> Tensor:
 
 
 def expects_previous(real: Tensor, offset: int = 1) -> Tensor:
-    """Returns the expected keys (B, T, T): query t expects key t − ``offset``."""
+    """Returns a boolean mask (B, T, T) of expected keys: query t expects key t − ``offset``."""
     if offset == 0:
         raise HeedfulError("offset is 0, the token itself; give 1 for the previous token, −1 for the next")
     position = torch.arange(real.size(1), device=real.device)
@@ -114,29 +118,29 @@ def expects_previous(real: Tensor, offset: int = 1) -> Tensor:
 
 
 def expects_first(real: Tensor) -> Tensor:
-    """Returns the expected keys (B, T, T): every later query expects the first non-padding key."""
+    """Returns a boolean mask (B, T, T) of expected keys: every later query expects the first non-padding key."""
     order = real.long().cumsum(1)  # 1 at the first real token
     return (order == 1)[:, None, :] & (order > 1)[:, :, None] & _real_pairs(real)
 
 
 def expects_duplicate(ids: Tensor, real: Tensor) -> Tensor:
-    """Returns the expected keys (B, T, T): query t expects every earlier key with the same id."""
+    """Returns a boolean mask (B, T, T) of expected keys: query t expects every earlier key with the same id."""
     return (ids[:, :, None] == ids[:, None, :]).tril(-1) & _real_pairs(real)
 
 
 def expects_induction(ids: Tensor, real: Tensor) -> Tensor:
-    """Returns the expected keys (B, T, T): query t expects every key that follows an earlier copy of token t."""
+    """Returns a boolean mask (B, T, T) of expected keys: query t expects those after earlier copies of its token."""
     after = expects_duplicate(ids, real).roll(1, dims=2)  # from key s − 1 to key s
     return after.tril(-1) & _real_pairs(real)
 
 
 def expects_object(objects: Tensor, prefix: int = 1, token: int = 0) -> Tensor:
-    """Returns the expected keys (B, N, N): the class token, query ``token``, expects the patches of the object.
+    """Returns a boolean mask (B, N, N) of expected keys: the class token expects the patches of an object.
 
     Args:
         objects: (B, rows, columns), True for a patch that shows the object.
         prefix: number of tokens before the patches.
-        token: number of the query; other queries expect no key and are left out.
+        token: number of the query that expects the object, 0 for the class token; other queries expect no key.
 
     >>> expects_object(torch.tensor([[[True, False]]]))[0].int()
     tensor([[0, 1, 0],

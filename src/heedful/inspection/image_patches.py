@@ -99,8 +99,8 @@ def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> 
     Args:
         model: a vision Transformer. It runs in evaluation mode, without gradients.
         pixels: images as the model takes them.
-        layer: the number of a block, for the stream after it, without the tokens before the patches; None is the output
-            of the patch projection, before positions.
+        layer: number of the block whose output is returned, without the tokens before the patches; None returns the
+            output of the patch projection, before positions are added.
 
     >>> import heedful
     >>> feature_maps(heedful.create("vit-micro", seed=0), torch.randn(2, 1, 28, 28), layer=0).shape

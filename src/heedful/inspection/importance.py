@@ -22,18 +22,19 @@ from heedful.models import Model
 def head_importance(
     model: Model, loss: Callable[[], Tensor], *, signed: bool = False, normalise: bool = False
 ) -> dict[str, Tensor]:
-    """Returns the importance of each head: I_h = mean_x |∂L(x)/∂ξ_h|, ξ_h = 1 a factor on its output.
+    """Returns the importance of each head: I_h = mean_x |∂L(x)/∂ξ_h|.
 
-    Michel, Levy and Neubig 2019, section 4.1; one backward pass. Each sequence x of each call has factors ξ of its own,
-    so the gradients of two sequences do not cancel. The parameters' own gradients stay as they are; the model runs in
-    evaluation mode, and its mode is restored.
+    ξ_h = 1 is a factor on the head's output. Michel, Levy and Neubig 2019, section 4.1; one backward pass.
+
+    Each sequence x of each call has factors ξ of its own, so the gradients of two sequences do not cancel. The
+    parameters' own gradients stay as they are; the model runs in evaluation mode, and its mode is restored.
 
     Args:
         model: of any family.
         loss: runs the model, once or several times, and returns a tensor with gradients: the *sum* of its sequences'
             losses (with a mean, every importance is smaller by the same factor).
         signed: return −Σ_x ∂L(x)/∂ξ_h instead: to first order, the increase of the loss when the head is removed.
-        normalise: divide by the Euclidean norm over an attention's heads, as the paper does; off by default.
+        normalise: divide the importances of an attention's heads by their Euclidean norm, as the paper does.
 
     Returns:
         Path of each attention → (H,), float64.

@@ -110,7 +110,7 @@ class _NoGeneration:
     """Observer that refuses every generation."""
 
     def begin(self, counts: Tensor, width: int, reading: bool) -> None:
-        """Raises ``HeedfulError``."""
+        """Raises ``HeedfulError`` when a generation begins, whose positions cannot be chosen."""
         raise HeedfulError(
             "queries cannot be chosen during a generation, where positions differ at each step; leave queries out"
         )

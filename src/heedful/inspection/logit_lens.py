@@ -28,7 +28,7 @@ MAX_LOGITS = 2**25  # computed at a time: 128 MB in float32
 
 @dataclass(frozen=True, kw_only=True)
 class LogitLens:
-    """Predictions after each layer. The shapes have no T if the head has one output for the whole input."""
+    """Predictions of a model after each layer; the shapes have no T if the head has one output for the whole input."""
 
     layers: Sequence[str]  # L names: "embedding", "block 0", "block 1", ...
     ids: Tensor  # (L, B, T, top): the most probable tokens or classes, best first
@@ -103,7 +103,7 @@ def logit_lens(
 
 
 def lens_logits(model: Model, stream: Tensor, real: Tensor | None = None) -> Tensor:
-    """Returns head(norm(x)): the logits of ``model`` if its last block left ``stream`` (B, T, D).
+    """Returns head(norm(x)): the logits of ``model`` if ``stream`` (B, T, D) were the output of its last block.
 
     ``real`` (B, T) is the mask of the stream's tokens, where there is padding.
 
@@ -119,13 +119,13 @@ def lens_logits(model: Model, stream: Tensor, real: Tensor | None = None) -> Ten
 
 
 def head_stack(model: Model) -> tuple[str, Stack]:
-    """Returns the name and the stack whose output the head reads: the decoder if there is one."""
+    """Returns the stack whose output the head reads, the decoder if there is one, and before it its name."""
     name = "decoder" if hasattr(model, "decoder") else "encoder"
     return name, getattr(model, name)
 
 
 def head_mask(model: Model, *inputs: Tensor, **named: Any) -> Tensor | None:
-    """Returns the mask (B, T) of the head's tokens, from the arguments of the model."""
+    """Returns the padding mask (B, T) of the tokens that the head reads, one of the arguments of the model."""
     try:
         arguments = inspect.signature(model.forward).bind(*inputs, **named).arguments
     except TypeError as error:

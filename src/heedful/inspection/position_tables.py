@@ -24,8 +24,8 @@ def position_similarity(model: nn.Module, length: int | None = None, stack: str 
     pairs have the same length. ALiBi and T5's relative positions have no vectors at all: see ``position_bias``.
 
     Args:
-        model: with one stack, or several.
-        length: number of positions from the first; by default all learned positions, or 64 of other schemes.
+        model: a model with position vectors.
+        length: number P of positions, from position 0; by default all learned positions, or 64 of other schemes.
         stack: "encoder" or "decoder"; required for a model with both.
 
     Raises:

@@ -140,7 +140,7 @@ def _matching_paths(key: int | str, paths: Sequence[str], part_name: str) -> lis
     if isinstance(key, str):
         matches, hint = [path for path in paths if f".{path}".endswith(f".{key}")], nearest(key, paths)
     else:
-        matches, hint = [path for path in paths if f".block.{key}." in f"{path}."], "number them from 0"
+        matches, hint = [path for path in paths if f".block.{key}." in f"{path}."], "blocks are numbered from 0"
     if not matches:
         raise HeedfulError(f"the model has no {part_name} at {key!r} to prune; {hint}")
     return matches
@@ -275,21 +275,23 @@ Numbers = Mapping[str, Collection[int]]
 
 @dataclass(frozen=True)
 class Remaining:
-    """Remaining heads or units, by path: the old numbers in their new order."""
+    """Heads or units that remain after pruning, by path: their old numbers, in the new order."""
 
     count: int  # of units, or of key-value heads
     numbers: dict[str, list[int]]
 
 
 def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Collection[str], *, pad: bool) -> Remaining:
-    """Returns the heads that remain without ``removed``: in each attention equally many groups of one size.
+    """Returns the heads that remain without ``removed``.
+
+    Every attention keeps the same number of key-value heads, each with the same number of query heads.
 
     Args:
         removed: heads to remove, by the attention's path.
         heads: query heads H of each attention.
         kv_heads: key-value heads K.
         one_table: paths of attentions that share a table of positions by head, and so must keep the same heads.
-        pad: keeps some of the removed heads where too few would remain, instead of raising.
+        pad: keeps some of the removed heads in attentions where too few would remain; False raises an error there.
 
     Raises:
         HeedfulError: if no head would remain, or if heads or their numbers differ between attentions.
@@ -317,7 +319,7 @@ def remaining_heads(removed: Numbers, heads: int, kv_heads: int, one_table: Coll
 
 
 def remaining_units(removed: Numbers, units: int, *, pad: bool) -> Remaining:
-    """Returns the units that remain without ``removed``, equally many in each path; see ``remaining_heads``.
+    """Returns the units that remain without ``removed``, the same number in each feed-forward; see ``remaining_heads``.
 
     >>> remaining_units({"a": [0], "b": [2]}, 3, pad=False)
     Remaining(count=2, numbers={'a': [1, 2], 'b': [0, 1]})

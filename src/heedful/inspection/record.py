@@ -21,11 +21,11 @@ from heedful.models.base import Model
 
 
 class Recorder:
-    """Fills ``recorded`` with the tensors of each call; during a generation, at its end.
+    """Recorder of tensors: fills ``recorded`` after each call of a model, or at the end of a generation.
 
     A recorder is also one of ``Model.observers``: a generation calls ``begin``, ``read`` after the encoder, ``step``
-    after each call of the decoder, ``select`` when rows move, ``end`` with the returned rows, and ``over`` even after
-    an error.
+    after each call of the decoder, ``select`` when rows move, ``end`` with the returned rows, and ``over`` in any
+    case, also after an error.
     """
 
     def __init__(self, points: Sequence[HookPoint], heads: Sequence[int] | None, queries: Sequence[int] | None) -> None:
@@ -35,13 +35,16 @@ class Recorder:
         self.generation: RecordedGeneration | None = None
 
     def recorded_queries(self, length: int) -> Sequence[int]:
-        """Returns the recorded positions of ``length`` queries; in a decoder's call the last, which predicts."""
+        """Returns which of ``length`` queries are recorded; during a generation only the last, which predicts."""
         if self.generation is not None:
             return range(length) if self.generation.in_encoder else [length - 1]
         return range(length) if self.queries is None else from_start(self.queries, length)
 
     def add(self, point: HookPoint, tensor: Tensor, is_selected: bool = False) -> None:
-        """Stores a tensor; heads and queries are selected unless ``is_selected``."""
+        """Stores the tensor of a hook point.
+
+        With ``is_selected`` the tensor has only the recorded heads and queries; otherwise they are selected here.
+        """
         axes = point.kind.axes
         if not is_selected and self.heads is not None:
             tensor = tensor[:, list(self.heads)]
@@ -70,12 +73,12 @@ class Recorder:
         self.generation = RecordedGeneration(counts, width, reading)
 
     def read(self) -> None:
-        """Ends the encoder's call."""
+        """Notes that the encoder has read the sources."""
         assert self.generation is not None
         self.generation.end_encoder()
 
     def step(self, tokens: Tensor) -> None:
-        """Ends a call of the decoder, in which ``tokens`` (R,) were the last inputs of the rows."""
+        """Notes the end of a call of the decoder, in which ``tokens`` (R,) were the last input tokens of its R rows."""
         assert self.generation is not None
         self.generation.end_call(tokens)
 
@@ -85,13 +88,16 @@ class Recorder:
         self.generation.select(rows)
 
     def reread(self) -> None:
-        """Raises ``HeedfulError``: a row that is read again in a shorter context cannot be recorded."""
+        """Raises ``HeedfulError``, because a row that is read again in a shorter context cannot be recorded."""
         raise HeedfulError(
             "the text is longer than the context and is read again, which cannot be recorded; give a larger context"
         )
 
     def end(self, rows: Tensor, copies: int) -> None:
-        """Fills ``recorded`` for returned ids ``rows`` (N, columns), prompts included, ``copies`` rows per prompt."""
+        """Fills ``recorded`` at the end of a generation.
+
+        ``rows`` (N, columns) are the returned ids with their prompts, ``copies`` rows for each prompt.
+        """
         assert self.generation is not None
         with torch.inference_mode(False):
             tensors = self.generation.assembled(rows[:, self.generation.width :].clone(), copies, self.points)
@@ -104,7 +110,7 @@ class Recorder:
                 self.recorded[path] = tensor.clone()
 
     def over(self) -> None:
-        """Ends the generation, finished or not."""
+        """Notes that the generation is over, finished or not."""
         self.generation = None
 
 

@@ -49,11 +49,11 @@ class RecordedGeneration:
         self.current[path] = tensor
 
     def end_encoder(self) -> None:
-        """Ends the encoder's call."""
+        """Notes that the encoder has read the sources."""
         self.encoder_tensors, self.current, self.in_encoder = self.current, {}, False
 
     def end_call(self, tokens: Tensor) -> None:
-        """Ends a call of the decoder, in which ``tokens`` (R,) were the last inputs of the rows."""
+        """Notes the end of a call of the decoder, in which ``tokens`` (R,) were the last input tokens of its R rows."""
         parents = torch.arange(len(tokens), device=tokens.device) if self.parents is None else self.parents
         self.calls.append(DecoderCall(self.current, tokens.clone(), parents, self.width + len(self.calls)))
         self.current, self.parents = {}, None
@@ -63,7 +63,7 @@ class RecordedGeneration:
         self.parents = rows.clone() if self.parents is None else self.parents[rows]
 
     def rows_of_calls(self, generated: Tensor, copies: int) -> list[Tensor]:
-        """Returns for each decoder call the row (N,) from which each returned row came; −1 if that row had ended.
+        """Returns for each call of the decoder its row (N,) that led to each of N returned rows; −1 if that had ended.
 
         ``generated`` (N, G) are the new tokens, ``NONE`` after the end; ``copies`` rows belong to each prompt.
         """
@@ -79,7 +79,7 @@ class RecordedGeneration:
         return rows
 
     def assembled(self, generated: Tensor, copies: int, points: dict[str, HookPoint]) -> dict[str, Tensor]:
-        """Returns the recorded tensor of each hook path, put together from all decoder calls.
+        """Returns the recorded tensor of each path, put together from all calls of the decoder.
 
         Missing positions are 0, in attention scores −∞. A tensor with queries is (N, ..., G, ...): row t is the query
         that predicted token t. Keys have the columns of the returned ids, or of the sources for cross-attention.
@@ -108,9 +108,10 @@ class RecordedGeneration:
 
 
 def left_aligned(part: Tensor, axis: int, end: int, padding: Tensor, columns: int, empty: float) -> Tensor:
-    """Moves each row's first token to column 0 of ``columns``, along the axis of keys, which end at column ``end``.
+    """Returns a tensor with each row's first token in column 0 of the axis of keys, and ``columns`` columns there.
 
-    ``padding`` (N,) are the columns before the first token; columns without a key become ``empty``.
+    The keys in ``part`` end at column ``end``; ``padding`` (N,) is the number of columns before each row's first token.
+    Columns without a key become ``empty``.
     """
     size = part.size(axis)
     source = torch.arange(columns, device=part.device) + padding[:, None] - (end - size)  # (N, columns) of the part

@@ -54,7 +54,10 @@ class WeightsObserver(NamedTuple):
     receive: Callable[[Tensor, int], None]
 
     def blocks(self, length: int) -> Iterator[tuple[int, Tensor]]:
-        """Yields the observed queries of ``length`` in blocks, each with the number of queries before it."""
+        """Yields the positions of the observed queries, of ``length`` in all, in blocks.
+
+        Before each block stands the number of observed queries before it.
+        """
         queries = torch.as_tensor(list(range(length) if self.queries is None else self.queries(length)))
         size = self.block_size or max(1, len(queries))
         for first in range(0, len(queries), size):
@@ -62,7 +65,7 @@ class WeightsObserver(NamedTuple):
 
 
 class ObservedAttention:
-    """Attends as ``attention.attend`` does, shows the weights to observers, and lets taps edit them."""
+    """Attention function that shows the scores or weights to observers and lets edits change them."""
 
     def __init__(self, attention: Attention) -> None:
         self.attention = attention
@@ -108,7 +111,7 @@ class ObservedAttention:
             raise HeedfulError(f"the attention {name!r} is no softmax and has no scores; record or change 'pattern'")
         if not isinstance(attend, CustomAttention):
             raise HeedfulError(
-                f"the attention function {name!r} is not registered, so that its weights are not known; register it "
+                f"the attention function {name!r} is not registered, so its weights are not known; register it "
                 "with its weights: heedful.register('attention', ...)"
             )
         weights = attend.weights(q, k, mask, scale)

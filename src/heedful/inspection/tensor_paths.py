@@ -30,8 +30,8 @@ class TensorKind:
         name: the last part of its path.
         axes: one letter for each axis.
         side: "output" or "input" of a module, or "inside" attention.
-        description: for people.
-        module_of: returns the module whose output or input it is.
+        description: what the tensor is, for people.
+        module_of: returns the module whose output or input the tensor is.
     """
 
     name: str
@@ -94,18 +94,18 @@ class HookPoint:
 
     @property
     def layer(self) -> int | None:
-        """Number of the block that computes it; None outside of blocks."""
+        """Number of the block that computes the tensor; None outside of blocks."""
         numbers = [word for word in self.path.split(".") if word.isdigit()]
         return int(numbers[-1]) if numbers else None
 
     @property
     def is_cross(self) -> bool:
-        """True if its keys are another stack's tokens."""
+        """True for a tensor of cross-attention, whose keys are another stack's tokens."""
         return isinstance(self.module, Attention) and self.path.split(".")[-2] == "cross_attention"
 
     @property
     def heads(self) -> int:
-        """Number of heads; 0 without heads."""
+        """Number of heads that the tensor has; 0 without heads."""
         if not isinstance(self.module, Attention):
             return 0
         return {"H": self.module.heads, "K": self.module.kv_heads}.get(self.kind.axes[1], 0)
@@ -169,7 +169,7 @@ def select_hook_points(
             matching = [point for point in matching if point.layer in layers]
             missing = set(layers) - {point.layer for point in matching}
             if missing:
-                raise HeedfulError(f"the model has no block {min(missing)} with {suffix!r}; number them from 0")
+                raise HeedfulError(f"the model has no block {min(missing)} with {suffix!r}; blocks are numbered from 0")
         selected_paths |= {point.path for point in matching}
     selected = [point for point in points if point.path in selected_paths]
     for point in selected:

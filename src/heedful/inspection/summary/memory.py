@@ -168,7 +168,7 @@ def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBy
     """Returns the size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
 
     A block stores 2 K E numbers per token: a key and a value for each of its K key-value heads. With a sliding window
-    it stores only the last ``window`` tokens. Cross-attention stores as much of each source token.
+    it stores only the last ``window`` tokens. Cross-attention stores as many for each source token.
     """
     stack = next((s for s in vars(config).values() if isinstance(s, StackConfig) and s.causal), None)
     if stack is None or isinstance(config, VisionConfig):
@@ -255,7 +255,7 @@ def is_fused(
 def unfused_reason(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, *, grouped: bool
 ) -> str:
-    """Explains why no fused kernel is used: the fewest properties that would have to change."""
+    """Returns why PyTorch has no fused kernel for this attention: the fewest properties that would have to change."""
     if q.dim() != 4:
         return f"queries of {q.dim()} dimensions"
     kind = _attention_input(q, k, v, mask, dropout, causal, grouped)
