@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Inexpressible(Exception):
-    """Raised if a model type cannot express our configuration; the message is the path of the field at fault."""
+    """Exception if a model type cannot express a configuration; its message is the path of the field at fault."""
 
 
 ACTIVATIONS = {
@@ -52,16 +52,16 @@ def checked(key: str, value: Any, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """Maps a key of a Hugging Face ``config.json`` to our field, or to several fields of ours with the same value.
+    """Key of a Hugging Face ``config.json`` that sets a field of our configuration, or several fields to one value.
 
     Attributes:
-        theirs: key of the ``config.json``.
+        theirs: name of the key.
         ours: path of our field, or paths of several.
-        default: the value of an absent key; it sets the type.
+        default: value of an absent key; its type is the type of all values.
         words: maps values of ``config.json`` to ours; if several map to the same value of ours, the first is written.
         fallback: key to read instead if ``theirs`` is absent or null.
         minimum: smallest allowed whole number.
-        null: accept null.
+        null: True if null is accepted.
     """
 
     theirs: str
@@ -78,7 +78,10 @@ class ConfigKey:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our fields in ``ours``; ``stored`` holds what the folder's tensors imply."""
+        """Sets our fields in ``ours`` from ``theirs``, the content of ``config.json``.
+
+        ``stored`` holds the values that follow from the folder's tensors.
+        """
         value = theirs.get(self.theirs, None if self.fallback else self.default)
         if value is None and self.fallback:
             value = theirs.get(self.fallback, self.default)
@@ -92,7 +95,7 @@ class ConfigKey:
         ours.update(dict.fromkeys(self.fields, value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets this key in ``theirs``, the ``config.json``."""
+        """Sets this key in ``theirs``, the content of ``config.json``, from our fields in ``ours``."""
         if self.fields[0] not in ours:
             raise Inexpressible(self.fields[0])
         value = ours[self.fields[0]]
@@ -108,29 +111,32 @@ class ConfigKey:
 
 @dataclass(frozen=True)
 class WordKey(ConfigKey):
-    """Maps a word in ``config.json``, such as T5's "gated-gelu", to several fields of ours with different values."""
+    """Key of ``config.json`` whose value is a word, such as T5's "gated-gelu", that sets several of our fields."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our fields to the values that the word in ``theirs`` stands for."""
+        """Sets our fields in ``ours`` to the values that the word in ``config.json`` (``theirs``) stands for."""
         word, words = theirs.get(self.theirs, self.default), self.words or {}
         if not isinstance(word, str) or word not in words:
             raise HeedfulError(f"{self.theirs} is {word!r}; only {', '.join(map(repr, words))} are supported")
         ours.update(zip(self.fields, words[word], strict=True))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key in ``theirs`` to the first word that maps to our values."""
+        """Sets the key in ``config.json`` (``theirs``) to the first word that stands for the values of our fields."""
         theirs[self.theirs] = self._word_for(tuple(ours.get(name) for name in self.fields))
 
 
 @dataclass(frozen=True)
 class TokenIdKey(ConfigKey):
-    """Maps a token id or null. With ``several``, ``config.json`` has an id, a list or null, and ours is a list."""
+    """Key of ``config.json`` with a token id or null.
+
+    With ``several``, the key has an id, a list of ids or null, and our field is a list.
+    """
 
     several: bool = False
     required: bool = False  # their configuration refuses null
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets our token id, or list of token ids, from ``theirs``."""
+        """Sets our token id, or list of token ids, from the content of ``config.json`` (``theirs``)."""
         value = theirs.get(self.theirs, self.default)
         ids = value if isinstance(value, list) and self.several else [value]
         for token_id in ids:
@@ -138,7 +144,7 @@ class TokenIdKey(ConfigKey):
         ours.update(dict.fromkeys(self.fields, [i for i in ids if i is not None] if self.several else value))
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key in ``theirs`` to a token id, a list of token ids, or null."""
+        """Sets the key in ``config.json`` (``theirs``) to a token id, a list of token ids, or null."""
         super().write(ours, theirs)
         if self.several:
             ids = theirs[self.theirs]
@@ -149,7 +155,10 @@ class TokenIdKey(ConfigKey):
 
 @dataclass(frozen=True)
 class SizeKey(ConfigKey):
-    """Maps a size in pixels: in ``config.json`` a side or (height, width); ours is a pair, or a side if ``square``."""
+    """Key of ``config.json`` with a size in pixels: a side, or (height, width).
+
+    Our field is a pair, or a side if ``square`` is True.
+    """
 
     square: bool = False
 
@@ -164,7 +173,7 @@ class SizeKey(ConfigKey):
         ours[self.fields[0]] = sides[0] if self.square else sides
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the size in ``theirs``: one number if the sides are equal."""
+        """Sets the size in ``config.json`` (``theirs``): one number if the sides are equal, else a pair."""
         super().write(ours, theirs)
         if not self.square and len(set(theirs[self.theirs])) == 1:
             theirs[self.theirs] = theirs[self.theirs][0]
@@ -172,7 +181,7 @@ class SizeKey(ConfigKey):
 
 @dataclass(frozen=True)
 class LabelKeys(ConfigKey):
-    """Maps the label names in ``id2label`` to our number of labels; ``save`` writes the real names later."""
+    """Key ``id2label`` of ``config.json``, whose length is our number of labels; ``save`` writes the names later."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Sets the number of labels: the length of ``id2label``, or else ``num_labels``, or else 2."""
@@ -180,21 +189,21 @@ class LabelKeys(ConfigKey):
         ours[self.fields[0]] = len(names) if names else checked("num_labels", number, 2)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the placeholder names ``LABEL_0``, ``LABEL_1``, ..."""
+        """Sets placeholders as label names: ``LABEL_0``, ``LABEL_1``, ..."""
         super().write(ours, theirs)
         theirs.update(label_tables([f"LABEL_{i}" for i in range(theirs[self.theirs])]))
 
 
 @dataclass(frozen=True)
 class StoredTensor(ConfigKey):
-    """Sets a boolean field of ours from tensors: True if the tensor named ``theirs`` is stored and not all zeros."""
+    """Boolean field of our configuration that is True if the tensor ``theirs`` is stored and not all zeros."""
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Returns the value that the stored tensors imply."""
+        """Returns True if the tensor is among the stored ones and not all zeros."""
         return self.theirs in tensors and bool(tensors[self.theirs].any())
 
     def from_config(self, ours: Flat) -> bool:
-        """Returns the value that our model's tensors will imply once saved."""
+        """Returns the value that the tensors of a model with this configuration will imply once it is saved."""
         return bool(ours.get(self.fields[0]))
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
@@ -202,12 +211,12 @@ class StoredTensor(ConfigKey):
         ours[self.fields[0]] = stored.get(self.theirs, self.default)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Writes nothing: the tensor implies the value."""
+        """Writes nothing, because the stored tensor implies the value."""
 
 
 @dataclass(frozen=True)
 class OnlyValue:
-    """A key of ``config.json`` that changes the computation, and for which only one value is supported."""
+    """Key of ``config.json`` that changes the computation, and of which only one value is supported."""
 
     theirs: str
     value: Any
@@ -218,20 +227,20 @@ class OnlyValue:
         return theirs.get(self.theirs, self.default) == self.value
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Raises if the key has a value that is not supported."""
+        """Raises ``HeedfulError`` if the key has a value that is not supported."""
         if not self.matches(theirs):
             other = theirs.get(self.theirs, self.default)
             raise HeedfulError(f"{self.theirs} is {other!r}; only {self.value!r} is supported")
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key, unless the supported value is the default."""
+        """Sets the key to the supported value, unless an absent key means this value."""
         if self.value != self.default:
             theirs[self.theirs] = self.value
 
 
 @dataclass(frozen=True)
 class LayerTypesKey(OnlyValue):
-    """Checks ``layer_types``, the attention type of each layer; ``WindowKeys`` reads its values."""
+    """Key ``layer_types`` of ``config.json``, each layer's attention type: checks it, and ``WindowKeys`` reads it."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises ``HeedfulError`` for an unknown attention type."""
@@ -248,16 +257,16 @@ class LayerTypesKey(OnlyValue):
 
 @dataclass(frozen=True)
 class WrittenKey:
-    """A constant key that is written for other programs and not read."""
+    """Constant key of ``config.json`` that is written for other programs and not read."""
 
     theirs: str
     value: Any
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Does nothing: the key has no field of ours."""
+        """Does nothing, because no field of ours corresponds to the key."""
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the key."""
+        """Sets the key in ``config.json`` (``theirs``)."""
         theirs[self.theirs] = self.value
 
 
@@ -265,7 +274,7 @@ AnyConfigKey = ConfigKey | OnlyValue | WrittenKey
 
 
 def required_values(**values: Any) -> tuple[OnlyValue, ...]:
-    """Returns an ``OnlyValue`` for each keyword: the key must be absent or have this value."""
+    """Returns an ``OnlyValue`` for each keyword ``key=value``: the key must be absent or have this value."""
     return tuple(OnlyValue(key, value, value) for key, value in values.items())
 
 
@@ -291,7 +300,7 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
 
 
 def label_tables(names: list[str]) -> dict[str, Any]:
-    """Returns label names as the tables ``id2label`` and ``label2id``."""
+    """Returns the tables ``id2label`` and ``label2id`` of ``config.json`` for a list of label names."""
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},

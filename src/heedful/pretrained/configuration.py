@@ -30,7 +30,10 @@ GENERATION_KEYS = (
 
 
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns ``config.json`` with the token ids of ``generation_config.json``, and the other generation settings."""
+    """Returns two mappings: ``config.json``, and the generation settings of ``generation_config.json``.
+
+    The token ids of ``generation_config.json`` are in the first.
+    """
     if home(folder, CONFIG) != folder:
         return _config_over_base(folder)
     theirs = read_json(folder / CONFIG)
@@ -69,14 +72,17 @@ def _config_over_base(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def home(folder: Path, *files: str) -> Path:
-    """Returns ``folder``, or its base model's folder if ``folder`` holds an adapter and none of ``files``."""
+    """Returns the folder that has a model's files: ``folder``, or its base model's folder.
+
+    It is the base model's if ``folder`` holds an adapter and none of ``files``.
+    """
     if not (folder / ADAPTER_CONFIG).exists() or any((folder / name).exists() for name in files):
         return folder
     return find_base(folder, read_config(folder))[1]
 
 
 def config_of(folder: Path) -> ModelConfig:
-    """Returns the configuration of a folder's model, without the fields that only its tensors imply."""
+    """Returns the configuration of a folder's model. Fields that follow from the tensors have their default values."""
     theirs, _ = read_configs(folder)
     try:
         model_type = model_type_of(theirs)

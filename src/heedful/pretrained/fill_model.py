@@ -47,7 +47,10 @@ class _SkipInit(TorchFunctionMode):
 
 
 def check_sizes(config: ModelConfig, stored: Tensors) -> None:
-    """Raises if a size in the configuration exceeds all stored tensors; such a model could exhaust the memory."""
+    """Raises ``HeedfulError`` if the configuration has a size above the number of all stored values.
+
+    A model of such a size could exhaust the memory.
+    """
     numbers, fields = sum(tensor.numel() for tensor in stored.values()), flat(config)
     for path, value in fields.items():
         parent, _, field = path.rpartition(".")
@@ -90,11 +93,11 @@ def match_tensors(
     """Returns the loaded tensor of each parameter and buffer; raises one error for all tensors that do not fit.
 
     Args:
-        model: of :func:`build_empty`.
+        model: model without weights, from :func:`build_empty`.
         loaded: tensors by our names; the mapping is emptied to save memory.
-        unknown: stored names that no rule knows.
-        their_name: maps our name to the stored one, for messages.
-        may_be_fresh: allow head parameters without a stored tensor; they are initialised later.
+        unknown: names of stored tensors that the model type does not have.
+        their_name: returns the stored name for one of our names, for messages.
+        may_be_fresh: True if the head may have parameters without a stored tensor; they are initialised later.
 
     Returns:
         The tensors by the parameter's first name, and the names of the head parameters without a stored tensor.
@@ -167,7 +170,7 @@ def _highest(tensor: Tensor) -> float:
 
 
 def fresh_head(model: Model, names: list[str]) -> Tensors:
-    """Returns initial values for parameters of the head, drawn from torch's random state."""
+    """Returns initial values, drawn from torch's random state, for the head's parameters called ``names``."""
     if not names:
         return {}
     config, embedding = model.config, getattr(model, "target_embedding", model.embedding)
@@ -179,7 +182,7 @@ def fresh_head(model: Model, names: list[str]) -> Tensors:
 
 
 def fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.device) -> None:
-    """Sets the model's parameters and buffers, and moves all to the device. Empties ``tensors`` to save memory."""
+    """Sets the model's parameters and buffers in ``dtype`` on ``device``; empties ``tensors`` to save memory."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for first, names in tied_names(model).items():
         tensor = tensors.pop(first)

@@ -41,12 +41,12 @@ class Architecture:
     Of two architectures with the same name, the first whose ``OnlyValue`` keys match is chosen.
 
     Attributes:
-        name: of the class in ``transformers``.
-        fixed: fields of ours with their values.
-        config_keys: further keys of ``config.json``.
-        rules: for the head's tensors.
+        name: name of the class in ``transformers``.
+        fixed: fields of our configuration that always have the same value, by path.
+        config_keys: keys of ``config.json`` that only this architecture has.
+        rules: rules for the head's tensors.
         body: rules for tensors of the body that only this architecture has.
-        prefix: of the body's tensor names, if it differs from the model type's.
+        prefix: prefix of the body's tensor names, if it differs from the model type's.
     """
 
     name: str
@@ -58,13 +58,13 @@ class Architecture:
 
 
 def rename_architectures(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
-    """Returns the architectures under another model type's name: ``LlamaModel`` → ``MistralModel``."""
+    """Returns architectures with the name ``old`` replaced by ``new`` in theirs: ``LlamaModel`` → ``MistralModel``."""
     return tuple(replace(architecture, name=architecture.name.replace(old, new, 1)) for architecture in architectures)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelType:
-    """A Hub layout: fixed fields of ours, config keys, rules for the body's tensors, and architectures.
+    """Layout of model folders on the Hub, such as ``gpt2``: fixed fields, config keys, tensor rules and architectures.
 
     ``old_names`` maps endings of tensor names in older files to the current endings.
     """
@@ -78,7 +78,7 @@ class ModelType:
     old_names: Mapping[str, str] = field(default_factory=dict)
 
     def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
-        """Returns the architecture that a configuration names."""
+        """Returns the architecture that a ``config.json`` (``theirs``) names."""
         names = theirs.get("architectures")
         known = [architecture.name for architecture in self.architectures]
         if not isinstance(names, list) or not names:
@@ -92,7 +92,7 @@ class ModelType:
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
 
     def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
-        """Returns ``{their name: value}`` of the ``StoredTensor`` keys, whose values follow from the stored tensors."""
+        """Returns the values of our fields that follow from the stored tensors, by the name of the tensor."""
         return {
             key.theirs: key.from_tensors(tensors)
             for key in (*self.config_keys, *architecture.config_keys)
@@ -100,7 +100,7 @@ class ModelType:
         }
 
     def read(self, theirs: Mapping[str, Any], architecture: Architecture, stored: Mapping[str, bool]) -> ModelConfig:
-        """Returns our configuration for a ``config.json``; ``stored`` is the result of :meth:`implied_by`."""
+        """Returns our configuration for a ``config.json`` (``theirs``); ``stored`` comes from :meth:`implied_by`."""
         ours: Flat = {**self.fixed, **architecture.fixed}
         for config_key in (*EVERYWHERE, *self.config_keys, *architecture.config_keys):
             config_key.read(theirs, ours, stored)
@@ -143,7 +143,7 @@ class ModelType:
         return theirs | ({"heedful": extra} if extra else {})
 
     def names(self, stored: Tensors, architecture: Architecture) -> Tensors:
-        """Returns the stored tensors with current names and without the prefix, which some files lack."""
+        """Returns the stored tensors by their current names, without the prefix that only some files have."""
         prefix = self._prefix(architecture) or self.prefix
         return {self._present_name(name).removeprefix(prefix): tensor for name, tensor in stored.items()}
 
@@ -156,14 +156,17 @@ class ModelType:
         return name
 
     def tensors_in(self, stored: Tensors, architecture: Architecture, head: bool = True) -> Tensors:
-        """Moves tensors from ``stored`` into a mapping by our names; ``head=False`` skips the head's tensors."""
+        """Moves the tensors of the model from ``stored`` to a new mapping, by our names, and returns this mapping.
+
+        With ``head=False`` the head's tensors stay in ``stored``.
+        """
         loaded: Tensors = {}
         for rule in (*(architecture.rules if head else ()), *architecture.body, *self.rules):
             rule.read(stored, loaded)
         return loaded
 
     def tensors_out(self, ours: Tensors, architecture: Architecture) -> Tensors:
-        """Returns the tensors to store, made from ours by the rules in reverse; names have the prefix."""
+        """Returns the tensors to store, by their stored names, for the tensors of a model by our names."""
         remaining, body, head = dict(ours), {}, {}  # type: tuple[Tensors, Tensors, Tensors]
         # the architecture's rules come first, as in tensors_in: it may have its own names for tensors of the body
         for rule in reversed(architecture.rules):

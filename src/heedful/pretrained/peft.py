@@ -82,14 +82,16 @@ def load_adapter(
     """Returns the base model that an adapter's folder names, with the adapter attached.
 
     Args:
-        folder: the adapter's.
-        load_base: loads the base's folder, with the arguments below.
+        folder: folder of the adapter.
+        load_base: function that loads the base model's folder, with the arguments below.
         head: another head than the adapter was trained with; the adapter's own head is then not loaded.
         num_labels: another number of classes than the adapter was trained with; its head is not loaded either.
-        dtype: of all weights; None keeps the base's dtype, and gives A and B the wider of their dtype and the base's.
-        sizes: of the base; by default images have the size that the adapter was trained on.
+        dtype: dtype of all weights; None keeps the base's dtype, and gives A and B the wider of their dtype and the
+            base's.
+        sizes: other sizes of the base, as in ``from_pretrained``; by default images have the size that the adapter was
+            trained on.
         check_finite: refuse NaN and infinity, in the base and in the adapter.
-        **options: for ``load_base``.
+        **options: further arguments of ``load_base``.
     """
     config = read_config(folder)
     stored = read_tensors(folder)
@@ -218,7 +220,10 @@ def _set_labels(model: Model, folder: Path) -> None:
 def adapter_files(
     model: Model, model_type: ModelType, architecture: Architecture, folder: Path
 ) -> tuple[dict[str, Any], Tensors]:
-    """Returns ``adapter_config.json`` and the tensors, by PEFT's names, of a model with an adapter, for ``folder``."""
+    """Returns what a model's adapter is saved as: ``adapter_config.json``, and the tensors by PEFT's names.
+
+    Raises ``HeedfulError`` if the model has no adapter, or ``folder``, where it will be saved, holds a whole model.
+    """
     adapter = model.adapter
     if adapter is None:
         raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")

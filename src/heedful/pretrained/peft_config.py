@@ -52,7 +52,7 @@ INITIALISATIONS = (True, False, None, "gaussian", "orthogonal", "eva")  # the ot
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Returns the adapter's configuration with its defaults; raises an error that names unsupported settings."""
+    """Returns an adapter's ``adapter_config.json`` with PEFT's defaults; an error names unsupported settings."""
     path = folder / ADAPTER_CONFIG
     config = DEFAULTS | read_json(path)
     if config.get("peft_type") != "LORA":
@@ -72,7 +72,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
-    """Returns the base's absolute path or Hub id, and its folder: relative to the adapter's, local, or from the Hub."""
+    """Returns the absolute path or Hub id of an adapter's base model, and its folder.
+
+    A path in ``config`` is relative to the adapter's folder or to the current folder; any other name is a Hub id.
+    """
     name, revision = config["base_model_name_or_path"], config["revision"]
     path = Path(name).expanduser()
     for base_folder in (folder / path, path):  # the same if the path is absolute
@@ -87,7 +90,7 @@ def find_base(folder: Path, config: Mapping[str, Any]) -> tuple[str, Path]:
 
 
 def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensors]:
-    """Returns ``{module: (A, B)}``, and the other tensors by name; names are without PEFT's prefix."""
+    """Splits an adapter's tensors into ``{module: (A, B)}`` and the others by name; names have no PEFT prefix."""
     others = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     unknown = [name for name in tensors if not name.startswith(PREFIX)]
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
@@ -134,7 +137,7 @@ def trained_head(folder: Path, config: Mapping[str, Any], base: Path, rest: Tens
 
 
 def covers(config: Mapping[str, Any], module: str) -> bool:
-    """Returns True if ``target_modules`` is a list that names the module and applies to every layer."""
+    """Returns True if an adapter's ``config`` has a list ``target_modules`` that names the module, for every layer."""
     targets = config.get("target_modules")
     if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
         return False
@@ -153,12 +156,12 @@ def write_config(
     """Returns ``adapter_config.json`` as PEFT reads it.
 
     Args:
-        adapter: ours.
-        source: of the base: a folder's absolute path, or "org/name@revision".
-        task_type: PEFT's.
+        adapter: adapter of our model.
+        source: where the base comes from: a folder's absolute path, or "org/name@revision".
+        task_type: PEFT's name of the task, such as "SEQ_CLS".
         targets: names, or ends of names, that match the modules with an adapter and no other modules.
         saved: names of the modules that are stored whole.
-        transposed: whether the base stores its maps as (in, out).
+        transposed: True if the base stores its linear maps as (in, out).
     """
     lora = adapter.config
     name, _, revision = (source, "", "") if Path(source).is_absolute() else source.partition("@")

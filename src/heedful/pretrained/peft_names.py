@@ -24,7 +24,7 @@ RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT}
 
 
 def modules(model: nn.Module, model_type: ModelType, architecture: Architecture) -> dict[str, tuple[str, ...]]:
-    """Returns ``{PEFT's module name: paths of our linear maps}``; a module may store several of our maps as rows."""
+    """Returns the paths of our linear maps by PEFT's module name; one module may store several of our maps as rows."""
     paths: dict[str, tuple[str, ...]] = {}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
@@ -35,7 +35,7 @@ def modules(model: nn.Module, model_type: ModelType, architecture: Architecture)
 
 
 def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """Returns PEFT's name of the module that holds our tensor."""
+    """Returns PEFT's name of the module that holds the tensor that we call ``name``."""
     whole = model_type.their_name(name, architecture).rpartition(".")[0]
     short = without_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
@@ -64,7 +64,7 @@ def _parts(path: str, model_type: ModelType, architecture: Architecture) -> tupl
 
 
 def transposed(path: str, model_type: ModelType, architecture: Architecture) -> bool:
-    """Returns True if the model type stores this linear map as (in, out)."""
+    """Returns True if the model type stores our linear map at ``path`` as (in, out)."""
     for rule in (*architecture.rules, *architecture.body, *model_type.rules):
         transposes = isinstance(rule, Transpose) or (isinstance(rule, Split) and rule.transposed)
         if transposes and rule.their_name(f"{path}.weight"):
@@ -79,7 +79,11 @@ def layout_of(model: Model) -> tuple[ModelType, Architecture]:
 
 
 def set_adapter_targets(model: Model) -> None:
-    """Sets ``model.fused``, maps that the layout stores as one, and ``model.classifier``, the head's parameters."""
+    """Sets ``model.fused`` and ``model.classifier``, which adapters need.
+
+    The first has the groups of linear maps that the model's layout stores as one map, the second the names of the
+    parameters of a classifier or span head.
+    """
     model_type, architecture = layout_of(model)
     maps = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)]
     groups = dict.fromkeys(_parts(path, model_type, architecture) for path in maps)

@@ -65,8 +65,9 @@ def pooled_head(folder: Path) -> PooledHead | None:
 
 
 def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
-    """Returns the files that ``pooled_head`` reads, as ``{path: JSON}``, for a head without a dense layer that gives
-    embeddings of ``dim`` numbers.
+    """Returns the files of ``sentence-transformers`` for a pooling head, as ``{path: JSON}``.
+
+    The head has no dense layer, and its embeddings have ``dim`` numbers.
     """
     kinds = MODULE_KINDS if head.normalise else MODULE_KINDS[:2]
     modules = [
@@ -83,7 +84,7 @@ def module_files(head: PooledHead, dim: int) -> dict[str, Any]:
 
 
 def read_text_preparation(folder: Path) -> TextPreparation:
-    """Reads a folder's text preparation; raises ``HeedfulError`` for invalid values."""
+    """Returns a folder's text preparation; raises ``HeedfulError`` for invalid values."""
     settings = read_json(folder / TEXT_CONFIG) if (folder / TEXT_CONFIG).exists() else {}
     longest = settings.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 1):
@@ -105,7 +106,7 @@ def write_text_preparation(folder: Path, preparation: TextPreparation) -> None:
 
 
 def repool(model: Model, head: PooledHead) -> None:
-    """Replaces a model's pooling, which has no weights."""
+    """Replaces a model's pooling head, which has no weights, by another."""
     model.config = replace(model.config, head=head)
     model.head = head_of(head, model.main.dim)
 

@@ -77,7 +77,7 @@ class Preprocessing:
         return self.channels, self.crop or self.size, self.crop or self.size
 
     def sized(self, side: int) -> Preprocessing:
-        """Returns this preprocessing for images of ``side`` pixels a side; the crop stays the same part of it."""
+        """Returns this preprocessing for results of ``side`` pixels a side; a crop keeps its share of the image."""
         if self.crop is None:
             return replace(self, size=side)
         return replace(self, crop=side, size=round(side * self.size / self.crop))
@@ -109,9 +109,9 @@ class Preprocessing:
         return normalise(batch, self.mean, self.std, self.factor)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the settings of a ``ViTImageProcessor``, which supports grey images too.
+        """Returns the settings of a ``ViTImageProcessor`` that does this preprocessing; it supports grey images too.
 
-        Other entries of ``source`` are copied unless they change the preprocessing.
+        Other entries of the settings that were read are copied, unless they would change the preprocessing.
         """
         ours = self._settings()
         merged = {key: value for key, value in self.source.items() if key not in NOT_COPIED} | ours
@@ -139,9 +139,10 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], model_type: str | None = None) -> Preprocessing:
-        """Returns the preprocessing of a processor's settings.
+        """Returns the preprocessing that the ``settings`` of an image processor describe.
 
-        Absent settings have the processor's defaults. If no processor is named, it is that of ``model_type``, or ViT's.
+        Absent settings have the processor's defaults. If the settings name no processor, it is that of ``model_type``,
+        or ViT's.
         Raises ``HeedfulError`` for unsupported settings.
         """
         source, given = dict(settings), {key: value for key, value in settings.items() if value is not None}
@@ -197,7 +198,7 @@ class Preprocessing:
 
 
 def read_preprocessing(folder: str | Path) -> Preprocessing:
-    """Reads a folder's preprocessing; raises ``HeedfulError`` if it is missing or unsupported."""
+    """Returns the image preprocessing of a folder; raises ``HeedfulError`` if it is missing or unsupported."""
     path = home(Path(folder), FILE) / FILE
     if not path.exists():
         raise HeedfulError(f"{folder} has no {FILE} for the preprocessing of images; copy it from the original model")
@@ -210,7 +211,7 @@ def read_preprocessing(folder: str | Path) -> Preprocessing:
 
 
 def write_preprocessing(preprocessing: Preprocessing, folder: str | Path) -> None:
-    """Writes a folder's preprocessing."""
+    """Writes image preprocessing into a folder, as ``preprocessor_config.json``."""
     write(Path(folder) / FILE, to_json(preprocessing.to_dict()).decode())
 
 

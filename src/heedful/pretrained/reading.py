@@ -87,7 +87,7 @@ def load(
         dtype: "float32", "bfloat16", "float16", "float64" or torch's; None is the stored dtype, but float32 for stored
             float16 on a CPU, where float16 is hundreds of times slower. "int8" and "int4", on a CPU, are for inference
             alone (``heedful.optimize``).
-        device: of the weights; None is the CPU.
+        device: device of the weights; None is the CPU.
         num_labels: classes of the head; the head's output is initialised if this differs from the stored number.
         positions: number of positions, more or fewer than stored; added rows are initialised.
         image_size: pixels a side, or (height, width); stored positions are interpolated on the grid of patches.

@@ -30,7 +30,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def bound(pattern: str, names: Iterable[str]) -> list[dict[str, str]]:
-    """Returns the values of ``{i}`` and ``{p}`` for each name that matches the pattern."""
+    """Returns the values of the pattern's placeholders ``{i}`` and ``{p}`` for each name that matches the pattern."""
     return [match.groupdict() for name in names if (match := _compiled(pattern).fullmatch(name))]
 
 
@@ -41,7 +41,7 @@ class _OneTensorRule:
     theirs: str
 
     def claims(self, name: str) -> bool:
-        """Returns True if the rule knows the stored tensor of this name."""
+        """Returns True if the rule applies to the stored tensor called ``name``."""
         return bool(bound(self.theirs, [name]))
 
 
@@ -53,43 +53,46 @@ class _JoiningRule:
     ours: str
 
     def claims(self, name: str) -> bool:
-        """Returns True if the rule knows the stored tensor of this name."""
+        """Returns True if the rule applies to the stored tensor called ``name``."""
         return name in self.theirs
 
 
 @dataclass(frozen=True)
 class Rename(_OneTensorRule):
-    """One stored tensor is one of ours. Subclasses change the values in ``inward`` and ``outward``."""
+    """Rule for a stored tensor that is one of ours under another name.
+
+    Subclasses change its values: ``inward`` on reading, ``outward`` on writing.
+    """
 
     ours: str
 
     def inward(self, tensor: Tensor) -> Tensor:
-        """Returns our tensor for a stored tensor."""
+        """Returns our tensor for a stored tensor; here it is the same."""
         return tensor
 
     def outward(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor to store for a tensor of ours."""
+        """Returns the tensor to store for a tensor of ours; here it is the same."""
         return tensor
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
-        """Moves the tensors that the rule knows from ``stored`` (theirs) to ``loaded`` (ours)."""
+        """Moves the tensors to which the rule applies from ``stored``, by stored names, to ``loaded``, by ours."""
         for values in bound(self.theirs, list(stored)):
             loaded[self.ours.format(**values)] = self.inward(stored.pop(self.theirs.format(**values)))
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Moves the tensors that the rule knows from ``ours`` to ``written`` (theirs)."""
+        """Moves the tensors to which the rule applies from ``ours`` to ``written``, by stored names."""
         for values in bound(self.ours, list(ours)):
             written[self.theirs.format(**values)] = self.outward(ours.pop(self.ours.format(**values)))
 
     def their_name(self, name: str) -> str | None:
-        """Returns the stored name of our tensor ``name``, or None if the rule does not know it."""
+        """Returns the stored name of our tensor ``name``; None if the rule does not apply to it."""
         values = bound(self.ours, [name])
         return self.theirs.format(**values[0]) if values else None
 
 
 @dataclass(frozen=True)
 class Transpose(Rename):
-    """A linear map that is stored as (in, out), as GPT-2's; a bias is unchanged."""
+    """Rule for a linear map that is stored as (in, out), as in GPT-2; a bias is unchanged."""
 
     def inward(self, tensor: Tensor) -> Tensor:
         """Transposes: (in, out) → (out, in)."""
@@ -100,7 +103,7 @@ class Transpose(Rename):
 
 @dataclass(frozen=True)
 class RenameBeside(Rename):
-    """Renames a tensor only if our tensor ``beside`` is in the same layer; otherwise an earlier rule renames it.
+    """Rule that renames a tensor only if our tensor ``beside`` is in the same layer; else an earlier rule renames it.
 
     T5's second matrix is ``wi`` in a plain feed-forward, and ``wi_1`` beside a gate.
     """
@@ -115,7 +118,7 @@ class RenameBeside(Rename):
 
 @dataclass(frozen=True)
 class Squeeze(Rename):
-    """A tensor that is stored with a leading axis of one."""
+    """Rule for a tensor that is stored with an additional first axis of size 1."""
 
     def inward(self, tensor: Tensor) -> Tensor:
         """Drops the leading axis: (1, ...) → (...)."""
@@ -128,7 +131,7 @@ class Squeeze(Rename):
 
 @dataclass(frozen=True)
 class SqueezeUnlessZero(Squeeze):
-    """A buffer with a leading axis of one that is always stored; all zeros mean that the model has none."""
+    """Rule for a buffer that is always stored, with a further first axis of size 1; zeros mean that it is absent."""
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Reads the buffer unless it is zero."""
@@ -139,7 +142,7 @@ class SqueezeUnlessZero(Squeeze):
 
 @dataclass(frozen=True)
 class RenameUnlessZero(Rename):
-    """Renames tensors; a weight of zeros means that the model lacks the layer, such as a pooler.
+    """Rule that renames a layer's tensors; a weight of zeros means that the model lacks the layer, such as a pooler.
 
     The weight alone decides, as for the ``StoredTensor`` config key.
     """
@@ -155,7 +158,7 @@ class RenameUnlessZero(Rename):
 
 @dataclass(frozen=True)
 class Split(_OneTensorRule):
-    """One stored tensor is several of ours: equal parts of the first axis, or of the last if it is stored transposed.
+    """Rule for a stored tensor that is several of ours: equal parts of its first axis, or if transposed of its last.
 
     GPT-2's ``c_attn`` holds query, key and value.
     """
@@ -180,7 +183,7 @@ class Split(_OneTensorRule):
             written[self.theirs.format(**values)] = self._transposed(torch.cat(parts))
 
     def their_name(self, name: str) -> str | None:
-        """Returns the stored name of our tensor ``name``, or None if the rule does not know it."""
+        """Returns the stored name of our tensor ``name``; None if the rule does not apply to it."""
         values = [values for pattern in self.ours for values in bound(pattern, [name])]
         return self.theirs.format(**values[0]) if values else None
 
@@ -190,7 +193,7 @@ class Split(_OneTensorRule):
 
 @dataclass(frozen=True)
 class Join(_JoiningRule):
-    """Several stored tensors, (1, 1, D) each, are the rows of one of ours along the second axis.
+    """Rule for several stored tensors, (1, 1, D) each, that are the rows of one of ours along its second axis.
 
     DeiT stores its class and distillation tokens apart.
     """
@@ -214,13 +217,13 @@ class Join(_JoiningRule):
             written.update({name: row.clone() for name, row in zip(self.theirs, rows, strict=True)})
 
     def their_name(self, name: str) -> str | None:
-        """Returns the stored names of our tensor ``name``, or None if the rule does not know it."""
+        """Returns the stored names of our tensor ``name``; None if the rule does not apply to it."""
         return " + ".join(self.theirs) if name == self.ours else None
 
 
 @dataclass(frozen=True)
 class Tie(_JoiningRule):
-    """Several stored names for one tensor: any of the names is read, the first is written."""
+    """Rule for a tensor with several stored names: any of them is read, the first is written."""
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
         """Reads the first name that is stored; the tensors of the other names must be equal."""
@@ -234,16 +237,16 @@ class Tie(_JoiningRule):
             written[self.theirs[0]] = ours.pop(self.ours)
 
     def their_name(self, name: str) -> str | None:
-        """Returns the first stored name of our tensor ``name``, or None if the rule does not know it."""
+        """Returns the first stored name of our tensor ``name``; None if the rule does not apply to it."""
         return self.theirs[0] if name == self.ours else None
 
 
 @dataclass(frozen=True)
 class Drop(_OneTensorRule):
-    """A stored tensor that is neither read nor written: it is computed, or belongs to a head that the model lacks."""
+    """Rule for a stored tensor that is neither read nor written: it is computed, or of a head that the model lacks."""
 
     def read(self, stored: Tensors, loaded: Tensors) -> None:
-        """Drops the tensor."""
+        """Removes the tensor from ``stored``."""
         for values in bound(self.theirs, list(stored)):
             del stored[self.theirs.format(**values)]
 
@@ -251,7 +254,7 @@ class Drop(_OneTensorRule):
         """Writes nothing."""
 
     def their_name(self, name: str) -> str | None:
-        """Returns None: the rule knows no tensor of ours."""
+        """Returns None, because the rule applies to no tensor of ours."""
         return None
 
 
@@ -259,7 +262,7 @@ Rule = Rename | Split | Join | Tie | Drop
 
 
 def same(tensors: Tensors) -> Tensor:
-    """Returns the first of several tensors that must be equal; raises if two differ."""
+    """Returns the first of several tensors, by name, that must be equal; raises ``HeedfulError`` if two differ."""
     (first, tensor), *others = tensors.items()
     for name, other in others:
         if other.shape != tensor.shape or not other.equal(tensor):

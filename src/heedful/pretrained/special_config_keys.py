@@ -50,14 +50,14 @@ def _positive(key: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class RotaryKeys(ConfigKey):
-    """``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling`` ↔ the fields of ``RotaryPosition``."""
+    """Keys of rotary positions: ``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling``."""
 
     theirs: str = "rope_parameters"
     ours: str = "decoder.position"
     default: float = 10000.0
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets base and scaling; raises an error that names an unsupported kind of scaling, or key."""
+        """Sets the base and scaling of our rotary positions; an error names an unsupported kind of scaling, or key."""
         key = "rope_scaling" if theirs.get("rope_scaling") else self.theirs
         settings = theirs.get(key) or {}
         if not isinstance(settings, Mapping):
@@ -85,7 +85,7 @@ class RotaryKeys(ConfigKey):
                 ours[f"{self.ours}.{field}"] = checked(name, value, 1) if is_length else _positive(name, value)
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets ``rope_parameters``, the newer key."""
+        """Sets ``rope_parameters``, the newer key, in ``config.json``."""
         if f"{self.ours}.scaling" not in ours:
             raise Inexpressible(self.ours)
         kind = ours[f"{self.ours}.scaling"]
@@ -96,7 +96,7 @@ class RotaryKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class RepeatedKey(ConfigKey):
-    """A redundant key of ``config.json``: compared with the keys that were read before it, and not written.
+    """Redundant key of ``config.json``: it is compared with the keys that were read before it, and not written.
 
     Other programs may read this key instead. ``words`` maps values of ``config.json`` to ours.
     """
@@ -105,7 +105,7 @@ class RepeatedKey(ConfigKey):
     default: Any = None
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Raises if the key contradicts our field."""
+        """Raises ``HeedfulError`` if the key contradicts a field that other keys have set."""
         value = theirs.get(self.theirs)
         our_value = value if self.words is None else self.words.get(str(value))
         if value is not None and our_value != ours[self.ours]:
@@ -120,31 +120,31 @@ class RepeatedKey(ConfigKey):
 
 @dataclass(frozen=True)
 class PatchTokensKey(ConfigKey):
-    """Sets our number of positions, which ``config.json`` lacks: the number of patches plus prefix tokens."""
+    """Number of positions of an image, which ``config.json`` lacks: the number of patches plus prefix tokens."""
 
     theirs: str = ""
     ours: str = "encoder.position.length"
     default: int = 0
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets the number from the sizes of image and patches."""
+        """Sets our number of positions from the sizes of image and patches."""
         patches = PatchConfig.from_dict(nested(ours)["patches"])
         ours[self.fields[0]] = patches.tokens
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Writes nothing: the sizes imply the number."""
+        """Writes nothing, because the sizes imply the number of positions."""
 
 
 @dataclass(frozen=True)
 class WindowKeys(ConfigKey):
-    """Qwen's sliding attention window. In Qwen, layers may differ; here all layers have the window, or none."""
+    """Keys of Qwen's sliding attention window. In Qwen, layers may differ; here all layers have the window, or none."""
 
     theirs: str = "sliding_window"
     ours: str = "decoder.window"
     default: int = 4096
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets the window from ``use_sliding_window``, ``layer_types`` and ``max_window_layers``."""
+        """Sets our window from the keys ``use_sliding_window``, ``layer_types`` and ``max_window_layers``."""
         used = checked("use_sliding_window", theirs.get("use_sliding_window", False), False)
         window = theirs.get(self.theirs, self.default) if used else None
         first = checked("max_window_layers", theirs.get("max_window_layers", 28), 28)
@@ -173,19 +173,19 @@ class WindowKeys(ConfigKey):
 
 @dataclass(frozen=True)
 class PositionRowsKey(ConfigKey):
-    """RoBERTa's position rows: the first position is the row after the pad token's id."""
+    """Key of RoBERTa's positions, of which the first is the table's row after the padding token's id."""
 
     theirs: str = "max_position_embeddings"
     ours: str = "encoder.position"
     default: int = 512
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets offset and length; ``max_position_embeddings`` counts all rows."""
+        """Sets our offset and length from ``max_position_embeddings``, which counts all rows of the table."""
         rows, offset = checked(self.theirs, theirs.get(self.theirs, self.default), 1), (ours["special.pad"] or 0) + 1
         ours[f"{self.ours}.offset"], ours[f"{self.ours}.length"] = offset, rows - offset
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets the number of all rows."""
+        """Sets ``max_position_embeddings`` to the number of all rows of the table."""
         if f"{self.ours}.offset" not in ours:
             raise Inexpressible(self.ours)
         theirs[self.theirs] = ours[f"{self.ours}.offset"] + ours[f"{self.ours}.length"]
@@ -193,7 +193,7 @@ class PositionRowsKey(ConfigKey):
 
 @dataclass(frozen=True)
 class OwnHeadKeys(StoredTensor):
-    """T5's head: whether it is tied to the embedding, and whether its input is scaled.
+    """Keys of T5's head, which may be tied to the embedding, and whose input may be scaled.
 
     ``tie_word_embeddings: false`` means both an untied head and no scale (T5 1.1). Newer files always have true, set
     the scale by ``scale_decoder_outputs``, and store an untied head with other values than the embedding's.
@@ -216,14 +216,14 @@ class OwnHeadKeys(StoredTensor):
         return not ours.get("head.tied")
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
-        """Sets tying and scale from the tensors and both keys."""
+        """Sets whether our head is tied and scaled, from the stored tensors and both keys."""
         tied = checked("tie_word_embeddings", theirs.get("tie_word_embeddings", True), True)
         scaled = checked("scale_decoder_outputs", theirs.get("scale_decoder_outputs", tied), True)
         ours["head.tied"] = tied and not stored.get(self.theirs, self.default)
         ours["head.scale"] = "sqrt" if scaled else "none"
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Sets both keys; ``tie_word_embeddings`` is set as older programs read it."""
+        """Sets both keys; ``tie_word_embeddings`` has the meaning that it has for older programs."""
         scaled = ours.get("head.scale") == "sqrt"
         theirs["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
         theirs["scale_decoder_outputs"] = scaled

@@ -31,11 +31,14 @@ def push(folder: str | Path, name: str, *, private: bool = False, revision: str 
     Args:
         folder: a model's folder; other files of a run (folders, logs, checkpoints) are not uploaded.
         name: "org/name", or "name" for your own account; created if it does not exist.
-        private: make a new repository private.
-        revision: the branch, created if it does not exist; None is "main".
+        private: True makes a new repository private.
+        revision: branch of the repository, created if it does not exist; None is "main".
 
     Returns:
-        The URL of the repository. Raises ``HeedfulError`` if the Hub refuses.
+        The URL of the repository.
+
+    Raises:
+        HeedfulError: if the Hub refuses the upload or cannot be reached.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled

@@ -37,9 +37,9 @@ def read_tensors(folder: Path) -> Tensors:
 
 
 def refuse_not_finite(folder: Path, faults: list[str]) -> None:
-    """Raises ``HeedfulError`` if there are ``faults``; the message has the first, its file, and their number.
+    """Raises ``HeedfulError`` if there are ``faults``, the messages about tensors that hold NaN or infinity.
 
-    Each fault begins with a stored tensor's name.
+    Each begins with the stored tensor's name. The error has the first fault, its file, and the number of faults.
     """
     if not faults:
         return
@@ -129,7 +129,7 @@ def _shards(index: Path, ending: str, read: Callable[[Path], Tensors]) -> Tensor
 
 
 def weight_map(index: Path, ending: str = ".safetensors") -> dict[str, str]:
-    """Returns the file name of each tensor's shard, as an index lists them; the shards are in the index's folder."""
+    """Returns the file that holds each tensor, by the tensor's name, as the ``index`` of a sharded model lists them."""
     shard_of = read_json(index).get("weight_map")
     if not isinstance(shard_of, dict) or not all(_is_file_name(file, ending) for file in shard_of.values()):
         raise HeedfulError(

@@ -73,7 +73,7 @@ def save(
     Tied weights are stored once. The write is atomic: after a crash the folder loads with the old weights or the new.
     Old weight files, shards too, are deleted; other files in the folder stay.
 
-    Of a model with an adapter (``heedful.adapters``) only the adapter is saved, as PEFT does, in a folder of its own:
+    If a model has an adapter (``heedful.adapters``), only the adapter is saved, as PEFT does, in a folder of its own:
     ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the other files. To save a whole
     model, call ``heedful.adapters.merge`` first.
 
@@ -85,8 +85,8 @@ def save(
         folder: created if it does not exist.
         extra: further contents of ``heedful.json``: task, labels, metrics, ...; ``labels``, a list of names, is written
             to ``config.json`` too.
-        max_shard_size: of a weight file, in bytes or as "200MB", "5GB", "5GiB". Larger models are split into shards,
-            with an index, ``model.safetensors.index.json``.
+        max_shard_size: maximum size of a weight file, in bytes or as "200MB", "5GB", "5GiB". Larger models are split
+            into shards, with an index, ``model.safetensors.index.json``.
 
     Returns:
         The layout: other programs read "gpt2", "bert", ...; only heedful reads its own, "heedful".
@@ -122,10 +122,10 @@ def save(
 
 
 def check_parts(model: Model) -> None:
-    """Raises ``HeedfulError`` for a part that the configuration does not describe: a folder would lose it in silence.
+    """Raises ``HeedfulError`` for a replaced part of a model, which a saved folder would lose without notice.
 
-    Adapters and quantised storage are described elsewhere. A part that ``heedful.register`` knows under the name in the
-    configuration is described.
+    A part is allowed if the configuration has its name and ``heedful.register`` knows it. Adapters and quantised
+    weights are allowed too; they are saved in their own way.
     """
     described = dict(build_empty(model.config).named_modules())
     for path, part in model.named_modules():

@@ -32,7 +32,7 @@ MODEL_TYPES: dict[str, ModelType] = {
 
 
 class OwnLayout(ModelType):
-    """Our own layout, for models that no model type expresses: the configuration as it is, tensors by our names."""
+    """Our own layout, for models that no model type expresses: it has our configuration, and tensors by our names."""
 
     def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
         """Returns the only architecture."""
