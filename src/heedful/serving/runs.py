@@ -93,7 +93,7 @@ class _LogSummary:
         self.intervals: deque[float] = deque(maxlen=5)  # seconds between two lines
 
     def with_line(self, line: Mapping[str, Any] | None) -> _LogSummary:
-        """Returns the summary with one more line."""
+        """Returns a copy of this summary of a log, with one more line of the log."""
         other = _LogSummary(self.metrics)
         other.latest, other.best, other.intervals = dict(self.latest), dict(self.best), self.intervals.copy()
         other.curves = {name: curve.copy() for name, curve in self.curves.items()}
@@ -103,7 +103,7 @@ class _LogSummary:
         return other
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Adds a line."""
+        """Adds a line of the log: its step, metrics and times."""
         step = line["step"]
         numbers = {name: value for name, value in line.items() if _is_number(value)}
         if "seconds" in numbers and "seconds" in self.latest:

@@ -57,7 +57,10 @@ class Server(ThreadingHTTPServer):
 
 
 def open_in_browser(address: str) -> bool:
-    """Opens a page in a browser if there is a screen, so that no text browser takes over the terminal."""
+    """Opens a page in a browser, and returns True if one was opened.
+
+    Without a screen nothing is opened, because a text browser would take over the terminal.
+    """
     has_screen = sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )
@@ -71,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds that an idle connection is kept
 
     def do_GET(self) -> None:
-        """Sends a page, JSON, or a file of a run."""
+        """Answers a request with a page, JSON, or a file of a run."""
         if not self._is_plain():
             self.close_connection = True  # the rest may be a body, not a request
             self._fail(HTTPStatus.BAD_REQUEST)
@@ -142,4 +145,4 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(f"{status.value} {status.phrase}\n".encode(), "text/plain", status=status)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing."""
+        """Does nothing, so that requests are not logged."""

@@ -24,7 +24,7 @@ COLOURS = {"ok": "green", "failed": "bold red", "skipped": "dim"}
 
 
 class Skipped(Exception):
-    """Raised by a check that does not apply; the message is the reason."""
+    """Exception of a check that does not apply to a model; its message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class CheckResult:
 
     @property
     def text(self) -> str:
-        """Text beside the numbers: the reason, or what the check shows."""
+        """Text of the check's row in the table: the reason, or what the check proves."""
         if self.verdict == "skipped":
             return self.reason
         return f"{self.description} ({self.reason})" if self.reason else self.description

@@ -81,7 +81,8 @@ def _equal(first: Tensor | None, second: Tensor | None) -> bool:
 def stored_again(verified: VerifiedFolder) -> Comparison:
     """Counts the tensors in the files whose bits have changed after saving the folder again.
 
-    Not counted but listed: older names, copies of a tied tensor, computed buffers, and another dtype.
+    Changes of a name from an older one, and of the dtype, are listed but not counted; so are computed buffers that are
+    no longer stored. Copies of a tied tensor are not counted either.
     """
     if verified.stored.adapter is not None:
         raise Skipped("the folder holds an adapter; the round trip compares its tensors")

@@ -61,18 +61,22 @@ class ModelCall:
 
 
 def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -> EmbeddingConfig:
-    """Returns the embedding of the input, an encoder-decoder's source."""
+    """Returns the configuration of the input's embedding; that of the source for an encoder-decoder."""
     return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
 
 
 def token_limit(config: ModelConfig, max_tokens: int = LONGEST) -> int:
-    """Returns the maximum tokens of a row: ``max_tokens``, or the number of learned positions if that is less."""
+    """Returns the maximum number of tokens in a row: ``max_tokens``, or fewer if there are fewer learned positions."""
     learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
     return min([max_tokens, *learned])
 
 
 def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> list[InputRow]:
-    """Returns a random row for each share of the longest length, without special tokens if there are others."""
+    """Returns random input rows for a model.
+
+    Each of ``shares`` gives a row of this share of the maximum length. Special tokens are not drawn, unless the
+    vocabulary has no others.
+    """
     random = torch.Generator().manual_seed(seed)
     if isinstance(config, VisionConfig):
         shape = (config.patches.channels, *config.patches.image_size)
@@ -105,7 +109,10 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
 
 
 def batch_of(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall:
-    """Returns rows as one batch, padded on a side; "mixed": left, right and both; "none": rows of equal length."""
+    """Returns input rows as one batch, padded with the id ``pad`` on a side.
+
+    ``side`` is "left"; "right"; "mixed", for left, right and both sides in turn; or "none", for rows of equal length.
+    """
     if side == "none":
         ids, target, segments = (
             None if getattr(rows[0], name) is None else torch.stack([getattr(row, name) for row in rows])
@@ -136,7 +143,7 @@ def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tenso
 
 @torch.no_grad()
 def output(model: Any, call: ModelCall) -> Tensor:
-    """Returns the output of our model."""
+    """Returns the output of a model of heedful for one call."""
     config = model.config
     if isinstance(config, VisionConfig):
         return model(call.ids.to(model.dtype))
@@ -148,7 +155,7 @@ def output(model: Any, call: ModelCall) -> Tensor:
 
 
 def rows_without_padding(output: Tensor, call: ModelCall, config: ModelConfig) -> list[Tensor]:
-    """Returns the output row by row, without padding."""
+    """Returns the output of each row of a call, without padding."""
     real = call.target_mask if isinstance(config, EncoderDecoderConfig) else call.mask
     if real is None or not isinstance(config.head, TOKENWISE):
         return list(output)
@@ -172,7 +179,10 @@ def need_language_head(verified: VerifiedFolder) -> None:
 
 
 def prompts(verified: VerifiedFolder) -> list[Tensor]:
-    """Returns ids (T,) of the user's texts or of ``TEXTS``, if the folder has a tokenizer, and random ids."""
+    """Returns prompts as ids (T,): the user's texts, or else ``TEXTS``, and two random prompts.
+
+    Texts are left out if the folder has no tokenizer.
+    """
     config = verified.config
     assert not isinstance(config, VisionConfig)
     encoded: list[list[int]] = []
@@ -186,7 +196,7 @@ def prompts(verified: VerifiedFolder) -> list[Tensor]:
 
 
 def new_tokens(verified: VerifiedFolder) -> int:
-    """Returns the number of tokens to generate, fewer if learned positions end before."""
+    """Returns the number of tokens to generate, which is lower for a model with few learned positions."""
     return min(NEW, token_limit(verified.config, PROMPT + NEW) // 2)
 
 

@@ -74,11 +74,11 @@ class Session:
 
     @property
     def is_running(self) -> bool:
-        """True if none of its processes has ended."""
+        """True if no process of the run has ended."""
         return all(process.poll() is None for process in self._processes)
 
     def end(self) -> str | None:
-        """Waits for the end; returns None on success, else a description of each failure with its last message."""
+        """Waits for the end of the run; returns None on success, else how each process failed, and its last message."""
         ended = [process.wait() for process in self._processes]
         failed = [(rank, status, self._last_line(rank)) for rank, status in enumerate(ended) if status != 0]
         # ranks other than the first end without a message where the first reports the error
@@ -93,7 +93,7 @@ class Session:
         return f"{who} {how}" + (f"; its last message: {message}" if message else "")
 
     def kill(self) -> bool:
-        """Sends SIGKILL to all processes and their children, or to the ``victim``; returns whether any was running."""
+        """Sends SIGKILL to all processes and their children, or to the ``victim``; returns True if any was running."""
         if self.victim is None:
             return self._kill(self._processes)
         running = self._kill([self._processes[self.victim]])
@@ -134,7 +134,7 @@ class Session:
         return lines[-1].removeprefix("heedful: ")
 
     def until(self, condition: Callable[[], bool]) -> bool:
-        """Waits until the condition holds; returns False if a process ended first."""
+        """Waits until ``condition()`` is True; returns False if a process of the run ended first."""
         while self.is_running:
             if condition():
                 return True

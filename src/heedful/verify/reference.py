@@ -51,7 +51,10 @@ def need_published_layout(verified: VerifiedFolder) -> None:
 
 
 def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """Returns the model of the class that the folder names; raises ``ValueError`` for missing or misshapen tensors."""
+    """Returns the folder's model, loaded by ``transformers`` as the class that its configuration names.
+
+    Raises ``ValueError`` for missing or misshapen tensors.
+    """
     name = class_of(folder)
     model, info = getattr(transformers, name).from_pretrained(folder, dtype=dtype, output_loading_info=True)
     problems = {key: sorted(map(str, info[key])) for key in ("missing_keys", "mismatched_keys") if info.get(key)}
@@ -67,7 +70,10 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
 
 
 def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dtype) -> Any:
-    """Returns the reference of the folder in a dtype; in float32, which several checks use, it is loaded once."""
+    """Returns the folder's model as ``transformers`` loads it, in a dtype.
+
+    Several checks use it in float32; this model is loaded once.
+    """
     references = verified.references
     if dtype not in references:
         model = load_reference(transformers, verified.path, dtype)
@@ -78,7 +84,7 @@ def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dt
 
 
 def class_of(folder: Path) -> str:
-    """Returns the class that a folder's configuration names."""
+    """Returns the name of the ``transformers`` class in a folder's configuration."""
     names = read_json(folder / CONFIG).get("architectures") or [""]
     return str(names[0])
 
@@ -89,7 +95,7 @@ def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
 
 
 def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
-    """Returns the sides of padding on which the reference can be compared, and why other sides are left out.
+    """Returns the sides of padding on which a model can be compared with ``transformers``, and why others are left out.
 
     Padding on the left needs a model that takes position ids or has relative positions, and that does not pool the
     first column.
@@ -107,7 +113,7 @@ def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
 
 @torch.no_grad()
 def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
-    """Returns the output of a ``transformers`` model."""
+    """Returns the output of a ``transformers`` model for one call; raises ``Skipped`` if heedful has no such output."""
     names = inspect.signature(model.forward).parameters
     if isinstance(config, VisionConfig):
         return _tensor(model(pixel_values=call.ids.to(model.dtype)))

@@ -23,7 +23,7 @@ NAME = "run"  # name of every run folder, so that files that contain it are equa
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """One kill.
+    """One kill of a training run.
 
     Attributes:
         run: number of the run, from 1.

@@ -17,7 +17,7 @@ EVEN, RAGGED = (1.0, 1.0, 1.0), (1.0, 0.6, 0.3, 0.1)  # lengths of rows, as shar
 
 
 def logits(verified: VerifiedFolder, dtype: torch.dtype) -> Comparison:
-    """Compares the outputs in a dtype, over all sides of padding that both models support."""
+    """Compares the outputs of heedful and ``transformers`` in a dtype, on each side of padding that both support."""
     reference.need_published_layout(verified)
     config = verified.config
     pad = config.special.pad if hasattr(config, "special") else None
@@ -51,7 +51,7 @@ def logits_of_saved(verified: VerifiedFolder) -> Comparison:
 
 
 def greedy_text(verified: VerifiedFolder) -> Comparison:
-    """Counts generated tokens that differ, over a few prompts, each run alone."""
+    """Counts the generated tokens that differ between heedful and ``transformers``, over a few prompts."""
     inputs.need_language_head(verified)
     reference.need_published_layout(verified)
     rows, count = inputs.prompts(verified), inputs.new_tokens(verified)
@@ -121,7 +121,7 @@ DIFFICULT_TEXTS = (
 
 
 def token_ids(verified: VerifiedFolder) -> Comparison:
-    """Counts texts whose ids differ: texts alone, a text with special tokens, and a pair with special tokens."""
+    """Counts texts whose token ids differ, over single texts, a text and a pair; the last two with special tokens."""
     if not Tokenizer.has_files(verified.path):
         raise Skipped("the folder has no tokenizer")
     try:

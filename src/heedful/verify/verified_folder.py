@@ -49,7 +49,7 @@ class VerifiedFolder:
 
     @cached_property
     def stored(self) -> Model:
-        """The model in the dtype of the folder."""
+        """The model in the dtype in which the folder stores it."""
         return load(self.path, device="cpu")
 
     @cached_property
@@ -65,7 +65,10 @@ class VerifiedFolder:
         return self.stored.config
 
     def model(self, dtype: torch.dtype) -> Model:
-        """Returns the model in a dtype. Raises ``Skipped`` if it and the reference do not fit into memory."""
+        """Returns the model in a dtype.
+
+        Raises ``Skipped`` if the memory is too small for this model and that of ``transformers``.
+        """
         if dtype == self.stored.dtype:
             return self.stored
         if dtype not in self._loaded:
