@@ -44,7 +44,7 @@ def test_what_cannot_give_the_same_bits_is_told_in_one_line() -> None:
         torch.zeros(3).put_(torch.tensor([1, 1]), torch.tensor([1.0, 2.0]))
 
     draws()
-    told = r"^put_ has no deterministic algorithm in PyTorch .*; leave out --deterministic$"
+    told = r"^put_ has no deterministic algorithm in PyTorch .*; run without --deterministic$"
     with pytest.raises(HeedfulError, match=told), deterministic(True):
         draws()
     with pytest.raises(RuntimeError, match="other"), deterministic(True):

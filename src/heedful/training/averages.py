@@ -36,7 +36,7 @@ class Average(ABC):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Puts the averaged weights into the model while entered; then restores its own weights, bit for bit."""
+        """Context manager that puts the averaged weights into the model; its end restores the model's own."""
         own_weights = {name: p.detach().clone() for name, p in self._parameters.items()}
         try:
             self._set_weights(self.weights)
@@ -56,14 +56,14 @@ class Average(ABC):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state for :meth:`load_state_dict`."""
+        """Returns the state of the average, for a checkpoint; :meth:`load_state_dict` restores it."""
         return {"kind": self.kind, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``; the options of the average (share, decay or number) stay those of this object.
+        """Restores a ``state`` from :meth:`state_dict`; the options (share, decay or number) stay those of this object.
 
         Raises:
-            HeedfulError: the state is of another kind of average or of other parameters.
+            HeedfulError: the state comes from another kind of average or from other parameters.
         """
         if state["kind"] != self.kind:
             raise HeedfulError(
@@ -95,7 +95,7 @@ class _Running(Average):
 
     @abstractmethod
     def weight_of_update(self) -> float:
-        """Returns w_t of the current update t, ``updates``: the current weights' share in the new average."""
+        """Returns w_t, the share of the current weights in the average after this update, the t-th."""
 
     @torch.no_grad()
     def update(self) -> None:
@@ -106,11 +106,11 @@ class _Running(Average):
         torch._foreach_lerp_(means, now, self.weight_of_update())
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the average and its number of updates."""
+        """Returns the averaged weights and the number of updates."""
         return {**super().state_dict(), "weights": self._weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``: see :meth:`Average.load_state_dict`."""
+        """Restores a ``state`` from :meth:`state_dict`; errors are those of :meth:`Average.load_state_dict`."""
         super().load_state_dict(state)
         self._check(state["weights"])
         for name, mean in self._weights.items():
@@ -118,7 +118,7 @@ class _Running(Average):
 
 
 class Polynomial(_Running):
-    """A running average over the later part of training, whatever its length.
+    """Running average over the later part of training, whatever the length of the run.
 
     After update t, the average is Σ_s c_s θ_s / Σ_s c_s over s = 1..t with c_s growing as s^γ, computed with
     w_t = (γ + 1) / (γ + t): polynomial-decay averaging (Shamir and Zhang, 2013, section 3). The mean age of the
@@ -147,7 +147,7 @@ class Polynomial(_Running):
 
 
 class Exponential(_Running):
-    """An exponential moving average ā of the weights θ (after Polyak and Juditsky, 1992).
+    """Exponential moving average ā of the weights θ (after Polyak and Juditsky, 1992).
 
     ā_t = ā_{t−1} + w_t (θ_t − ā_{t−1}) with w_t = 1 − min(d, (1 + t) / (10 + t)). The mean age of the averaged weights
     is about 1 / (1 − d) steps. The fraction (1 + t) / (10 + t) is the customary warm-up of the decay. This warm-up
@@ -173,7 +173,7 @@ class Exponential(_Running):
 
 
 class Last(Average):
-    """The mean of the weights at the last ``most`` evaluations (Vaswani et al., 2017, section 6.1: the last 5 or 20).
+    """Mean of the weights at the last ``most`` evaluations (Vaswani et al., 2017, section 6.1: the last 5 or 20).
 
     Weights are copied when :meth:`swapped` is first entered after a step, that is, at each evaluation. Memory and
     checkpoint hold up to ``most`` copies.
@@ -196,12 +196,12 @@ class Last(Average):
         self._copies: list[dict[str, Tensor]] = []
 
     def update(self) -> None:
-        """Counts the step."""
+        """Counts a step; the weights are copied at evaluations only."""
         self.updates += 1
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Adds the current weights to the mean, once a step, and puts the mean into the model while entered."""
+        """Context manager that adds the current weights to the mean, once a step, and puts the mean into the model."""
         if not self._copies or self._copied_after != self.updates:
             self._copies = [*self._copies, self._copy_of_weights()][-self.most :]
             self._copied_after = self.updates
@@ -222,7 +222,7 @@ class Last(Average):
         return {**super().state_dict(), "taken": self._copied_after, "kept": self._copies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``: see :meth:`Average.load_state_dict`."""
+        """Restores a ``state`` from :meth:`state_dict`; errors are those of :meth:`Average.load_state_dict`."""
         super().load_state_dict(state)
         copies = state["kept"]
         for weights in copies:
@@ -234,9 +234,9 @@ class Last(Average):
 
 
 def create_average(model: nn.Module, *, polynomial: float = 0.0, ema: float = 0.0, last: int = 0) -> Average | None:
-    """Returns the average whose option is not 0, or None if all of them are 0.
+    """Returns the average of ``model``'s weights that is chosen by the option that is not 0; None if all are 0.
 
-    ``polynomial`` is the mean age, ``ema`` the decay, ``last`` the number of evaluations.
+    ``polynomial`` is the mean age as a share of the steps, ``ema`` the decay, ``last`` the number of evaluations.
     """
     if ema:
         return Exponential(model, decay=ema)

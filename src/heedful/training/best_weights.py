@@ -15,8 +15,8 @@ class BestWeights:
     """Tracks the evaluation whose weights are the best so far.
 
     Args:
-        metric: its best value decides, the highest or the lowest (:func:`heedful.metrics.registry.sign`); among equal
-            values the lower loss decides.
+        metric: name of the metric whose best value decides, the highest or the lowest
+            (:func:`heedful.metrics.registry.sign`); among equal values the lower loss decides.
         margin: returns the standard error of the metric in the last evaluation. Weights whose metric is within this
             standard error of the best value become the best if their loss is lower.
     """
@@ -65,13 +65,13 @@ class BestWeights:
         return sign(self.metric) * metrics[self.metric], -loss if math.isfinite(loss) else -math.inf
 
     def same(self, metrics: Mapping[str, float]) -> bool:
-        """Returns True if ``metrics`` rank equal to those of the best weights, or if there are no best weights yet."""
+        """Returns True if the best weights have the same metric and loss as ``metrics``, or if there are none yet."""
         if self.best is None:
             return True
         return self.metric in metrics and self._rank(metrics) == self._rank(self.best["metrics"])
 
     def state(self) -> dict[str, Any]:
-        """Returns the numbers that a checkpoint holds."""
+        """Returns what a checkpoint stores of this object; :meth:`restore` takes it."""
         return {
             "best": copy.deepcopy(self.best),
             "highest": self.highest,
@@ -80,6 +80,6 @@ class BestWeights:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the numbers of a checkpoint."""
+        """Restores a ``state`` from a checkpoint."""
         self.best, self.highest = state["best"], state["highest"]
         self.lowest, self.stale = state["lowest"], state["stale"]

@@ -23,12 +23,12 @@ SHOWN_METRICS = 12  # rows of the table in a notebook
 
 
 class TrainingRun:
-    """A training run: followed and stopped by callbacks, and returned by ``heedful.train``.
+    """Training run, as callbacks get it, which can stop it, and as ``heedful.train`` returns it.
 
     Attributes:
         folder: the run's folder.
         task: name of the task.
-        metrics: of the best evaluation after training, of the last one during it; ``{}`` before the first.
+        metrics: metrics of the best evaluation; during training, of the last evaluation, and ``{}`` before the first.
         result: what ``heedful train --json`` prints, with the ``"verdict"``; ``{}`` during training.
 
     >>> import heedful
@@ -57,7 +57,7 @@ class TrainingRun:
 
     @property
     def loss(self) -> float | None:
-        """The last step's training loss for each prediction; waits for the device. None before the first step."""
+        """Training loss per prediction in the last step; None before the first step. Waits for the device."""
         if self._loop is not None:
             return self._loop.last_loss()
         if self._last_loss is None and self.result:  # without callbacks: the mean of the last logged steps
@@ -66,7 +66,7 @@ class TrainingRun:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The logged lines: ``"step"``, ``"loss"``, ``"lr"`` and, of an evaluation, ``"valid_..."``."""
+        """Lines of the log so far: ``"step"``, ``"loss"``, ``"lr"`` and, after an evaluation, ``"valid_..."``."""
         log = self.folder / "metrics.jsonl"
         if not log.is_file():
             return []
@@ -86,14 +86,14 @@ class TrainingRun:
 
     @property
     def verdict(self) -> str:
-        """The verdict of a run that has ended: whether it is better than a simple method; "" before."""
+        """Verdict on a run that has ended: whether its model is better than a simple method. "" before the end."""
         return str(self.result.get("verdict", {}).get("text", ""))
 
     def pipeline(self, inputs: Any, **options: Any) -> Any:
-        """Predicts with the best weights: as ``heedful.pipeline(None, run.folder)(inputs, **options)``.
+        """Predicts with the best weights, like ``heedful.pipeline(None, run.folder)(inputs, **options)``.
 
-        A column of a DataFrame and an array of texts or of images are taken as a list. The model is loaded by the first
-        call.
+        ``inputs`` may also be a column of a DataFrame, or an array of texts or of images. The first call loads the
+        model.
         """
         if hasattr(inputs, "tolist") and getattr(inputs, "ndim", 0) == 1:
             inputs = inputs.tolist()
@@ -106,7 +106,7 @@ class TrainingRun:
         from heedful.inference.pipeline import pipeline
 
         if self._loop is not None:
-            raise HeedfulError("a pipeline is of a run that has ended; in a callback call run.model")
+            raise HeedfulError("run.pipeline needs a run that has ended; call run.model in a callback")
         return pipeline(None, self.folder)
 
     def stop(self, reason: str = "a callback stopped it") -> None:
@@ -115,7 +115,7 @@ class TrainingRun:
 
     @property
     def stop_reason(self) -> str:
-        """The reason given to :meth:`stop`, "" before."""
+        """The reason given to :meth:`stop`; "" before :meth:`stop` is called."""
         return self._stop_reason
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ class TrainingRun:
         )
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Takes the result of the run, which has ended."""
+        """Sets ``result`` and ``metrics``, once the run has ended."""
         self._last_loss = None if self._loop is None else self._loop.last_loss()
         self._loop = None
         self.result = json.loads(json.dumps(result))
@@ -179,31 +179,31 @@ class Callbacks:
             function(self.run)
 
     def begin(self, loop: Loop) -> None:
-        """Called before the first step, after the checkpoint of a resumed run was read."""
+        """Calls ``on_begin``, before the first step and after the checkpoint of a resumed run was read."""
         self.run._loop = loop
         self._call("on_begin")
 
     def step(self) -> None:
-        """Called after each step."""
+        """Calls ``on_step`` and the functions, after each step."""
         self._call("on_step")
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Called after each evaluation."""
+        """Calls ``on_evaluation``, after each evaluation."""
         self.run.metrics = dict(metrics)
         self._call("on_evaluation")
 
     def saved(self) -> None:
-        """Called after a checkpoint was taken; a file is written in the background."""
+        """Calls ``on_save``, after a checkpoint was taken; its file is written in the background."""
         self._call("on_save")
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Called after the run's last files are written."""
+        """Calls ``on_end``, after the run's last files are written."""
         self.run.finish(result)
         self._call("on_end")
 
     @property
     def wants_stop(self) -> bool:
-        """True after :meth:`TrainingRun.stop`."""
+        """True if a callback has called :meth:`TrainingRun.stop`."""
         return bool(self.run.stop_reason)
 
 

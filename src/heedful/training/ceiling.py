@@ -57,12 +57,15 @@ class Ceiling:
         self._work = 0.0
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """Counts the batches of a step, before they are moved to the device."""
+        """Counts the work of a step's batches; call it before they are moved to the device."""
         if self._peak is not None:
             self._work += sum(map(self.flops, batches))
 
     def share(self, seconds: float) -> float | None:
-        """Returns the share (0 to 1) of the peak that the steps since the last call reached; None: not measured yet."""
+        """Returns the share (0 to 1) of the peak that the steps since the last call reached in ``seconds``.
+
+        None if the peak is not measured yet.
+        """
         work, self._work = self._work, 0.0
         if self._started is None:
             self._started = time.monotonic()
@@ -132,9 +135,9 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
     tokens, with a sliding window at most the window's size. Key and value maps of cross-attention count source tokens.
     A causal mask does not halve the count (as in the paper), and work that is computed twice (gradient checkpointing,
     cached gradients) counts once. A weight that is not trained counts 4 in place of 6, and so does the projection of
-    patches, whose input needs no gradient. The head counts the tokens that it is computed for: all, for masked language
-    models the masked ones, for classifiers one of each text. Norms, activations, softmax, embeddings, biases and the
-    optimiser are left out.
+    patches, whose input needs no gradient. The head counts the tokens for which it is computed: the masked tokens in
+    masked language models, one token of each text in classifiers, all tokens in other models. Norms, activations,
+    softmax, embeddings, biases and the optimiser are left out.
     """
     config = model.config
     if isinstance(config, VisionConfig):

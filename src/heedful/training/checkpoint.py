@@ -110,9 +110,7 @@ class Checkpoints:
             self._error = error
 
     def rescue(self, state: Mapping[str, Any]) -> None:
-        """Writes the newest checkpoint in place of a lost rank; if several ranks call this at one step, only one of
-        these ranks writes.
-        """
+        """Writes the newest checkpoint in place of a lost rank. Of several ranks that call this, one writes."""
         temporary = self.path.with_name(f".{self.path.name}.{state['numbers']['step']}-0.part")
         with write_errors(self.path):
             try:
@@ -214,7 +212,7 @@ class Checkpoints:
         return state
 
     def size(self) -> int:
-        """Returns the bytes of all checkpoints on disk."""
+        """Returns the total size of all checkpoints on disk, in bytes."""
         return sum(path.stat().st_size for path in self.paths().values())
 
     def clear(self) -> None:
@@ -302,7 +300,7 @@ def with_stored(state: Mapping[str, Any], stored: LoadWeights, path: Path) -> Ma
     """Returns ``state`` completed by the weights in the run folder; a complete state is returned unchanged.
 
     Raises:
-        HeedfulError: the folder's weights have changed; ``path``, the checkpoint's, is named in the error.
+        HeedfulError: the folder's weights have changed; the error names ``path``, the checkpoint.
     """
     if state.get("format") != REDUCED:
         return state
@@ -348,7 +346,7 @@ def _digest_of(tensors: Tensors, names: Sequence[str]) -> str:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turns the system's errors of writing ``path`` into a ``HeedfulError`` with a remedy."""
+    """Context manager that turns the system's errors in writing ``path`` into a ``HeedfulError`` with a remedy."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -387,12 +385,12 @@ class Interrupts:
 
     @property
     def deferred(self) -> bool:
-        """True if exactly one signal was received: then the loop's state is complete."""
+        """True if exactly one signal was received: it was deferred, and the loop's state is complete."""
         return len(self._received) == 1
 
     @property
     def received(self) -> int:
-        """Number of received signals."""
+        """Number of signals received so far."""
         return len(self._received)
 
     def check(self) -> None:
@@ -402,7 +400,7 @@ class Interrupts:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Raises signals at once while entered, for code that changes nothing in a checkpoint."""
+        """Context manager in which signals are raised at once, for code that changes nothing in a checkpoint."""
         self.check()
         self._at_once = True
         try:

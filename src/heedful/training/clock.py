@@ -51,14 +51,14 @@ class Clock:
         self._mark = time.monotonic()
 
     def lap(self) -> float:
-        """Adds the seconds since the last lap to the total, and returns them."""
+        """Adds the seconds since the last lap to the total, and returns these seconds."""
         now = time.monotonic()
         seconds, self._mark = now - self._mark, now
         self.seconds += seconds
         return seconds
 
     def update(self, ranks: Ranks, steps: int, epochs: float) -> str | None:
-        """Updates the progress on all ranks; returns the name of the limit that is met, or None."""
+        """Updates the progress of the run on all ranks; returns the name of a limit that is met, or None."""
         first = (self.seconds, self._reserved(steps)) if ranks.is_first else (0.0, 0.0)
         self.seconds, reserved = ranks.sum(*first)
         self.updated = self.seconds
@@ -74,7 +74,7 @@ class Clock:
         return self.beginning + self.evaluation_seconds + self.ending if steps else 0.0
 
     def evaluation_share(self) -> float:
-        """Returns the share (0 to 1) of the validation examples that max_minutes leaves time to evaluate.
+        """Returns the share (0 to 1) of the validation examples that can be evaluated before ``max_minutes`` end.
 
         Assumes the speed of the last evaluation. A small overrun is allowed.
         """
@@ -85,7 +85,7 @@ class Clock:
         return 1.0 if self.evaluation_seconds <= OVERRUN * left + 1 else left / self.evaluation_seconds
 
     def left(self) -> float | None:
-        """Returns the expected seconds to the end of the run, at the pace so far or by max_minutes; None: unknown."""
+        """Returns the expected seconds to the end of the run, by its speed or by ``max_minutes``; None: unknown."""
         elapsed, minutes = self._elapsed(), self.limits.max_minutes
         by_pace = elapsed * (1 / self.progress - 1) if self.progress else None
         by_clock = None if minutes is None else 60 * minutes - elapsed - self.beginning
@@ -95,7 +95,7 @@ class Clock:
         return self.seconds + time.monotonic() - self._mark
 
     def state(self) -> dict[str, Any]:
-        """Returns the numbers that a checkpoint holds."""
+        """Returns what a checkpoint stores of the clock; :meth:`restore` takes it."""
         return {
             "seconds": self.seconds,
             "spent_seconds": self.beginning,
@@ -103,7 +103,7 @@ class Clock:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the numbers of a checkpoint; early checkpoints of version 0.1 hold only ``seconds``."""
+        """Restores a ``state`` from a checkpoint; early checkpoints of version 0.1 hold only ``seconds``."""
         self.seconds = self.updated = state["seconds"]
         self.beginning = state.get("spent_seconds", 0.0)
         self.evaluation_seconds = state.get("evaluation_seconds", 0.0)

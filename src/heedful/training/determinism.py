@@ -25,7 +25,7 @@ def fixed_workspace() -> None:
 
 @contextmanager
 def threads_restored() -> Iterator[None]:
-    """Context that restores the number of CPU threads when it is left."""
+    """Context manager that restores the number of CPU threads at its end."""
     before = torch.get_num_threads()
     try:
         yield
@@ -75,7 +75,7 @@ def deterministic(enabled: bool) -> Iterator[None]:
         if not separator:
             raise
         raise HeedfulError(
-            f"{operation} has no deterministic algorithm in PyTorch {torch.__version__}; leave out --deterministic"
+            f"{operation} has no deterministic algorithm in PyTorch {torch.__version__}; run without --deterministic"
         ) from None
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])

@@ -42,11 +42,14 @@ class Alone:
         return self.needs_all or self.ranks.is_first
 
     def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
-        """Returns the loss function to call in training; call ``wrap`` before the optimiser is created."""
+        """Returns the loss function to call in training; call ``wrap`` before you create the optimiser."""
         return loss
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Returns the context of a forward and backward pass; gradients are averaged over ranks in the ``last`` one."""
+        """Returns the context manager for a forward and backward pass of a step.
+
+        Gradients are averaged over the ranks in the ``last`` pass of the step only.
+        """
         return nullcontext()
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
@@ -54,11 +57,11 @@ class Alone:
         return nn.utils.get_total_norm(gradients)
 
     def evaluating(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Returns the context in which all ranks call the model's methods with the same inputs."""
+        """Returns a context manager for evaluation, in which all ranks call the model with the same inputs."""
         return among(self.ranks)
 
     def whole(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Returns a context that yields the model with whole weights on rank 0, and None on the others."""
+        """Returns a context manager that yields the model with whole weights on rank 0, and None on other ranks."""
         return nullcontext(model if self.ranks.is_first else None)
 
     def state(self, model: nn.Module, optimiser: Any) -> dict[str, Any]:
@@ -68,7 +71,7 @@ class Alone:
         return {"model": weights, "optimiser": optimiser.state_dict()}
 
     def restore(self, model: nn.Module, optimiser: Any, state: Mapping[str, Any]) -> None:
-        """Restores a :meth:`state`; raises ``ValueError`` or ``RuntimeError`` if it does not fit the model."""
+        """Restores a ``state`` from :meth:`state`; raises ``ValueError`` or ``RuntimeError`` if it does not fit."""
         if different := state["model"].keys() ^ self.state(model, optimiser)["model"].keys():
             raise RuntimeError(f"in the model or the checkpoint, but not in both: {', '.join(sorted(different))}")
         model.load_state_dict(state["model"], strict=False)
@@ -88,7 +91,7 @@ class ModelWithLoss(nn.Module):
 
 
 class Replicated(Alone):
-    """Engine with the whole model on each rank; the batches of an evaluation are spread over the ranks."""
+    """Engine for several ranks with the whole model on each; an evaluation shards its batches over the ranks."""
 
     def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
         """Returns the loss function under ``DistributedDataParallel``, which averages gradients during backward."""
@@ -101,7 +104,7 @@ class Replicated(Alone):
         return lambda model, batch: cast(Tensor, self._ddp(batch))
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Accumulates gradients on each rank, and averages them once, in the ``last`` backward pass."""
+        """Returns a context manager that averages gradients over the ranks only in a step's ``last`` backward pass."""
         return nullcontext() if last else self._ddp.no_sync()
 
 
@@ -124,8 +127,9 @@ class Sharded(Alone):
         self._whole_model: nn.Module | None = None
 
     def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
-        """Shards the weights, one unit for each block and one for all other weights; returns the loss of the sharded
-        model.
+        """Shards the model's weights, and returns the loss function of the sharded model.
+
+        Each block is a unit of sharding; all other weights are one more unit.
         """
         if self.ranks.size == 1:
             return loss
@@ -147,7 +151,7 @@ class Sharded(Alone):
         return lambda model, batch: cast(Tensor, self._root(batch))
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Accumulates whole gradients, and reduces them once, in the ``last`` backward pass."""
+        """Returns a context manager that sums gradients over the ranks only in the ``last`` backward pass of a step."""
         if self._root is not None:
             self._root.set_requires_gradient_sync(last)
         return nullcontext()
@@ -159,7 +163,7 @@ class Sharded(Alone):
 
     @contextmanager
     def evaluating(self, model: nn.Module) -> Iterator[None]:
-        """Gathers the weights outside the blocks while entered; all ranks compute every batch together."""
+        """Context manager for evaluation: gathers weights outside the blocks; all ranks compute each batch together."""
         if self._root is None:
             yield
             return
@@ -171,7 +175,7 @@ class Sharded(Alone):
 
     @contextmanager
     def whole(self, model: nn.Module) -> Iterator[Any]:
-        """Yields a copy of the model on rank 0's CPU with gathered weights, and None on the other ranks."""
+        """Context manager that yields a copy of the model with gathered weights on rank 0's CPU, and None elsewhere."""
         if self._root is None:
             yield model
             return
@@ -191,7 +195,7 @@ class Sharded(Alone):
         return {"model": weights, "optimiser": optimiser_state}
 
     def restore(self, model: nn.Module, optimiser: Any, state: Mapping[str, Any]) -> None:
-        """Restores this rank's shards; the run may have been saved with another number of ranks."""
+        """Restores this rank's shards from a ``state``, which another number of ranks may have saved."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
         set_state_dict(
@@ -209,7 +213,7 @@ def parts_of(optimiser: Any) -> Any:
 
 
 def create_engine(ranks: Ranks, shard: bool, bf16: bool) -> Alone:
-    """Returns the engine for these processes; with ``shard`` no rank has the whole model."""
+    """Returns the engine for one rank or several; with ``shard`` no rank has the whole model."""
     if shard:
         return Sharded(ranks, bf16)
     return Alone() if ranks.size == 1 else Replicated(ranks)

@@ -28,7 +28,7 @@ Draw = Callable[[Path, Measured, Rows], object]
 def finish(
     run: Run, loop: Loop, validation: Validation, outcome: Outcome, say: Say, draw: Draw | None
 ) -> dict[str, Any]:
-    """Writes the last weights and the verdict, describes the run, and returns its result."""
+    """Ends a run: writes the last weights and the verdict, prints a description, and returns the run's result."""
     settings, task, out, first = run.settings, run.task, run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
     if first and validation.best is None and outcome.best is not None:

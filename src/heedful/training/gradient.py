@@ -21,7 +21,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """The micro-batches of a step that this rank computes."""
+    """Micro-batches of one step that this rank computes, possibly with a filler."""
 
     step: int  # number of steps before this one
     numbered: list[tuple[int, Batch]]  # each with its number in the step
@@ -30,14 +30,14 @@ class MicroBatches:
 
     @property
     def own(self) -> list[Batch]:
-        """The micro-batches without the filler."""
+        """Micro-batches of this rank, without a filler, which another rank computes too."""
         batches = [batch for _, batch in self.numbered]
         return batches[:-1] if self.has_filler else batches
 
 
 @dataclass(kw_only=True)
 class Gradient:
-    """Gradient ∇ (Σ loss over the micro-batches of a step) / (Σ count over them), the same on all ranks.
+    """Gradient of a step, the same on all ranks: ∇ (Σ loss over its micro-batches) / (Σ count over them).
 
     Random numbers in a micro-batch (dropout) are a function of (seed, step, the micro-batch's number in the step),
     whichever rank computes it. If a micro-batch does not fit the memory of one process, this and all later
@@ -74,7 +74,7 @@ class Gradient:
         return loss
 
     def locate_nonfinite(self, micro_batches: MicroBatches) -> str:
-        """Returns where NaN or infinity first appears (:func:`heedful.training.guard.locate_nonfinite`)."""
+        """Returns in words where NaN or infinity first appears in the step of ``micro_batches``."""
         forwards = [partial(self._loss, micro_batches.step, *numbered) for numbered in self._parts(micro_batches)]
         return locate_nonfinite(
             self.model, forwards, lambda origin: next(filter(None, self.engine.ranks.gather(origin)), "")

@@ -34,14 +34,13 @@ def locate_nonfinite(
 ) -> str:
     """Returns where NaN or infinity first appears, in a few words; call this before the optimiser's step.
 
-    This is the path of the first module in forward order that turns finite inputs into NaN or infinity, as
-    ``heedful.record`` names it. Where all losses are finite, it is the first parameter in backward order whose gradient
-    is not finite.
+    It is the path of the first module in forward order that turns finite inputs into NaN or infinity. If all losses
+    are finite, it is the first parameter in backward order whose gradient is not finite.
 
     Args:
         model: the model.
-        forwards: compute the step's losses again, one a micro-batch, with the same weights and random numbers.
-        agree: given the origin found on this rank ("" for none), returns the origin that all ranks report.
+        forwards: functions that compute the loss of each micro-batch again, with the same weights and random numbers.
+        agree: given what this rank found ("" for nothing), returns what all ranks report.
     """
     order: list[tuple[str, nn.Module]] = []
     origin = ""
@@ -121,7 +120,7 @@ def is_finite(tensor: Tensor, *, mask: bool = False) -> bool:
 
 
 def largest_gradient(model: nn.Module, norm: Callable[[list[Tensor]], Tensor]) -> str:
-    """Names the parameter with the largest gradient, and its share of the squared norm; called on all ranks.
+    """Returns the parameter with the largest gradient, and its share of the squared norm; all ranks must call this.
 
     For example ``decoder.block.2.attention.out.weight has 83 % of the squared norm``. ``norm`` returns the norm of a
     list of gradients.

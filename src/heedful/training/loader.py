@@ -14,19 +14,19 @@ from heedful.errors import HeedfulError
 
 
 class Loader:
-    """An endless iterator of optimisation steps, each a list of micro-batches.
+    """Endless iterator of optimisation steps, each a list of micro-batches.
 
     The order of the examples is a function of (seed, epoch, step): see
     :func:`heedful.data.batching.training_batches`. A step never mixes epochs, so the last step of an epoch may hold
     fewer micro-batches than ``accumulate``.
 
     Args:
-        lengths: (N,) lengths, or (N, 2) for pairs.
+        lengths: length of each of N examples, (N,); for pairs of sequences (N, 2).
         collate: returns a batch for an array of indices, given a random generator whose state is a function of
             (seed, epoch, batch).
         tokens: maximum tokens of a micro-batch on each side.
         accumulate: micro-batches in a step.
-        seed: seed of the order.
+        seed: seed of the order of the examples.
         max_rows: maximum examples of a micro-batch; None: no limit but ``tokens``.
         digests: digests of the data by name; a state with other digests is refused.
     """
@@ -58,14 +58,15 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimisation steps in the current epoch. Epochs may differ by a few steps, since each epoch is divided into
-        batches anew.
+        """Number of optimisation steps in the current epoch.
+
+        Epochs may differ by a few steps, because each epoch is divided into batches anew.
         """
         return -(-len(self._plan) // self.accumulate)
 
     @property
     def epochs(self) -> float:
-        """Epochs yielded so far; a whole number exactly when the last yielded step ended an epoch."""
+        """Number of epochs yielded so far; it is whole exactly when the last yielded step ended an epoch."""
         return self.epoch + self.step / self.steps_per_epoch
 
     def __iter__(self) -> Loader:
@@ -83,7 +84,7 @@ class Loader:
         return {"epoch": self.epoch, "step": self.step, "order": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``; raises :class:`HeedfulError` if it was saved with other data or another batch size."""
+        """Restores the position in ``state``; raises :class:`HeedfulError` if data or batch settings have changed."""
         present, saved = self._identity(), state["order"]
         changed = [name for name in present if present[name] != saved.get(name)]
         if changed:

@@ -44,7 +44,7 @@ class Log:
         path: the JSON lines file (``metrics.jsonl``); None: no file.
         quiet: show nothing.
         stream: where to show the run; None: standard error. Standard output is for results.
-        reporters: other programs that show each line.
+        reporters: reporters that send each line to other programs.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Log:
             self._file = None
 
     def write(self, line: Mapping[str, Any], *, left: float | None = None) -> None:
-        """Writes and shows a line, which has ``"step"``; a second line of the same step is merged into the first.
+        """Writes a line to the file, and shows it; a second line of the same step is merged into the first.
 
         Args:
-            line: numbers by name; a number that is not finite is written as ``null``. ``"samples"`` are texts, of which
-                the first is shown.
+            line: numbers by name, ``"step"`` among them; a number that is not finite is written as ``null``.
+                ``"samples"`` are texts, of which the first is shown.
             left: seconds to the end of the run; shown, not written.
         """
         self._record(line)
@@ -141,7 +141,7 @@ class Log:
             self._file.flush()
 
     def tick(self, step: int, progress: float | None, left: float | None) -> None:
-        """Updates the bar, at most ten times a second; called every step."""
+        """Updates the progress bar, at most ten times a second; to be called at every step."""
         if self._bar.active and time.monotonic() - self._drawn_at > REDRAW:
             self._draw(step, progress, left)
 
@@ -178,8 +178,9 @@ def logged(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
-    """Returns the numbers of a line for people, without the least important numbers if they need more than ``room``
-    characters.
+    """Returns the numbers of a line of the log as text for people.
+
+    The least important numbers are left out if the text would have more than ``room`` characters.
 
     >>> line = {"epoch": 1.5, "loss": 2.5, "lr": 3e-4, "tokens_per_second": 12345.6, "valid_bleu": 31.25}
     >>> describe(line)

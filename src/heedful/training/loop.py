@@ -45,12 +45,12 @@ class _Counters:
 
 @dataclass(kw_only=True)
 class Loop:
-    """Trains ``model``; ``Loop(...).fit()`` runs until a limit is met or patience ends.
+    """Training loop of ``model``; ``Loop(...).fit()`` runs until a limit is met or patience ends.
 
     The gradient of a step is that of (Σ loss over its micro-batches) / (Σ count over them); how the examples are spread
     over micro-batches changes nothing.
 
-    Where ``saving`` has a checkpoint, the run resumes from it. With limits in steps or epochs it ends with the same
+    If ``saving`` has a checkpoint, the run resumes from it. With limits in steps or epochs it ends with the same
     bits as a run that was never stopped, on the same machine, torch, device and number of threads (on a GPU with
     deterministic kernels). After Ctrl-C or SIGTERM the loop ends its step, saves, and raises ``KeyboardInterrupt`` or
     ``SystemExit(143)``. An evaluation is interrupted at once and repeated on resuming. A second Ctrl-C ends the run at
@@ -59,9 +59,10 @@ class Loop:
     With several ranks, each computes every n-th micro-batch of a step, and all end the step with the gradient that a
     single process would compute. Random numbers in a micro-batch (dropout) are a function of (seed, step, the
     micro-batch's number in the step), so they are the same on any rank. If a rank is lost, the other ranks end with an
-    error; a rank that has the whole model and knows that the last step ended writes a checkpoint. If a micro-batch does
-    not fit the memory of one process, this and all later micro-batches are split into halves, quarters and so on, with
-    the same gradient.
+    error; one that has the whole model and knows that the last step has ended writes a checkpoint.
+
+    If a micro-batch does not fit the memory of one process, this and all later micro-batches are split into halves,
+    quarters and so on, with the same gradient.
     """
 
     model: nn.Module  # batches are moved to its device
@@ -124,7 +125,7 @@ class Loop:
         return self._counters.step
 
     def fit(self) -> Outcome:
-        """Trains until a limit is met; the model then has the last weights."""
+        """Trains until a limit is met, and returns the outcome; the model then has the last weights."""
         self._gradient = Gradient(
             model=self.model,
             loss=self.objective.loss,
@@ -338,7 +339,10 @@ class Loop:
         return 0.0 if self.evaluation is None else float(self.engine.ranks.broadcast(self.evaluation.margin()))
 
     def forget_best(self, saved: Mapping[str, float]) -> bool:
-        """Forgets the best weights if the ``saved`` weights have other metrics; returns True if it did."""
+        """Forgets which weights are the best if the saved best weights have other metrics; returns True if it did.
+
+        ``saved`` are the metrics in the folder of the saved weights.
+        """
         if self._best.same(saved):
             return False
         self._best.forget()
@@ -410,7 +414,7 @@ class Loop:
             self.saving.checkpoints.wait()
 
     def state(self) -> dict[str, Any]:
-        """Returns the content of a checkpoint."""
+        """Returns the state of the run as a checkpoint stores it."""
         window = {f"window_{name}": value for name, value in vars(self._window).items()}
         return {
             "format": FORMAT,

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Steps(Protocol):
-    """Protocol of a loader; :class:`heedful.training.loader.Loader` is one."""
+    """Protocol of a loader, such as :class:`heedful.training.loader.Loader`: yields the batches of each step."""
 
     @property
     def epochs(self) -> float:
-        """Epochs yielded so far; a whole number exactly at the end of one."""
+        """Number of epochs yielded so far; it is whole exactly at the end of an epoch."""
 
     def __next__(self) -> Sequence[Batch]:
         """Returns the micro-batches of the next step, of all ranks; each is created on access."""
@@ -36,7 +36,7 @@ class Steps(Protocol):
         """Returns the position in the data."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a position."""
+        """Restores a position in the data from :meth:`state_dict`."""
 
 
 class Optimiser(Protocol):
@@ -56,12 +56,12 @@ class Optimiser(Protocol):
         """Returns the optimiser's state."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Restores a state."""
+        """Restores a state from :meth:`state_dict`."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run."""
+    """Result of a training run: its length, its best evaluation, and why it ended."""
 
     steps: int
     epochs: float
@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The loss of a batch, and the number of predictions that it sums over.
+    """Loss of a batch, and the number of predictions over which the loss is summed.
 
     Attributes:
         loss: given model and batch, returns the loss *summed* over the batch's predictions (``Task.objective``).
@@ -97,9 +97,9 @@ class Evaluation:
     Attributes:
         measure: given the number of steps done and a share (0 to 1) of the examples, returns the model's metrics.
         every: steps between evaluations; None: at the end of each epoch. The last step is always evaluated.
-        metric: decides which weights are best.
+        metric: name of the metric that decides which weights are best.
         margin: returns the standard error of that metric in the last evaluation; 0: not known.
-        patience: evaluations with neither a better metric nor a lower loss after which the run stops; None: never.
+        patience: the run stops after this number of evaluations without a better metric or a lower loss; None: never.
         on_better: called with the metrics while the model has the best weights.
         samples: returns some outputs of the last evaluation, for the log.
     """
@@ -118,7 +118,7 @@ class Saving:
     """Checkpoints of a run.
 
     Attributes:
-        checkpoints: the run resumes from the newest one, if there is one.
+        checkpoints: the checkpoints on disk; the run resumes from the newest, if there is one.
         every: steps between checkpoints; None: after each evaluation, and after an epoch if the last checkpoint is a
             minute old. The last step is always saved.
         stored: returns the weights in the folder "last" or "average" of the run.
@@ -133,7 +133,7 @@ class Saving:
 
 @dataclass(frozen=True, kw_only=True)
 class Logging:
-    """The log of a run.
+    """Log of a run, and how often it gets a line.
 
     Attributes:
         log: writes and shows the lines.
@@ -148,7 +148,7 @@ class Logging:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomParts:
-    """Parts of a run that are passed from Python in place of those that the settings name.
+    """Custom parts of a run, passed from Python in place of the parts that the settings name.
 
     Attributes:
         optimizer: given the model, returns the optimiser, whose learning rates are the peaks.
@@ -173,7 +173,7 @@ class CustomParts:
         return names | ({"metrics": ", ".join(sorted(self.metrics))} if self.metrics else {})
 
     def create_optimizer(self, model: Model) -> Optimiser:
-        """Returns the optimiser of the model; raises ``HeedfulError`` where it cannot be made from the model alone."""
+        """Returns the custom optimiser of the model; raises ``HeedfulError`` if ``optimizer`` does not return one."""
         assert self.optimizer is not None
         example = "optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
         try:
@@ -185,7 +185,10 @@ class CustomParts:
         return optimiser
 
     def check_resumed(self, folder: str, stored: Mapping[str, str]) -> None:
-        """Raises ``HeedfulError`` where a resumed run lacks a part that it began with, or has one that it did not."""
+        """Raises ``HeedfulError`` unless a resumed run has the same custom parts as at its beginning.
+
+        ``stored`` has the names of the parts at the beginning, from ``heedful.json`` in the run's ``folder``.
+        """
         given = self.names()
         for name in sorted({*stored, *given}):
             if name not in given:

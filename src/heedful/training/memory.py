@@ -16,8 +16,8 @@ from heedful.settings import TrainingSettings
 def within_memory(training: TrainingSettings) -> Iterator[None]:
     """Turns out-of-memory errors into a :class:`HeedfulError` that suggests an equivalent smaller batch.
 
-    It halves the batch and doubles the number of micro-batches in a step. The loss of a step is a mean over all of its
-    tokens, so the step stays the same.
+    The smaller batch is half as large, with twice as many micro-batches in a step. The loss of a step is a mean over
+    all of its tokens, so the step stays the same.
     """
     try:
         yield
@@ -37,8 +37,9 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def split_batch(batch: Mapping[str, Tensor], parts: int) -> list[dict[str, Tensor]]:
-    """Splits the rows of a batch into equal parts, of which the last may be smaller; a batch of fewer rows gives fewer
-    parts.
+    """Splits the rows of a batch into ``parts`` parts of equal size; the last may be smaller.
+
+    A batch of fewer rows than ``parts`` gives fewer parts.
 
     >>> [part["ids"].tolist() for part in split_batch({"ids": torch.arange(5)}, 2)]
     [[0, 1, 2], [3, 4]]

@@ -27,13 +27,13 @@ class Muon(torch.optim.Optimizer):
     its shard of M, gathers the matrices to orthogonalise, and updates its shard.
 
     Args:
-        matrices: parameters, or parameter groups.
+        matrices: parameters with two dimensions, or groups of such parameters.
         lr: learning rate.
         momentum: μ.
         weight_decay: decoupled weight decay.
         dtype: dtype in which matrices are orthogonalised; None: that of the matrices. Published Muon uses bfloat16,
-            which takes a sixth to a third of the time on a processor with instructions for it; M and θ keep their
-            dtype.
+            which takes a sixth to a third of the time on a processor with instructions for bfloat16. M and θ keep
+            their dtype.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Muon(torch.optim.Optimizer):
 
 
 def gathered(matrix: Any) -> Tensor:
-    """Returns the whole matrix, gathered from all ranks if it is sharded; called on all ranks."""
+    """Returns the whole matrix, gathered from all ranks if it is sharded; all ranks must call this."""
     whole: Tensor = matrix.full_tensor() if hasattr(matrix, "full_tensor") else matrix
     return whole
 
 
 def sharded_like(matrix: Tensor, like: Any) -> Tensor:
-    """Returns a whole ``matrix`` sharded as ``like`` is; the matrix itself where ``like`` is not sharded."""
+    """Returns a whole ``matrix`` sharded over the ranks like ``like``; the matrix itself if ``like`` is not sharded."""
     if not hasattr(like, "full_tensor"):
         return matrix
     from torch.distributed.tensor import DTensor, Replicate  # takes a second to import
@@ -117,7 +117,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class CombinedOptimiser:
-    """Several optimisers that act as one."""
+    """Optimiser that combines several optimisers, each with its own parameters."""
 
     def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
         self.optimisers = optimisers
@@ -142,7 +142,7 @@ class CombinedOptimiser:
         return {"optimisers": [optimiser.state_dict() for optimiser in self.optimisers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores ``state``; raises ``ValueError`` if it holds another number of optimisers."""
+        """Restores a ``state`` from :meth:`state_dict`; raises ``ValueError`` for another number of optimisers."""
         states: Sequence[dict[str, Any]] = state.get("optimisers", ())
         if len(states) != len(self.optimisers):
             raise ValueError(f"the checkpoint holds {len(states)} optimisers, not {len(self.optimisers)}")
@@ -162,7 +162,7 @@ def muon(
 ) -> CombinedOptimiser | torch.optim.Optimizer:
     """Returns Muon for the matrices of the model's blocks, and AdamW for all other parameters.
 
-    Arguments as of :func:`heedful.training.optimisation.adamw`, ``dtype`` as of ``Muon``.
+    The arguments are those of :func:`heedful.training.optimisation.adamw`, and ``dtype`` is that of ``Muon``.
     """
     inside = {id(p) for name, p in model.named_parameters() if ".block." in name and p.ndim == 2}
     matrices = [p for p in model.parameters() if id(p) in inside and p.requires_grad]

@@ -33,13 +33,14 @@ def adamw(
     and neither an embedding nor a norm's weight is a linear map.
 
     Args:
-        model: its parameters with ``requires_grad`` are trained.
+        model: the model; its parameters with ``requires_grad`` are trained.
         lr: the peak learning rate; a schedule multiplies it.
-        betas: decay of the two moments; those of Vaswani et al. (2017), section 5.3, as is ``eps``.
-        eps: added to the root of the second moment.
+        betas: decay of the two moments. The defaults of ``betas`` and ``eps`` are those of Vaswani et al. (2017),
+            section 5.3.
+        eps: number added to the root of the second moment.
         weight_decay: weight decay of the matrices.
-        without: ``id`` of parameters that another optimiser trains.
-        rates: factor of ``lr`` by ``id`` of a parameter; 1 for the others.
+        without: parameters that another optimiser trains, by their ``id``.
+        rates: factor of ``lr`` for a parameter, by its ``id``; 1 for all others.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     embeddings |= {id(module.prefix) for module in model.modules() if isinstance(module, PatchEmbedding)}
@@ -62,8 +63,9 @@ def adamw(
 def groups_by_rate(
     parameters: Iterable[nn.Parameter], lr: float, rates: Mapping[int, float], **options: float
 ) -> list[dict[str, Any]]:
-    """Returns parameter groups for an optimiser, one for each learning rate, the highest rate first; ``rates`` as for
-    ``adamw``.
+    """Returns parameter groups for an optimiser, one for each learning rate, the highest rate first.
+
+    ``rates`` has the factor of ``lr`` for a parameter, by its ``id``, 1 for all others. All groups get ``options``.
     """
     groups: dict[float, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -32,11 +32,11 @@ class RangeTest:
     """Result of a range test.
 
     Attributes:
-        rates: learning rates, one a step.
+        rates: learning rate of each step.
         losses: loss of each step, averaged with the losses of the four steps before and after it.
         lowest: the rate at which the loss was lowest.
-        steepest: the rate at which the loss fell fastest, per factor of the rate.
-        suggested: ``steepest``, or a tenth of ``lowest`` if that is less: far from rates that diverge.
+        steepest: the rate at which the loss fell fastest, relative to the logarithm of the rate.
+        suggested: the smaller of ``steepest`` and a tenth of ``lowest``, which is far from rates that diverge.
     """
 
     rates: list[float]
@@ -46,7 +46,7 @@ class RangeTest:
     suggested: float
 
     def lines(self) -> list[str]:
-        """Returns a table with bars, for people."""
+        """Returns the lines of a table of rates and losses, with bars, for people."""
         low, high = min(self.losses), max(self.losses[: self.rates.index(self.lowest) + 1])
         stride = -(-len(self.rates) // ROWS)
         bars = [BAR * (loss - low) / ((high - low) or 1) for loss in self.losses]
@@ -79,10 +79,10 @@ class _Losses(Log):
 
 
 def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
-    """Runs the range test on the run that ``settings`` describe; writes no files.
+    """Tries rising learning rates on the first steps of the run that ``settings`` describe; writes no files.
 
     Returns:
-        ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``, the last for people.
+        ``{"task", "rates", "losses", "lowest", "steepest", "suggested", "lines"}``; the lines are a table for people.
     """
     if settings.resume:
         raise HeedfulError("--lr-range-test starts a new run, and --resume continues one; give one of them")
@@ -100,10 +100,10 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
 
 
 def range_test(loop: Loop, quiet: bool = True) -> RangeTest:
-    """Tries rates from 1e-7 to 1, a step each, with a fixed factor between two steps (Smith 2017, section 3.3).
+    """Tries learning rates from 1e-7 to 1, one at each step, with a fixed factor between two (Smith 2017, section 3.3).
 
-    ``loop`` is that of a run before its first step. The test trains its model, and uses neither its schedule nor its
-    limits nor its files. The rates are those of the parameter groups with the highest rate.
+    ``loop`` is the loop of a run before its first step. The test trains the loop's model, but does not use its
+    schedule, limits and files. The rates are those of the parameter groups with the highest rate.
 
     Raises:
         HeedfulError: the loss did not fall at any rate.

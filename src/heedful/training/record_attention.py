@@ -28,7 +28,7 @@ CROSS = "cross_attention"
 
 
 class AttentionRecorder:
-    """Records a model's attention maps for fixed inputs, in ``watch.jsonl`` of a run's folder.
+    """Recorder of a model's attention maps for fixed inputs, in ``watch.jsonl`` of a run's folder.
 
     An input is a text for the task's first column, several texts with tabs between them for its first columns, or the
     path of an image. If a task that generates text gets no target, each snapshot decodes a target greedily. For an
@@ -37,7 +37,7 @@ class AttentionRecorder:
     Args:
         task: turns inputs into batches.
         model: the model in training; recording changes neither it nor the random state.
-        inputs: as ``--training.record-attention`` names them.
+        inputs: texts or image paths, as given by ``--training.record-attention``.
         out: the folder of the run.
         on_save: called with ``out`` after each snapshot is stored.
 
@@ -59,7 +59,7 @@ class AttentionRecorder:
         self.untrained = self.maps()  # here, so that wrong inputs are refused before the run starts
 
     def begin(self, *, fresh: bool) -> None:
-        """Opens the series of snapshots, or resumes it; a ``fresh`` series starts with the untrained model."""
+        """Opens the series of snapshots, or resumes it; a ``fresh`` series starts with the model before training."""
         entries = [
             {"text": text} | ({} if image is None else {"image": image})
             for text, image in zip(self.inputs, self.images, strict=True)
@@ -82,7 +82,7 @@ class AttentionRecorder:
     # ------------------------------------------------------------------------------------------------------------- maps
 
     def maps(self) -> list[list[RecordedMaps]]:
-        """Returns the maps of each input with the model's current weights."""
+        """Returns the attention maps of each input with the model's current weights."""
         training, device = self.model.training, self.model.device
         self.model.eval()
         try:

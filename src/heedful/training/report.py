@@ -73,7 +73,10 @@ def opening_lines(
 
 
 def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
-    """Returns why and when a run ended, for people; ``planned_steps`` is the number planned for --max-minutes."""
+    """Returns a text for people: why a run ended, and after how many steps and seconds.
+
+    ``planned_steps`` is the number of steps that were planned for --max-minutes, if any.
+    """
     planned = planned_steps is not None and outcome.steps >= planned_steps
     reasons = {
         "max_steps": "all steps are done",
@@ -87,7 +90,7 @@ def end_reason(outcome: Outcome, planned_steps: int | None = None) -> str:
 
 
 def within_chance(outcome: Outcome, task: Task) -> str:
-    """Explains why the saved weights are not those of the highest metric; "" if they are."""
+    """Returns a text that explains why the saved weights are not those of the highest metric; "" if they are."""
     if outcome.best is None or outcome.highest in (None, outcome.best["step"]):
         return ""
     name = task.main_metric.replace("_", " ")
@@ -97,7 +100,7 @@ def within_chance(outcome: Outcome, task: Task) -> str:
 
 
 def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
-    """Returns a warning where time ended a run long before its planned steps, or inside its warm-up; else None."""
+    """Returns a warning if --max-minutes ended a run long before its planned steps, or in its warm-up; else None."""
     steps, planned = outcome.steps, settings.training.planned_steps or 0
     warmup = settings.training.warmup
     if outcome.stopped_because != "max_minutes" or (planned and steps >= planned):  # the plan has warned
@@ -115,11 +118,11 @@ def save_verdict(
     """Compares the saved weights with a baseline on the validation rows, and writes the verdict to ``heedful.json``.
 
     The baseline is fitted to at most 20,000 training rows, of two million characters in total. If the baseline fails,
-    the verdict has none.
+    there is a verdict without a baseline.
 
     Returns:
-        ``{"verdict": ...}`` as :class:`heedful.metrics.verdict.Verdict` has it, with ``"remedy"``: what to do if the
-        model is not better than the baseline, else None. Empty if nothing was measured.
+        ``{"verdict": ...}`` with the fields of a :class:`heedful.metrics.verdict.Verdict`, and ``"remedy"``: what to do
+        if the model is not better than the baseline, else None. ``{}`` if nothing was measured.
     """
     scored = None if measured is None else measured.window_scores or measured.example_scores
     if measured is None or scored is None:
@@ -151,8 +154,9 @@ def save_verdict(
 
 
 def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
-    """Writes the hashes of the training rows to the run's folder, and also the hashes in the folder of the model that
-    the run starts from.
+    """Writes hashes of the training rows to the run's folder, for the check of later evaluation data.
+
+    If the run starts from another model, the hashes in that model's folder are added.
     """
     trained_on = TrainedOn.of(task, rows)
     before = TrainedOn.read(find(settings.start_from)) if settings.start_from else None
@@ -230,14 +234,14 @@ def _flag(limit: str) -> str:
 
 
 def trained_parameters(model: Model) -> int:
-    """Returns the number of trained parameters; fewer than all where the model is frozen under an adapter."""
+    """Returns the number of parameters that are trained; under an adapter most parameters are frozen."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def card_of(
     task: Task, rows: Rows, settings: RunSettings, mapping: Mapping[str, str] | None = None, same: Same = content_digest
 ) -> dict[str, Any]:
-    """Returns the content of ``heedful.json``; ``mapping`` holds the column names of the training data."""
+    """Returns the content of ``heedful.json`` for a run; ``mapping`` has the names of the training data's columns."""
     return {
         "task": task.name,
         "columns": dict(task.columns),
@@ -260,9 +264,9 @@ def card_of(
 
 
 def git_commit(folder: str | Path = ".") -> str:
-    """Returns the commit of the git repository that holds a folder, with "+" if files differ from it; "" without one.
+    """Returns the git commit of the repository that holds a folder; "" without a repository.
 
-    Only the folder's own ``git`` is asked, for at most two seconds.
+    A "+" follows the commit if files differ from it. The command ``git`` gets at most two seconds.
     """
     try:
         commit, changed = (

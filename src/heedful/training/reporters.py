@@ -15,10 +15,10 @@ from heedful.errors import HeedfulError
 
 
 class Reporter(ABC):
-    """Base of reporters, which show the lines of a run's log.
+    """Base of reporters, which send the lines of a run's log to other programs.
 
     Args:
-        out: the run's folder; its name is the run's.
+        out: the run's folder; the run is reported under its name.
         settings: settings of the run.
     """
 
@@ -29,18 +29,18 @@ class Reporter(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Starts the report; the first line is of a step after ``step``."""
+        """Starts the report; the first line is for a step after ``step``."""
 
     @abstractmethod
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Reports the numbers of a line."""
+        """Reports the numbers of a line, which is for ``step``."""
 
     @abstractmethod
     def end(self) -> None:
         """Ends the report; waits until all lines are written or sent."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Reports the finite numbers and the samples of a line."""
+        """Reports the finite numbers of a line of the log, and its samples."""
         numbers = {n: float(v) for n, v in line.items() if isinstance(v, int | float) and math.isfinite(v)}
         self.show(int(line["step"]), {name: value for name, value in numbers.items() if name != "step"})
         if samples := line.get("samples"):
@@ -48,11 +48,11 @@ class Reporter(ABC):
 
     @abstractmethod
     def show_samples(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """Reports the samples of a line."""
+        """Reports the samples of a line: inputs and outputs of an evaluation."""
 
 
 class TensorBoard(Reporter):
-    """Writes event files for ``tensorboard --logdir RUN``; a resumed run drops events after its checkpoint."""
+    """Reporter to TensorBoard: writes event files; a resumed run drops the events after its checkpoint."""
 
     package = "tensorboard"
 
@@ -70,7 +70,7 @@ class TensorBoard(Reporter):
             self._writer.add_scalar(name, value, step)
 
     def show_samples(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """Writes the samples as one text, a line each."""
+        """Writes the samples as one text with a line for each."""
         texts = [" → ".join(f"`{text}`" for text in sample.values()) for sample in samples]
         self._writer.add_text("samples", "  \n".join(texts), step)
 
@@ -98,7 +98,7 @@ class _Service(Reporter):
     remedy: ClassVar[str]
 
     def init_options(self, out: Path) -> dict[str, Any]:
-        """Returns further arguments of the package's ``init``."""
+        """Returns further arguments for the ``init`` function of the reporter's package."""
         return {}
 
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -106,7 +106,7 @@ class _Service(Reporter):
         self._run.log(dict(numbers), step=step)
 
     def show_samples(self, step: int, samples: Sequence[Mapping[str, str]]) -> None:
-        """Logs the samples as a table, a row each."""
+        """Logs the samples as a table with a row for each."""
         columns = list(dict.fromkeys(name for sample in samples for name in sample))
         rows = [[sample.get(name, "") for name in columns] for sample in samples]
         self._run.log({"samples": self._module.Table(columns=columns, data=rows)}, step=step)
@@ -117,24 +117,27 @@ class _Service(Reporter):
 
 
 class Wandb(_Service):
-    """Reports to Weights & Biases; its files are in the run's folder; with WANDB_MODE=offline nothing is sent."""
+    """Reporter to Weights & Biases, whose files are in the run's folder; with WANDB_MODE=offline nothing is sent."""
 
     package = "wandb"
     remedy = "log in with: wandb login, or set WANDB_MODE=offline, or leave wandb out of --training.report"
 
     def init_options(self, out: Path) -> dict[str, Any]:
-        """Returns the folder of its files, the run's name, and an id of the folder."""
+        """Returns the options ``dir``, ``name`` and ``id`` of ``wandb.init``; the id is made from the run's folder."""
         return {"name": out.name, "dir": str(out), "id": _id_of(out)}
 
 
 class Trackio(_Service):
-    """Reports to Trackio: ``trackio show --project heedful``."""
+    """Reporter to Trackio: ``trackio show --project heedful`` shows the runs."""
 
     package = "trackio"
     remedy = "read its message, or leave trackio out of --training.report"
 
     def init_options(self, out: Path) -> dict[str, Any]:
-        """Returns a name that is unique to the folder, since Trackio identifies runs by name; no system metrics."""
+        """Returns options of ``trackio.init``: a run's name that no other folder has, and no system metrics.
+
+        Trackio identifies runs by their name.
+        """
         return {"name": f"{out.name}-{_id_of(out)[:6]}", "auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
 
 
@@ -156,5 +159,5 @@ def check_reports(names: Sequence[str]) -> None:
 
 
 def reporters(names: Sequence[str], out: Path, settings: Mapping[str, Any]) -> list[Reporter]:
-    """Returns the reporters of these names."""
+    """Returns a reporter for each of ``names``, the values of ``--training.report``."""
     return [REPORTERS[name](out, settings) for name in names]

@@ -46,8 +46,9 @@ REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fix
 
 
 def check_resumed(settings: RunSettings, first: RunSettings) -> None:
-    """Raises ``HeedfulError`` for a setting that a resumed run cannot change; ``first`` are the settings it started
-    with.
+    """Raises ``HeedfulError`` for a setting that a resumed run cannot change.
+
+    ``first`` are the settings with which the run started.
     """
     if settings.task != first.task:
         raise HeedfulError(
@@ -69,7 +70,7 @@ def check_resumed(settings: RunSettings, first: RunSettings) -> None:
 
 
 def changed_settings(settings: RunSettings, first: RunSettings) -> list[str]:
-    """Returns a line for each setting that a resumed run changes."""
+    """Returns a line for people for each setting that a resumed run changes."""
     before = _given(first)
     return [
         f"{_flag(name)} is {_shown(value)} from now on; it was {_shown(before.get(name))}"
@@ -83,7 +84,10 @@ def _shown(value: Any) -> str:
 
 
 def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
-    """Returns the given settings, filled up from their recipe; raises ``HeedfulError`` for settings without effect."""
+    """Returns the given settings, completed by those of their recipe.
+
+    Raises ``HeedfulError`` for a setting that has no effect on the task ``kind``, and for a recipe of another task.
+    """
     given = _given(settings)
     idle = [
         _flag(name) for name in given if {name, name.partition(".")[0]} & (specific_settings() - kind.used_settings)
@@ -92,13 +96,13 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in REGULARISATION]
     if settings.start_from and fixed:
-        raise HeedfulError(f"--from keeps the sizes and the tokenizer of its model; leave out {', '.join(fixed)}")
+        raise HeedfulError(f"--from keeps the sizes and the tokenizer of its model; remove {', '.join(fixed)}")
     if settings.recipe is None:
         return settings
     recipe = recipes.get(settings.recipe)
     if recipe.task != kind.name:
         raise HeedfulError(
-            f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; take another recipe"
+            f"the recipe {settings.recipe} is for {recipe.task}, not for {kind.name}; choose another recipe"
         )
     of_the_model = ("preset", "model", "tokenizer") if settings.start_from else ()
     values = {name: value for name, value in recipe.settings.items() if name not in of_the_model}
@@ -129,8 +133,8 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
         for flag, value in need_whole_weights.items():
             if value:
                 raise HeedfulError(
-                    f"{flag} needs all weights in one process, but --training.shard divides them; leave one of the two "
-                    "out"
+                    f"{flag} needs all weights in one process, but --training.shard divides them; give only one of the "
+                    "two"
                 )
     if training.accumulate is None and ranks.size > 1:
         return replace(settings, training=replace(training, accumulate=ranks.size))
@@ -144,7 +148,7 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
 
 
 def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
-    """Returns the settings that the task suggests for these rows; for an adapter with a higher learning rate.
+    """Returns the settings that the task suggests for its rows; the learning rate of an adapter is higher.
 
     A given ``max_steps`` replaces the suggested number of epochs; a given average of weights replaces the suggested
     average.
@@ -169,9 +173,9 @@ def resolved(
     device: torch.device,
     say: Callable[[str], None] = lambda line: None,
 ) -> ResolvedSettings:
-    """Returns the settings of a run: each option as given, else as the task suggests, else as suits the machine.
+    """Returns all settings of a run: each option as given, else as the task suggests, else as suits the machine.
 
-    Training, planning and ``heedful audit`` all resolve their settings here. ``say`` takes warnings.
+    Training, planning and ``heedful audit`` all use this function. ``say`` is called with each warning.
     """
     return with_machine(resolve(settings, suggested(kind, rows, settings)), device, say)
 

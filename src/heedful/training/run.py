@@ -98,12 +98,12 @@ def train(
 ) -> dict[str, Any]:
     """Trains a model for ``settings.task`` and writes its folder.
 
-    With several processes (``torchrun``) each rank takes a share of every step's micro-batches. Only rank 0 writes and
+    With several processes (``torchrun``) each rank computes some micro-batches of every step. Only rank 0 writes and
     prints; the other ranks wait while it writes the run's first files. Rank 0 locks the folder until the run has ended.
 
     Args:
-        settings: the settings as given; None fields are resolved here.
-        say: takes the lines that describe the run and its result; the logger ``heedful.run`` gets them too.
+        settings: the settings as given; fields that are None are inferred here.
+        say: is called with each line that describes the run or its result; the logger ``heedful.run`` gets them too.
         quiet: show no progress.
         draw: called at the end with the folder, the best evaluation and its rows.
         draw_attention: called with the folder after each change of the attention maps of
@@ -182,9 +182,9 @@ class Run:
     """A run before its first step: its settings, task, model and data.
 
     Attributes:
-        settings: resolved, and fitted to ``--max-minutes``.
-        task: with its tokenizer or label names.
-        model: on its device.
+        settings: all settings, resolved and fitted to ``--max-minutes``.
+        task: the task, with its tokenizer or label names.
+        model: the model, on its device.
         train: encoded training examples.
         valid: encoded validation examples.
         started: ``time.monotonic`` from which ``--max-minutes`` counts.
@@ -223,7 +223,10 @@ def prepare(
     audit: Audit | None = None,
     custom: CustomParts | None = None,
 ) -> Run:
-    """Returns a run before its first step, the same on each rank; only rank 0 writes the run's folder."""
+    """Reads the data, creates or loads the model, and returns the run before its first step.
+
+    All ranks return the same run; only rank 0 writes the run's folder.
+    """
     out, cpu_seconds, custom = Path(given.out), time.process_time(), custom or CustomParts()
     kind, given = _given_settings(given, ranks, say)
     same: Same = content_digest
@@ -376,10 +379,10 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
 
     Args:
         run: the prepared run.
-        validation: evaluates; None: the run is not evaluated.
-        ranks: the processes.
+        validation: evaluates the model; None: the run is not evaluated.
+        ranks: the ranks of the run.
         quiet: show no progress.
-        say: takes the lines of a resumed run.
+        say: is called with each line about a resumed run.
     """
     settings, model, training = run.settings, run.model, run.settings.training
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32

@@ -37,16 +37,15 @@ OVERWRITE_LINE = "overwrite = true\n"  # at the head of run.toml.part: all other
 
 
 def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy: bool = True) -> RunSettings:
-    """Returns the settings for ``--resume``: the given settings, completed by the settings that the run in ``--out``
-    started with.
+    """Returns the settings of a resumed run: the given ones, completed by those with which the run started.
 
-    Where the folder is empty, or the run was killed before its first step, the returned settings have ``resume`` off:
-    the run starts from the beginning, with the settings and seed of its folder. ``say`` takes a line about it.
+    If the folder ``--out`` is empty, or the run was killed before its first step, the returned settings have ``resume``
+    off: the run starts from the beginning, with the settings and seed in its folder.
 
     Args:
-        settings: as given.
-        say: takes lines for people.
-        tidy: remove half-written files; no other process may be writing in the folder then.
+        settings: the settings as given with ``--resume``.
+        say: is called with lines for people.
+        tidy: removes half-written files; then no other process may be writing in the folder.
 
     Raises:
         HeedfulError: the folder holds no run, or a setting cannot be changed in a resumed run.
@@ -86,7 +85,7 @@ def _with_more_time(settings: RunSettings, first: RunSettings, say: Callable[[st
 
 
 def check_overwrite(settings: RunSettings) -> None:
-    """Raises ``HeedfulError`` where ``--overwrite`` would empty a folder that no run wrote."""
+    """Raises ``HeedfulError`` if ``--overwrite`` would empty a folder that is not a run folder."""
     out = Path(settings.out)
     if settings.overwrite and not is_unused(out) and not any((out / name).is_file() for name in RUN_MARKERS):
         raise HeedfulError(
@@ -95,20 +94,21 @@ def check_overwrite(settings: RunSettings) -> None:
 
 
 def check_unused(settings: RunSettings) -> None:
-    """Raises ``HeedfulError`` for a folder that holds a run, without ``--resume`` and ``--overwrite``."""
+    """Raises ``HeedfulError`` if ``--out`` holds a run, and neither ``--resume`` nor ``--overwrite`` is given."""
     if not (settings.resume or settings.overwrite) and any(Path(settings.out, name).is_file() for name in RUN_MARKERS):
         raise HeedfulError(f"--out {settings.out} is not empty; --resume continues that run, --overwrite replaces it")
 
 
 def is_unused(out: Path) -> bool:
-    """Returns True for a missing folder, and for one that is empty but for tables of Python data."""
+    """Returns True for a folder that does not exist, is empty, or holds only tables of data passed from Python."""
     return {path.name for path in contents(out)} <= {DATA}
 
 
 def create_run_folder(out: Path, settings: RunSettings) -> None:
-    """Creates the folder, emptied with ``overwrite``; write the run's first files next, then ``mark_complete``.
+    """Creates a run's folder; with ``settings.overwrite`` empties an existing folder.
 
-    Tables of Python data that the run reads stay, and a configuration that was passed as its preset.
+    Tables of data passed from Python, which the run reads, stay, and a configuration passed as its preset. Write the
+    run's first files next, then call ``mark_complete``.
     """
     paths = (*settings.train, *(settings.valid or ()), settings.preset or "")
     read = any(Path(path).is_relative_to(out / DATA) for path in paths)
@@ -133,7 +133,7 @@ def save_resumed_settings(out: Path, settings: RunSettings) -> bool:
 
 
 def check_checkpoint(out: Path) -> None:
-    """Raises ``HeedfulError`` for a run that has ended and whose checkpoint was removed."""
+    """Raises ``HeedfulError`` if the run in a folder has ended and its checkpoint was removed."""
     steps = read_card(out / "last").get("steps")
     if steps and not any(out.glob("checkpoint*.pt")):
         raise HeedfulError(
@@ -143,7 +143,7 @@ def check_checkpoint(out: Path) -> None:
 
 
 def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
-    """Writes a model folder with ``card`` as ``heedful.json``; does nothing without a model, as on ranks above 0."""
+    """Writes a task and its model as a folder, with ``card`` as ``heedful.json``; does nothing if ``model`` is None."""
     if model is not None:
         save(model, folder, extra=card)
         task.save(folder)

@@ -21,7 +21,7 @@ Schedule = Callable[[int, float | None], float]
 class Limits:
     """Limits of a run, which ends at the first limit that it meets; None: no such limit.
 
-    All count from the beginning of the run, across resumes.
+    All limits count from the beginning of the run, also after it was resumed.
     """
 
     max_steps: int | None = None
@@ -35,13 +35,13 @@ class Limits:
                 raise HeedfulError(f"{name.replace('_', '-')} is {value}; give a number above 0, or leave it out")
 
     def shares(self, *, steps: int, epochs: float, seconds: float) -> dict[str, float]:
-        """Returns the share done of each limit that is set; planned steps take the place of ``max_minutes``."""
+        """Returns the share of each set limit that is done, by its name; planned steps replace ``max_minutes``."""
         return self._shares(steps, epochs, seconds, clock=True)
 
     def progress(self, *, steps: int, epochs: float, seconds: float) -> float | None:
-        """Returns the share of the run that is done, 0 to 1: the largest share of a limit; None without a limit.
+        """Returns the share of the run that is done, from 0 to 1: the largest share of a limit. None without a limit.
 
-        Where steps are planned, the clock has no effect.
+        If steps are planned, the clock has no effect.
         """
         shares = self._shares(steps, epochs, seconds, clock=self.planned_steps is None)
         return min(1.0, max(shares.values())) if shares else None
@@ -76,16 +76,17 @@ def inverse_sqrt(warmup: int = 4000) -> Schedule:
 
 
 def linear(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
-    """Returns the linear schedule: step / warmup, then 1 − (1 − min_lr_ratio) q, q the share done after the warm-up."""
+    """Returns the linear schedule: step / warmup, then 1 − (1 − min_lr_ratio) q.
+
+    q is the share done of the run after the warm-up.
+    """
     return lambda step, progress: _rise(step, warmup) * (1 - (1 - min_lr_ratio) * _after(step, progress, warmup))
 
 
 def cosine(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
     """Returns the cosine schedule: step / warmup, then min_lr_ratio + (1 − min_lr_ratio) (1 + cos πq) / 2.
 
-    q is the share done after the warm-up.
-
-    Loshchilov and Hutter (2017), equation 5, without restarts.
+    q is the share done of the run after the warm-up. Loshchilov and Hutter (2017), equation 5, without restarts.
     """
 
     def factor(step: int, progress: float | None) -> float:
@@ -98,10 +99,11 @@ def cosine(warmup: int = 0, min_lr_ratio: float = 0.0) -> Schedule:
 def wsd(warmup: int = 0, min_lr_ratio: float = 0.0, decay_ratio: float = 0.2) -> Schedule:
     """Returns the warm-up, stable, decay schedule: step / warmup, then 1, and in the last part 1 − (1 − m) √q.
 
-    The last part is ``decay_ratio`` of the run, m is ``min_lr_ratio``, q the share done of that part. The phases are
-    those of Hu et al. (2024), section 4; the square root and the default ``decay_ratio`` of a fifth are those of Hägele
-    et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the rate does not depend on the length of the run: a
-    run that is resumed before the decay, with a later limit, goes on as if it had had this limit from the start.
+    The last part is the share ``decay_ratio`` of the run; m is ``min_lr_ratio``, and q is the share done of the last
+    part. The phases are those of Hu et al. (2024), section 4; the square root and the default ``decay_ratio`` of a
+    fifth are those of Hägele et al. (2024), section 3 ("1-sqrt"). Until the decay begins, the rate does not depend on
+    the length of the run: a run that is resumed before the decay, with a later limit, continues as if it had had this
+    limit from the start.
     """
 
     def factor(step: int, progress: float | None) -> float:
@@ -130,7 +132,7 @@ def _with_limit(progress: float | None) -> float:
     if progress is None:
         raise HeedfulError(
             "this schedule falls towards the end of the run, but the run has no limit; "
-            "set max-steps, max-epochs or max-minutes, or take the schedule inverse_sqrt or constant"
+            "set max-steps, max-epochs or max-minutes, or use the schedule inverse_sqrt or constant"
         )
     return progress
 
@@ -146,13 +148,13 @@ OPTIONS = {"min_lr_ratio": ("cosine", "linear", "wsd"), "decay_ratio": ("wsd",)}
 
 
 def schedule(name: str, warmup: int, min_lr_ratio: float | None = None, decay_ratio: float | None = None) -> Schedule:
-    """Returns the schedule of a name; raises ``HeedfulError`` for an option that this schedule does not have."""
+    """Returns the schedule called ``name``; raises ``HeedfulError`` for an option that it does not have."""
     options = {"min_lr_ratio": min_lr_ratio, "decay_ratio": decay_ratio}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
         if name not in OPTIONS[option]:
             flag = f"--training.{option.replace('_', '-')}"
             raise HeedfulError(
-                f"{flag} has no effect with the schedule {name}; leave it out, or take {OPTIONS[option][0]}"
+                f"{flag} has no effect with the schedule {name}; leave it out, or use {OPTIONS[option][0]}"
             )
     return SCHEDULES[name](warmup, **given)

@@ -24,7 +24,7 @@ MEAN = -1  # head number of the mean of all heads
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedMaps:
-    """Attention maps of one kind of attention in one snapshot, with the tokens of both sides."""
+    """Attention maps of one input and one kind of attention, with the tokens of queries and keys."""
 
     name: str
     queries: Sequence[str]
@@ -35,7 +35,7 @@ class RecordedMaps:
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the maps as a line of the file holds them: each weight w is the byte ``round(255 w)``, in base64."""
+        """Returns the maps as ``watch.jsonl`` stores them: each weight w is the byte ``round(255 w)``, in base64."""
         codes = np.rint(self.weights * 255).astype(np.uint8)
         return vars(self) | {
             "queries": list(self.queries),
@@ -47,9 +47,9 @@ class RecordedMaps:
 
 
 def fit_maps(maps: Sequence[RecordedMaps], max_weights: int) -> list[RecordedMaps]:
-    """Returns the maps of one input, cut to ``max_weights`` weights: averages heads, then drops the last queries.
+    """Returns the maps of one input, reduced to ``max_weights`` weights.
 
-    The notes of the maps name the averaged heads and the dropped queries.
+    Heads are averaged first, then the last queries are dropped. The notes of the maps say what was done.
 
     Raises:
         HeedfulError: not even one query fits.
@@ -80,10 +80,10 @@ def _first_queries(maps: RecordedMaps, max_weights: int) -> RecordedMaps:
 
 
 class Series:
-    """Snapshots of a run's attention maps, in a file of ``folder``.
+    """Series of snapshots of a run's attention maps, in the file ``watch.jsonl`` of ``folder``.
 
-    All snapshots are stored until there is no room, then every second, every fourth snapshot, and so on, and always the
-    last snapshot. Which snapshots stay depends only on the steps of the evaluations, so a resumed run ends with the
+    All snapshots are stored until the file is full; then every second, every fourth snapshot, and so on, and always the
+    last one. Which snapshots stay depends only on the steps of the evaluations, so a resumed run ends with the
     same file.
     """
 

@@ -32,8 +32,8 @@ class ShardedCheckpoints(Checkpoints):
 
     ``checkpoint.pt`` names the folder, and holds a digest of each of its files, checked when they are read. It is
     replaced after the shards are written and before older shards are removed, so it always names a complete folder.
-    Tensors are stored by name, so another number of ranks can resume. All ranks call ``save``, ``wait`` and ``load``
-    together.
+    Tensors are stored by name, so another number of ranks can resume. All ranks must call ``save``, ``wait`` and
+    ``load`` together.
 
     Args:
         folder: the run's folder, which all ranks can read and write.
@@ -85,12 +85,12 @@ class ShardedCheckpoints(Checkpoints):
         return paths
 
     def size(self) -> int:
-        """Returns the bytes of all checkpoints on disk, with their shards."""
+        """Returns the total size of all checkpoints on disk with their shards, in bytes."""
         shards = self.path.parent.glob(f"{SHARDS}-*/*")
         return super().size() + sum(path.stat().st_size for path in shards)
 
     def clear(self) -> None:
-        """Removes all checkpoints with their shards; called on rank 0."""
+        """Removes all checkpoints with their shards; only rank 0 may call this."""
         super().clear()
         self._prune()
 
@@ -134,7 +134,7 @@ class ShardedCheckpoints(Checkpoints):
         return state
 
     def load(self) -> State | None:
-        """Returns the state in the newest undamaged checkpoint, with this rank's shards; called on all ranks."""
+        """Returns the state in the newest undamaged checkpoint, with this rank's shards; all ranks must call this."""
         try:
             small_values = super().load()
         except HeedfulError as error:
@@ -191,7 +191,7 @@ def _digest(path: Path) -> tuple[str, str]:
 
 
 def load_whole_tensors(folder: Path) -> State:
-    """Loads the whole tensors of a folder of shards, in one process and without their model."""
+    """Returns the whole tensors in a folder of shards, read by one process without the model."""
     _ignore_warning()
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "whole.pt"

@@ -55,7 +55,7 @@ LATE = 0.3  # share of the limit; if less is left for steps, the time before the
 
 
 class Speed(NamedTuple):
-    """Measured speed of a run."""
+    """Measured speed of a run's steps and evaluations, in seconds."""
 
     step: float  # seconds of an optimisation step
     steps_per_epoch: int
@@ -63,33 +63,33 @@ class Speed(NamedTuple):
     prediction: float = 0.0  # seconds of predicting one
 
     def evaluation(self, examples: int) -> float:
-        """Returns the seconds of an evaluation of ``examples`` examples."""
+        """Returns the seconds that an evaluation of ``examples`` examples takes."""
         return self.loss * examples + self.prediction * min(examples, MAX_PREDICTED)
 
 
 class Trial(Protocol):
-    """Protocol of a measurement of a run with some settings."""
+    """Protocol of an object that measures the speed of a run with certain settings."""
 
     def steps(self, seconds: float) -> Speed:
         """Measures optimisation steps for about ``seconds``."""
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
-        """Measures for about ``seconds``; returns the seconds of one validation example's loss and prediction."""
+        """Measures for about ``seconds``; returns the seconds for the loss, and for the prediction, of an example."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimePlan:
-    """Steps and evaluations that fit into the time.
+    """Plan of a run with ``--max-minutes``: the steps and evaluations that fit into the time.
 
     Attributes:
-        settings: fitted to the time.
-        speed: of the run.
+        settings: the settings, fitted to the time.
+        speed: measured speed of the run.
         steps: number of steps.
         evaluations: number of evaluations.
-        examples: validation examples of an evaluation.
-        warmup: steps of warm-up.
+        examples: number of validation examples in an evaluation.
+        warmup: number of warm-up steps.
         left: seconds that were left for steps and evaluations.
-        notes: differences from the suggested settings.
+        notes: differences from the suggested settings, for people.
     """
 
     settings: ResolvedSettings
@@ -103,7 +103,7 @@ class TimePlan:
 
     @property
     def epochs(self) -> float:
-        """Number of epochs."""
+        """Number of epochs of the planned steps."""
         return self.steps / self.speed.steps_per_epoch
 
     @property
@@ -112,7 +112,7 @@ class TimePlan:
         return self.speed.evaluation(self.examples)
 
     def lines(self) -> list[str]:
-        """Returns the plan for people, and a warning (``!``) where the time is too short for the data."""
+        """Returns the plan as lines for people, with a warning (``!``) if the time is too short for the data."""
         t, minutes = self.settings.training, self.settings.max_minutes or 0.0
         batch = f"{t.batch_tokens:,} tokens" if t.batch_tokens else f"{t.batch_size or 0:,} examples"
         lines = [
@@ -161,7 +161,7 @@ def choose_plan(
     Args:
         given: settings as given; they do not change.
         candidates: pairs of settings and their changes, with ever smaller models; the suggested settings come first.
-        smaller_batch: returns settings with half the batch; None where the batch stays.
+        smaller_batch: returns the settings with half the batch, or None if the batch must stay.
         trial: returns the measurement for some settings.
         seconds: returns the seconds left for steps and evaluations; called again after each measurement.
         valid_examples: number of validation examples.
@@ -314,11 +314,11 @@ def plan_run(
     Args:
         given: settings as given.
         settings: the resolved settings.
-        task: of the run.
-        model: of the run; it does not change.
+        task: task of the run.
+        model: model of the run; it does not change.
         valid: validation examples.
         ends: ``time.monotonic`` at which steps and evaluations must have ended.
-        ranks: the processes of the run.
+        ranks: the ranks of the run.
         resolve: resolves other settings of the same run.
         build_loop: returns the loop for settings and a model.
     """
@@ -347,7 +347,7 @@ def plan_run(
 
 
 class LoopTrial:
-    """Measures the speed of a run on a copy of its model; the run itself does not change."""
+    """Trial that measures the speed of a run on a copy of its model; the run itself does not change."""
 
     def __init__(
         self,
@@ -383,7 +383,7 @@ class LoopTrial:
         return Speed(outcome.seconds / outcome.steps, max(1, -(-batches // self.settings.training.accumulate)))
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
-        """Returns the seconds of one validation example's loss and prediction; untrained models are slowest."""
+        """Returns the seconds for the loss, and for the prediction, of an example; an untrained model is slowest."""
         task, model, available = self.task, self.model.eval(), units(self.task, self.valid)
         started = time.monotonic()
         loss = prediction = 0.0
@@ -411,7 +411,7 @@ class LoopTrial:
 
 
 def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
-    """Returns the model of a run with fresh weights, ready for training."""
+    """Returns the model of a run with newly initialised weights, ready for training."""
     model = create(task.model_config(settings), seed=settings.seed)
     task.before_training(model, settings)
     make_contiguous(model.to(device))
@@ -421,7 +421,7 @@ def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) ->
 def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) -> float:
     """Returns the seconds of --max-minutes reserved for the end: writing weights, the verdict, figures.
 
-    ``slowdown`` is the duration of reading the data divided by its processor time, as other programs run too.
+    ``slowdown`` is the duration of reading the data divided by its processor time; it is above 1 if other programs run.
     """
     limit = 60 * (settings.max_minutes or 0.0)
     work = CLOSING * min(MAX_SLOWDOWN, max(1.0, slowdown))

@@ -29,13 +29,13 @@ MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss 
 
 
 class Validation:
-    """Evaluates the model in training with its current weights.
+    """Evaluation of a model in training on the run's validation examples.
 
     Args:
         task: measures the model.
         model: the model in training.
         examples: all encoded validation examples; ``--training.evaluate-examples`` says how many are used.
-        settings: of the run.
+        settings: settings of the run.
         recorder: records attention maps at each evaluation.
         custom_metrics: functions of outputs and expected outputs, by the names of their metrics.
 
@@ -63,7 +63,7 @@ class Validation:
         self.best: Measured | None = None
 
     def measure(self, step: int, share: float = 1.0) -> dict[str, float]:
-        """Returns the metrics after ``step`` steps, on a share of the examples."""
+        """Evaluates the model after ``step`` steps, on a ``share`` (0 to 1) of the examples; returns the metrics."""
         share = max(share, MIN_EXAMPLES / units(self.task, self.examples))
         self.last_examples = part(self.task, self.examples, share, self.max_length)
         self.last = self.task.measure(
@@ -80,7 +80,7 @@ class Validation:
         if not self.custom_metrics:
             return {}
         if not measured.outputs:
-            raise HeedfulError(f"{self.task.name} keeps no outputs of its evaluations; leave metrics out")
+            raise HeedfulError(f"{self.task.name} stores no outputs of evaluations for metrics; leave metrics out")
         expected = [self.task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
         values = {}
         for name, metric in self.custom_metrics.items():
@@ -111,7 +111,7 @@ class Validation:
 
 
 def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:
-    """Returns a share of the validation examples, the same examples each time.
+    """Returns the ``share`` (0 to 1) of the validation examples, the same examples each time.
 
     The examples are rows at equal distances or, if the rows are documents, the first part of the text.
     """
