@@ -22,9 +22,10 @@ SLACK = 0.02  # excess over 1 that is allowed for sums of pieces in bfloat16
 
 
 def checked_weights(source: Sequence[str], target: Sequence[str], weights: Any, dims: str) -> Weights:
-    """Returns ``weights`` as a float64 array of shape ``dims`` ("LHTS" or "TS"), clipped to [0, 1].
+    """Returns attention weights as a float64 array with the axes ``dims`` ("LHTS" or "TS"), clipped to [0, 1].
 
-    Takes nested lists, arrays, tensors of any device and precision, or a sequence of these. Raises ``HeedfulError``
+    ``weights`` may be nested lists, an array, a tensor of any device and precision, or a sequence of these. L are
+    layers, H heads, T target and S source pieces. Raises ``HeedfulError``
     for an empty sentence, a shape that does not fit the sentences, or a weight outside [0, 1].
     """
     array = as_array(weights)
@@ -86,7 +87,7 @@ def merge_words(source: Sequence[str], target: Sequence[str], weights: Any) -> t
 
     ``w(u, v) = 1/|u| Σ_{t∈u} Σ_{s∈v} w(t, s)``, so that the sums of rows do not change. ``weights`` is (T, S),
     (H, T, S) or (L, H, T, S). The words keep their leading space, as pieces do. Special tokens such as
-    ``</s>`` are not merged, nor are sentences without spaces. Raises ``HeedfulError`` as ``checked_weights`` does.
+    ``</s>`` and sentences without spaces are not merged. Raises ``HeedfulError`` as ``checked_weights`` does.
 
     >>> merge_words(["Tues", "day", " 4"], ["mar", "di"], [[0.5, 0.5, 0.0], [0.1, 0.3, 0.6]])[2]
     array([[1. , 0. ],
@@ -107,10 +108,10 @@ def _joined(pieces: Sequence[str], starts: Any) -> list[str]:
 
 
 def most_informative_layer(weights: Weights) -> int:
-    """Returns the index of the layer whose attention, averaged over heads, is most informative; weights (L, H, T, S).
+    """Returns the index of the layer whose attention, averaged over heads, is the most informative.
 
-    The measure is the mutual information of target and source, ``1/T Σ_t Σ_s p(s|t) log(p(s|t) / p(s))``: 0 for equal
-    rows (uniform, or all on the end token), ``log T`` for a clean alignment.
+    ``weights`` is (L, H, T, S). The measure is the mutual information of target and source, ``1/T Σ_t Σ_s p(s|t)
+    log(p(s|t) / p(s))``: 0 for equal rows (uniform, or all on the end token), ``log T`` for a clean alignment.
     """
     rows = weights.mean(axis=1)
     rows = rows / np.maximum(rows.sum(axis=-1, keepdims=True), 1e-12)
@@ -141,7 +142,7 @@ class AttentionMaps:
         columns: the window's keys, [first, end).
         overview: (L, H, r, c), the mean weight in each block of the whole text, if the window is only a part. The
             blocks' limits are ``block_edges(T, r)`` and ``block_edges(S, c)``.
-        note: a sentence on what was left out.
+        note: a sentence for the page, such as what was left out.
 
     Raises:
         HeedfulError: an empty text, numbers and shapes that do not fit, a window outside the text, or weights outside
@@ -245,7 +246,7 @@ class AttentionMaps:
         return self.rows == (0, len(self.queries)) and self.columns == (0, len(self.keys))
 
     def weights_of(self, layer: int, head: int | None = None) -> Array:
-        """Returns the window's weights (t, s) of a layer and head, given by number; ``None`` is the mean over heads."""
+        """Returns the window's weights (t, s) of the layer and head with these numbers; None is the mean over heads."""
         for axis, number, numbers in (("layer", layer, self.layers), ("head", head, self.heads)):
             if number is not None and number not in numbers:
                 known = ", ".join(map(str, numbers))
@@ -256,7 +257,7 @@ class AttentionMaps:
 
 
 def block_edges(length: int, parts: int) -> list[int]:
-    """Returns the limits of ``parts`` blocks of ``length`` pieces, the end included: ``⌊i · length / parts⌋``.
+    """Returns the limits ``⌊i · length / parts⌋`` of ``parts`` blocks of ``length`` pieces, 0 and the end included.
 
     >>> block_edges(10, 4)
     [0, 2, 5, 7, 10]

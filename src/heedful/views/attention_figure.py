@@ -30,7 +30,10 @@ STYLE = (
 
 
 def draw(source: list[str], target: list[str], weights: Weights, title: str, note: str) -> str:
-    """Returns the figure of ``weights`` (T, S). Words must be without control characters (``views.text.visible``)."""
+    """Returns a figure, as SVG, of the ``weights`` (T, S) of T target words on S source words.
+
+    The words must have no control characters.
+    """
     strongest = "; ".join(
         f"{word}: {source[row.argmax()]} {100 * row.max():.0f} %" for word, row in zip(target, weights, strict=True)
     )
@@ -88,14 +91,14 @@ def attention_svg(
     head: int | Literal["mean"] = "mean",
     note: str | None = None,
 ) -> str:
-    """Returns a figure of one attention map for a README or a paper: lines between two columns of pieces, a heat map.
+    """Returns a figure, as SVG, of one attention map: lines between two columns of pieces, and a heat map.
 
     The left column has the keys. A line goes from each key to each query that attends to it, as thick as the weight
     (none below 5 %). The queries are also the rows of the heat map; its columns are the keys, its cells the weights in
-    % (from 5 % on). If ``maps`` is a window, only the window is drawn, and the note says so.
+    % (from 5 % on). If ``maps`` is a window of a longer text, only the window is drawn, and the note says so.
 
     Args:
-        maps: the weights.
+        maps: the attention maps from which one is drawn.
         title: the heading and accessible name.
         layer: a layer's number; the ``most_informative_layer`` by default.
         head: a head's number, or "mean", the mean over the heads.

@@ -147,7 +147,7 @@ def _facts(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def compressed(weights: Array) -> tuple[int, str]:
-    """Returns the number of bits of a weight, and the weights of [0, 1] in the array's order, deflated, in base64.
+    """Returns weights in [0, 1] for a page: the number of bits of a weight, and all weights, deflated, in base64.
 
     A code of 16 bits is ``round(65535 w)``, within 0.0008 percentage points of ``w``. A code of 8 bits is
     ``round(255 √w)``, within 0.4 √w percentage points, so that the small weights of a long text are not all zero.
@@ -162,9 +162,11 @@ def _deflated(codes: Array) -> str:
 
 
 def fitted(maps: AttentionMaps, byte_budget: int) -> tuple[AttentionMaps, int, str]:
-    """Returns ``maps``, the number of bits and the weights, with a smaller window if they exceed ``byte_budget`` bytes.
+    """Returns attention maps with a window that fits a page, the bits of a weight, and the compressed weights.
 
-    A window that is cut from the whole text gets an overview of it; ``note`` says what is left out.
+    The window is smaller than that of ``maps`` if the weights would exceed ``byte_budget`` bytes.
+
+    A window that is cut from the whole text gets an overview of the text. ``note`` says what is left out.
 
     Raises:
         HeedfulError: there is no room for a single weight of each head.
@@ -221,7 +223,9 @@ def _windowed(maps: AttentionMaps, rows: int, columns: int) -> AttentionMaps:
 
 
 def overviewed(maps: AttentionMaps) -> dict[str, Any] | None:
-    """Returns the page's overview: blocks' limits and first pieces, and their shares in 8 bits as in ``compressed``.
+    """Returns the overview of a long text for the page: limits, first pieces and shares of blocks; None without one.
+
+    Shares are stored in 8 bits, as ``compressed`` stores weights.
 
     A block's *share* is the weight of its queries on all of its keys together: mean weight × number of keys.
     """

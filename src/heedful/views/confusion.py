@@ -36,10 +36,10 @@ def confusion_svg(labels: Sequence[str], counts: Sequence[Sequence[int]], title:
     """Returns the confusion matrix as SVG: a row for each true class, a column for each predicted class.
 
     A cell has its count, and a shade by the square root of its share of the row, so that rare confusions are visible.
-    Correct predictions (the diagonal) are framed and have another colour. At a row's end is the class's recall, below a
-    column its precision, in percent, "–" if undefined. A count that is too long for its cell, and zero, is in the
-    cell's title only. Of more than 30 classes the 25 most confused are shown, in the given order; shares, recall and
-    precision are of all classes.
+    Correct predictions (the diagonal) are framed and have another colour. The class's recall is at the end of its row,
+    its precision below its column, in percent, "–" if undefined. A count that is too long for its cell, and zero, is in
+    the cell's title only. If there are more than 30 classes, the 25 most confused are shown, in the given order;
+    shares, recall and precision take account of all classes.
 
     Args:
         labels: the C classes.
@@ -79,7 +79,9 @@ def _checked(labels: Sequence[str], counts: Any) -> Counts:
 
 
 def most_confused(matrix: Counts, most: int = SHOWN) -> list[int]:
-    """Returns the ``most`` classes of the most frequent confusions, in order, filled up with the most frequent classes.
+    """Returns the indices, in order, of the ``most`` classes with the most frequent confusions.
+
+    If fewer classes are confused, the most frequent classes are added.
 
     >>> most_confused(np.array([[9, 0, 1, 0], [0, 8, 0, 0], [3, 0, 7, 0], [0, 2, 0, 6]]), most=2)
     [0, 2]

@@ -57,7 +57,7 @@ def loss_curve(points: Iterable[Mapping[str, float]], title: str, *, metric: str
 
 
 def chief(points: Iterable[Mapping[str, float]]) -> str | None:
-    """Returns the key of the most telling validation metric of a run (``metrics.registry.most_telling``).
+    """Returns the key of a run's most telling validation metric, such as "valid_bleu"; None if there is none.
 
     ``valid_loss`` does not count as a metric, nor does a metric without a finite value.
     """
@@ -172,7 +172,7 @@ def _names(ends: list[tuple[float, float, int, str]], floor: float) -> list[str]
 
 
 def thinned(line: Sequence[Point]) -> tuple[list[list[Point]], list[tuple[float, float, float]]]:
-    """Averages a line of over ``MAX_POINTS`` points in groups, and splits it at gaps.
+    """Averages a line of many points in groups of neighbours, and splits it at gaps.
 
     Returns the unbroken runs of finite points, and (x, lowest, highest) of each group, [] if nothing was averaged.
     """
@@ -200,8 +200,9 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Returns 1, 2 and 5 times powers of ten that enclose ``low`` and ``high``; for more than three decades only the
-    powers.
+    """Returns ticks of a logarithmic axis that enclose ``low`` and ``high``: 1, 2 and 5 times powers of ten.
+
+    For more than three decades these are the powers alone.
     """
     factors = (1, 2, 5) if high / low < 1000 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

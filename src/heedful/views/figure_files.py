@@ -57,8 +57,8 @@ def png(svg: str, *, scale: float = SCALE) -> bytes:
 def pdf(svg: str) -> bytes:
     """Returns the figure as one page of PDF, in its light form.
 
-    Lines and areas are vectors, text is text in embedded fonts, Arabic and Devanagari too. The title and the
-    description of the figure are the document's. The same figure gives the same bytes.
+    Lines and areas are vectors, text is text in embedded fonts, Arabic and Devanagari too. The PDF has the title and
+    the description of the figure. The same figure gives the same bytes.
     """
     root = _with_font_note(_parsed(svg))
     for element in root.iter(SVG + "image"):

@@ -37,7 +37,7 @@ class GenerationSteps:
             be among them (sampling, beams).
         maps: the weights of the query that chose each piece: ``queries`` are ``generated``, ``keys`` are prompt and
             generated pieces, or another text, such as the source. Empty if nothing was recorded.
-        note: a sentence on what was left out.
+        note: a sentence for the page, such as what was left out.
 
     Raises:
         HeedfulError: no generated piece, or lengths and probabilities that do not fit.
@@ -210,7 +210,7 @@ def _map_facts(maps: AttentionMaps, text: Text, byte_budget: int) -> tuple[dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text that the page shows as chips (boxes): one for each piece, and one for an omitted middle."""
+    """Text that a page shows as chips (boxes): one for each piece, and one for an omitted middle."""
 
     index: int  # index among the page's texts; 0 is the main one
     count: int  # number of pieces
@@ -224,9 +224,10 @@ class Text:
 def texts(
     prompt: Sequence[str], generated: Sequence[str], maps: Sequence[AttentionMaps]
 ) -> tuple[list[str], list[Text]]:
-    """Returns the HTML of each text, and for each map the ``Text`` that shows its keys.
+    """Returns the HTML of each text on the page, and for each map the text that shows its keys.
 
-    This is the main text (prompt and generated tokens) if the keys begin with the same pieces, else a separate text.
+    The keys are shown by the main text (prompt and generated tokens) if they begin with the same pieces, else by a text
+    of their own.
     """
     main, count = (*prompt, *generated[:MAX_STEPS]), len(prompt)
     text_of_pieces = {main: Text(index=0, count=len(main), chip_starts=[*_shortened(count), *range(count, len(main))])}
@@ -284,7 +285,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """Reduction of (L, H, t, s) weights to fit a page. The mean of heads is always kept."""
+    """Reduction of attention weights (L, H, t, s) that lets them fit a page. The mean of heads is always kept."""
 
     keeps_heads: bool  # keep the weights of single heads too
     weights_per_row: int  # number of weights to keep of a row
@@ -328,7 +329,9 @@ def fitting_reduction(shape: tuple[int, int, int, int], byte_budget: int) -> Red
 
 
 def sum_key_groups(weights: Array, starts: Sequence[int]) -> Array:
-    """Returns (..., s) summed over groups of keys, each from one of ``starts`` to the next; the last to the end.
+    """Returns weights (..., s) summed over groups of keys.
+
+    A group begins at one of ``starts`` and ends before the next; the last ends at s.
 
     >>> sum_key_groups(np.array([[0.1, 0.2, 0.3, 0.4]]), [0, 1, 3])
     array([[0.1, 0.5, 0.4]])
@@ -340,9 +343,10 @@ def sum_key_groups(weights: Array, starts: Sequence[int]) -> Array:
 
 
 def kept_rows(weights: Array, chosen: Reduction) -> dict[str, Any]:
-    """Returns the rows of the page: (L, H + 1, t, s), the last "head" the mean; or (L, 1, t, s), the mean alone.
+    """Returns the weights that a page stores, reduced as ``chosen`` says: (L, H + 1, t, s), or (L, 1, t, s).
 
-    Weights are as in ``scaled``. If only some weights of a row are kept, ``places`` are their keys.
+    The last "head" is the mean of heads, or the only one. Weights are coded by ``views.page.scaled``. If only some
+    weights of a row are stored, ``places`` are their keys.
     """
     rows = weights[:, :, : chosen.steps].mean(axis=1, keepdims=True)
     if chosen.keeps_heads:

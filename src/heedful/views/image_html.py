@@ -24,20 +24,20 @@ CLASSES = 10  # classes that are shown
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageMaps:
-    """Attention among the patches of one image: N = prefix tokens + rows × columns patches, in this order.
+    """Attention among the N tokens of one image: first the prefix tokens, then rows × columns patches.
 
     Args:
         pixels: uint8 (H, W, C), resized as for the model, not normalised.
         grid: (rows, columns) of patches.
         prefix: names of the tokens before the patches, such as ("[class]",).
         layers: numbers of the L layers in the model.
-        heads: numbers of the H heads.
+        heads: numbers of the H heads in the model.
         weights: (L, H, N, N), after the softmax; row i has the weights of query i.
         rollout: (rows, columns), not negative: the share of each patch that reaches the class token through all layers,
             or without a class token the mean of the patches.
         classes: names of the likeliest classes with their probabilities, best first.
         gradient: (rows, columns), signed: gradient × input of each patch for the first class, or None.
-        note: a sentence on what was left out.
+        note: a sentence for the page, such as what was left out.
 
     Raises:
         HeedfulError: shapes that do not fit, or weights outside [0, 1].
@@ -178,13 +178,16 @@ def _limits(count: int, block: int) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class PagePlan:
-    """Reduction of (L, H, N, N) weights to fit a page. The mean of heads and rows of prefix tokens are always kept."""
+    """Reduction of attention weights (L, H, N, N) that lets them fit a page.
+
+    The mean of heads and the rows of prefix tokens are always kept.
+    """
 
     block: int = 1  # patches a side of a block
     bits: int = 8  # of single heads' weights from patches; 0 leaves them out
 
     def size(self, layers: int, heads: int, prefix: int, grid: tuple[int, int]) -> int:
-        """Returns the number of bytes in a page, in base64."""
+        """Returns the number of bytes that the weights need in a page, in base64."""
         patches = math.prod(-(-side // self.block) for side in grid)
         tokens = prefix + patches
         exact = layers * (tokens + 1 + heads * (prefix + 1)) * (tokens + 4)
@@ -204,7 +207,7 @@ class PagePlan:
 
 
 def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], max_bytes: int) -> PagePlan:
-    """Returns the smallest reduction that fits ``max_bytes`` bytes, or the largest reduction if none does.
+    """Returns the smallest reduction of weights that fits ``max_bytes`` bytes, or the largest reduction if none does.
 
     >>> plan(12, 12, 1, (14, 14), 4_700_000)
     PagePlan(block=1, bits=4)
@@ -221,7 +224,7 @@ def plan(layers: int, heads: int, prefix: int, grid: tuple[int, int], max_bytes:
 
 
 def joined(weights: Array, prefix: int, grid: tuple[int, int], block: int) -> Array:
-    """Returns weights (..., N, N) over blocks of patches: the *sum* over a block's keys, the *mean* over its queries.
+    """Returns weights (..., N, N) for blocks of patches: the *sum* over a block's keys, the *mean* over its queries.
 
     >>> joined(np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]), 1, (1, 2), 2)
     array([[0.5, 0.5],
@@ -235,14 +238,17 @@ def joined(weights: Array, prefix: int, grid: tuple[int, int], block: int) -> Ar
 
 
 def membership(prefix: int, grid: tuple[int, int], block: int) -> Array:
-    """Returns (N, blocks), 1 for each token of a block; each token before the patches is a block."""
+    """Returns a matrix (N, blocks) that is 1 where a token belongs to a block, else 0.
+
+    Each token before the patches is a block of its own.
+    """
     rows, columns = (np.arange(side) // block for side in grid)
     patches = (rows[:, None] * (columns[-1] + 1) + columns).ravel() + prefix
     return np.eye(int(patches[-1]) + 1)[np.concatenate([np.arange(prefix), patches])]
 
 
 def kept(weights: Array, prefix: int, grid: tuple[int, int], chosen: PagePlan) -> dict[str, Any]:
-    """Returns the page's data of (L, H, N, N) weights, each as in ``scaled``.
+    """Returns the weights (L, H, N, N) as a page stores them, coded by ``views.page.scaled``.
 
     ``mean`` is the mean of heads, with a last row for the mean over patches (L, N + 1, N). ``tokens`` are single heads'
     rows of the tokens before the patches, and that last row (L, H, P + 1, N). ``heads`` are their rows of patches

@@ -17,15 +17,15 @@ FEW = 3  # candidates of a cell in a page that is too large
 
 @dataclass(frozen=True, kw_only=True)
 class LensPredictions:
-    """Predictions of the logit lens: final norm and head applied to the stream after L layers, at T positions.
+    """Predictions of the logit lens after L layers at T positions: final norm and head, applied to the stream.
 
     Args:
         pieces: the T pieces of the input.
         layers: names of the L rows, the first usually "embedding".
         top: (L, T) lists of the likeliest next pieces with their probabilities, best first.
         target: the true next piece at each position; "" if there is none.
-        note: a sentence on what was left out.
-        name: of the stack, such as "decoder".
+        note: a sentence for the page, such as what was left out.
+        name: name of the stack, such as "decoder".
 
     Raises:
         HeedfulError: no pieces, or lengths and probabilities that do not fit.
@@ -71,8 +71,8 @@ def lens_page(lens: LensPredictions, *, title: str, max_bytes: int = MAX_PAGE_BY
     layer with its probability as shade and in %. The *final* piece of a position is the last layer's likeliest. The
     first layer that predicts it is marked (``◆``), later layers that predict it are bold. Below the table are the true
     next pieces. A chosen cell shows its candidates, and the probabilities of the final and the true piece in every
-    layer. Of many positions a window is shown, with an overview. ``page.html#layer=embedding&position=5`` opens at a
-    cell (positions counted from 0).
+    layer. If there are many positions, a window is shown, with an overview. ``page.html#layer=embedding&position=5``
+    opens at a cell (positions counted from 0).
 
     Args:
         lens: the predictions. Probabilities are stored in 16 bits, within 0.001 percentage points.

@@ -43,7 +43,7 @@ td:first-child { width: 60%; }
 
 
 class Mistake(NamedTuple):
-    """A wrong prediction."""
+    """Wrong prediction of a classifier: the input, the true and the predicted label, and its probability."""
 
     input: np.ndarray | str  # pixels, uint8 (H, W, 1 or 3), or a text
     expected: str

@@ -17,10 +17,10 @@ from heedful.views.text import SCRIPT_FAMILIES, escaped, visible
 def page(
     title: str, body: str, style: str = "", script: str = "", *, images: bool = False, fetches: bool = False
 ) -> str:
-    """Returns a whole page with the heading ``title``; ``body`` is HTML, ``style`` follows ``page.css``.
+    """Returns a whole HTML page with the heading ``title``; ``body`` is HTML, and ``style`` is CSS after ``page.css``.
 
-    ``images`` allows images that are embedded in the page (``data:`` addresses); ``fetches`` allows requests of its
-    script to the page's own server only.
+    ``images`` allows images that are embedded in the page (``data:`` addresses). ``fetches`` allows the page's script
+    to send requests, to the page's own server only.
     """
     style = asset("page.css").replace("@SCRIPTS@", SCRIPT_FAMILIES) + style
     policy = f"default-src 'none'; style-src {_digest(style)}" + (f"; script-src {_digest(script)}" if script else "")
@@ -62,13 +62,13 @@ MAX_PAGE_BYTES = 4_500_000  # bytes of data in a page of under 5 MB
 
 
 def data(facts: Any) -> str:
-    """Returns the element that holds a page's data as JSON. ``<`` is escaped, so that no text can close the element."""
+    """Returns the HTML element with a page's data as JSON. ``<`` is escaped, so that no text can close the element."""
     text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="data">{text}</script>'
 
 
 def stored(array: Any, kind: str) -> str:
-    """Returns numbers as base64 of a fixed type (little endian), in the array's order.
+    """Returns the numbers of an array in its order, as the little-endian type ``kind`` in base64.
 
     >>> stored([1, 258], "<u2")
     'AQACAQ=='
@@ -92,12 +92,12 @@ def scaled(rows: Any, bits: int = 8) -> dict[str, Any]:
 
 
 def size(text: str) -> int:
-    """Returns the number of bytes in UTF-8."""
+    """Returns the number of bytes of ``text`` in UTF-8."""
     return len(text.encode())
 
 
 def piece(text: str) -> str:
-    """Returns a token piece for a list: a leading space as ``␣``, line ends as ``↵``, cut if long.
+    """Returns a token piece for display in a list: a leading space is ``␣``, a line end ``↵``; a long piece is cut.
 
     >>> piece(" Paris"), piece("\\n")
     ('␣Paris', '↵')

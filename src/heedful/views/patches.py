@@ -69,8 +69,8 @@ def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
 def strip_svg(pixels: Any, patch: int, title: str) -> str:
     """Returns the tokens of an image: a box for the class token, then all patches, row by row.
 
-    Long rows are wrapped; each line begins with the number of its first token. Arguments and errors are those of
-    ``patch_grid_svg``.
+    Long rows are wrapped; each line begins with the number of its first token. The arguments and errors are those
+    of ``patch_grid_svg``.
     """
     array, rows, columns = _cut(pixels, patch)
     whole, name = _whole(array, patch)
@@ -98,7 +98,7 @@ def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
 
     Args:
         maps: (N, h, w), finite.
-        names: of the N maps, such as "filter 12".
+        names: names of the N maps, such as "filter 12".
         title: the heading.
 
     Raises:
@@ -129,7 +129,7 @@ def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
 
 
 def coloured(shares: NDArray[np.floating[Any]]) -> raster.Pixels:
-    """Returns values in [0, 1], (h, w), as colours (h, w, 3), interpolated in ``RAMP``.
+    """Returns values (h, w) in [0, 1] as colours (h, w, 3), from dark blue to light yellow.
 
     >>> coloured(np.array([[0.0, 1.0]])).tolist()
     [[[23, 21, 48], [255, 243, 205]]]

@@ -19,7 +19,10 @@ STYLE = ".crisp{image-rendering:pixelated}"
 
 
 def checked(pixels: Any, what: str = "an image") -> Pixels:
-    """Returns ``pixels`` as a uint8 array (H, W, C), C = 1 (grey) or 3 (colour); raises ``HeedfulError`` for others."""
+    """Returns ``pixels`` as a uint8 array (H, W, C), C = 1 (grey) or 3 (colour).
+
+    Raises ``HeedfulError`` for another shape or type; ``what`` names the image in the message.
+    """
     array = np.asarray(pixels)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or not array.size:
         raise HeedfulError(f"{what} has shape {array.shape} and type {array.dtype}; give uint8 pixels (H, W, 1 or 3)")
@@ -32,7 +35,7 @@ def crisp(pixels: Pixels) -> bool:
 
 
 def embedded(pixels: Pixels, most: int) -> str:
-    """Returns a ``data:`` address with the image.
+    """Returns a ``data:`` address that holds an image.
 
     A small image is stored as PNG. A larger image is scaled down to sides of at most ``most`` pixels, and stored as PNG
     or JPEG, whichever is smaller.
@@ -56,7 +59,10 @@ def _stored(image: Any, kind: str, **options: Any) -> bytes:
 
 
 def image(pixels: Pixels, at: tuple[float, float], size: tuple[float, float], most: int, name: str) -> str:
-    """Returns an SVG image at ``at`` (x, y) of ``size`` (width, height), with the accessible name ``name``."""
+    """Returns the SVG part of an image at the point ``at`` (x, y), of ``size`` (width, height).
+
+    ``name`` is its accessible name; ``most`` is the maximum side of the stored image in pixels.
+    """
     (x, y), (wide, high) = at, size
     kind = ' class="crisp"' if crisp(pixels) else ""
     return (

@@ -22,7 +22,7 @@ EXPECTED = {"label", "tags", "answers", "target", "summary", "score"}  # columns
 
 
 def draw_run(folder: str | os.PathLike[str], metric: str | None = None) -> Path | None:
-    """Writes ``curve.svg`` of the ``metrics.jsonl`` in ``folder``, and returns its path; None if nothing is logged yet.
+    """Draws a run's loss curve as ``curve.svg`` in its folder, and returns the path; None if nothing is logged yet.
 
     ``metric``, such as ``"valid_accuracy"``, is the metric of the lower panel; the default is ``curve.chief``.
     """
@@ -41,14 +41,14 @@ def _lines(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequence[Row]) -> list[Path]:
-    """Writes the figures of ``measured`` and returns their paths.
+    """Writes the figures of an evaluation, and returns their paths.
 
-    - ``confusion.svg`` of its ``"confusion"``;
-    - of its ``"mistakes"``, ``mistakes.svg`` of images or ``mistakes.html`` of texts.
+    - ``confusion.svg``: the confusion matrix;
+    - ``mistakes.svg`` for images, or ``mistakes.html`` for texts: the most confident mistakes.
 
     Args:
-        folder: to write to; created if it does not exist.
-        measured: of a classifier; the ``"place"`` of a mistake is an index of ``rows``.
+        folder: folder for the figures; created if it does not exist.
+        measured: evaluation of a classifier; the ``"place"`` of a mistake is an index of ``rows``.
         rows: the evaluated rows.
     """
     folder, details = Path(folder), measured.details

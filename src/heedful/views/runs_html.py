@@ -11,7 +11,7 @@ EVERY = 3.0  # seconds between two requests
 
 
 def runs_page(folders: Sequence[str], every: float = EVERY) -> str:
-    """Returns an HTML page that requests ``/runs.json`` from its server periodically and shows the runs.
+    """Returns the HTML page of ``heedful watch``, which requests ``/runs.json`` periodically and shows the runs.
 
     The page is not reloaded: rows, curves and the selection stay. The address keeps the selection:
     ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has its own colour and mark.

@@ -32,7 +32,7 @@ class SvgFigure(str):
 
 
 def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> SvgFigure:
-    """Returns an SVG file of ``size`` (width, height) with its own background, readable on a page of any colour."""
+    """Returns an SVG file of ``size`` (width, height); its own background makes it readable on a page of any colour."""
     wide, high = (f"{side:.0f}" for side in size)
     return SvgFigure(
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}"'
@@ -44,27 +44,30 @@ def document(size: tuple[float, float], title: str, description: str, style: str
 
 
 def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:
-    """Returns a text whose baseline begins at (x, y); ``anchor`` "middle" or "end" centres or ends it there."""
+    """Returns the SVG part of a text whose baseline begins at (x, y).
+
+    With ``anchor`` "middle" or "end" the text is centred or ends there. ``kind`` is its CSS class.
+    """
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
 
 
 def thread(x: float, y: float, u: float, v: float, w: float) -> str:
-    """Returns a curve from (x, y) in one column to (u, v) in another, as thick as the weight ``w``."""
+    """Returns the SVG part of a curve from (x, y) in one column to (u, v) in another, as thick as the weight ``w``."""
     bend = 0.45 * (u - x)
     path = f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {u - bend:.1f} {v:.1f} {u:.1f} {v:.1f}"
     return f'<path class="line" d="{path}" stroke-width="{0.6 + 6 * w:.2f}" stroke-opacity="{0.15 + 0.7 * w:.2f}"/>'
 
 
 def ink(share: float, negative: bool = False) -> str:
-    """Returns the CSS class that gives a text contrast to a shade of ``share``; "" if it needs none.
+    """Returns the CSS class that keeps a text readable on a cell with the shade ``share``; "" if none is needed.
 
-    ``deep`` inverts the text's colour in light and dark mode, ``half`` in dark mode only. ``negative`` shades have
-    another colour, and so other limits.
+    ``deep`` inverts the text's colour in light and dark mode, ``half`` in dark mode only. ``negative`` is True for the
+    shades of negative values, which have another colour.
     """
     deep, half = (0.81, 0.6) if negative else (0.68, 0.48)
     return " deep" if share > deep else " half" if share > half else ""
 
 
 def titled(title: str, part: str) -> str:
-    """Returns ``part`` with a title, which appears under the pointer and is read by screen readers."""
+    """Returns the SVG ``part`` with a title, which appears under the pointer and is read by screen readers."""
     return f"<g><title>{escaped(title)}</title>{part}</g>"

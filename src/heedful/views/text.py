@@ -10,21 +10,24 @@ from heedful.util.escaping import visible
 
 
 def escaped(text: str) -> str:
-    """Returns ``visible(text)`` with ``& < > " '`` as entities: safe in an element and in a quoted attribute."""
+    """Returns ``text`` for HTML and SVG, safe in an element and in a quoted attribute.
+
+    Control characters become visible symbols, and ``& < > " '`` become entities.
+    """
     return html.escape(visible(text), quote=True)
 
 
 def width(text: str, size: float, bold: bool = False) -> float:
     """Returns the estimated width of ``text`` in a proportional sans-serif font of ``size`` pixels, in pixels.
 
-    SVG has no layout, so boxes are sized by this: wide East Asian characters take 1 em, capitals, digits and signs
-    such as × more than most others (0.57), narrow ones less, marks that combine with their neighbour none.
+    SVG has no layout, so boxes are sized by this estimate. Wide East Asian characters take 1 em, most others 0.57 em;
+    capitals, digits and signs such as × take more, narrow characters less, and combining marks nothing.
     """
     return size * (1.14 if bold else 1.0) * sum(_ems(character) for character in text)
 
 
 def cut(text: str, most: float, size: float, bold: bool = False) -> str:
-    """Returns ``text``; if it is wider than ``most`` pixels, its beginning and ``…``."""
+    """Returns ``text``, or its beginning and ``…`` if it is wider than ``most`` pixels."""
     if width(text, size, bold) <= most:
         return text
     while text and width(text + "…", size, bold) > most:
@@ -47,7 +50,10 @@ def _ems(character: str) -> float:
 
 
 def direction(texts: list[str]) -> str:
-    """Returns ``"rtl"`` if the first letter with a direction is Hebrew or Arabic, else ``"ltr"``."""
+    """Returns the writing direction of texts: "rtl" if the first letter is Hebrew or Arabic, else "ltr".
+
+    Characters without a direction, such as digits, do not count.
+    """
     kinds = (unicodedata.bidirectional(character) for text in texts for character in text)
     first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
     return "ltr" if first == "L" else "rtl"

@@ -29,9 +29,9 @@ class Snapshot:
     """Attention to all inputs at one training step.
 
     Attributes:
-        step: of the run; 0 is the model before training.
-        value: the metric at this step, or None without an evaluation.
-        maps: by input and kind of attention. Averaged heads are one head with the number ``MEAN``.
+        step: step of the run; 0 is the model before training.
+        value: value of the metric at this step; None without an evaluation.
+        maps: attention maps by input and kind of attention. Averaged heads are one head, with the number ``MEAN``.
     """
 
     step: int
@@ -47,7 +47,7 @@ class WatchHistory:
         inputs: texts, or names of image files.
         images: for each input the pixels, uint8 (H, W, C), and the grid (rows, columns) of patches; None for a text.
         metric: name of the metric in ``value``, such as "bleu".
-        snapshots: in the order of their steps, all with the same maps.
+        snapshots: the snapshots in the order of their steps, all with maps of the same inputs, layers and heads.
         left_out: number of snapshots that were recorded but not kept.
     """
 
@@ -169,7 +169,7 @@ def _image(pixels: Array, grid: tuple[int, int]) -> dict[str, Any]:
 
 
 def draw_watch(folder: str | os.PathLike[str]) -> Path:
-    """Writes ``watch.html`` from the ``watch.jsonl`` in ``folder``, and returns its path."""
+    """Draws the attention maps in a run folder's ``watch.jsonl`` as the page ``watch.html``, and returns its path."""
     folder = Path(folder)
     name = folder.resolve().name
     return write(
@@ -178,7 +178,7 @@ def draw_watch(folder: str | os.PathLike[str]) -> Path:
 
 
 def read_watch(path: Path) -> WatchHistory:
-    """Reads ``watch.jsonl`` of ``--training.record-attention``; raises ``HeedfulError`` for any other file."""
+    """Returns the attention maps in a ``watch.jsonl`` that training wrote; raises ``HeedfulError`` for another file."""
     try:
         head, *lines = (parse_json(line, path, "remove it") for line in path.read_text(encoding="utf-8").splitlines())
         return WatchHistory(

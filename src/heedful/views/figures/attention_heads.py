@@ -30,9 +30,9 @@ def matrix(maps: AttentionMaps, layer: int, head: int | None = None, title: str 
     window of a longer text, its overview is drawn beside it, with a frame around the window.
 
     Args:
-        maps: the weights.
-        layer: number in the model.
-        head: number in the model; ``None`` is the mean over the heads of ``maps``.
+        maps: the attention maps from which one is drawn.
+        layer: number of the layer in the model.
+        head: number of the head in the model; None is the mean over the heads of ``maps``.
         title: the heading; by default the name of the maps.
 
     Raises:
@@ -143,7 +143,7 @@ def _overview(maps: AttentionMaps, overview: Values, x: float) -> tuple[list[str
 def heads(maps: AttentionMaps, layer: int, head: int | None = None, title: str = "") -> str:
     """Returns one head's weights as lines from the queries (left) to the keys (right), as thick as the weight.
 
-    Weights below 5 % have no line. Arguments are those of ``matrix``.
+    Weights below 5 % have no line. The arguments are those of ``matrix``.
 
     Raises:
         HeedfulError: an unknown layer or head, or over 60 queries or keys.
@@ -197,7 +197,7 @@ def _map_name(maps: AttentionMaps, layer: int, head: int | None) -> str:
 
 
 def span(maps: AttentionMaps) -> str:
-    """Returns the window's queries and keys in words, "" for the whole text."""
+    """Returns in words which queries and keys of the text a window shows; "" for the whole text."""
     if maps.is_whole_text:
         return ""
     (top, bottom), (left, right) = maps.rows, maps.columns
@@ -216,10 +216,10 @@ def _strongest(maps: AttentionMaps, weights: Values) -> str:
 
 
 def model(maps: AttentionMaps, title: str = "") -> str:
-    """Returns small maps of every layer (rows of maps) and head (columns of maps); queries down, keys across.
+    """Returns a figure with a small map of every layer (down) and head (across); a map has queries down, keys across.
 
-    If a map has more than 32 rows or columns (fewer with many maps), its block means are drawn, shaded relative to the
-    largest of the map, so that the pattern of a long text is visible; the figure says so.
+    If a map has more than 32 rows or columns (fewer with many maps), the means of its blocks are drawn. They are shaded
+    relative to the largest of the map, so that the pattern of a long text is visible; the figure says so.
 
     Raises:
         HeedfulError: over 1,024 maps.

@@ -49,7 +49,7 @@ def array(data: Any, dims: str, name: str) -> Values:
 
 
 def checked_names(names: Sequence[Any], count: int, kind: str) -> list[str]:
-    """Returns ``names`` without control characters; raises ``HeedfulError`` unless there are ``count``."""
+    """Returns ``names`` without control characters; raises ``HeedfulError`` unless their number is ``count``."""
     if len(names) != count:
         raise HeedfulError(f"{len(names)} names for {count} {kind}; give one name for each")
     return [visible(str(name)) for name in names]
@@ -63,7 +63,10 @@ def figure(
     described: str,
     style: str = "",
 ) -> str:
-    """Returns an SVG file: the title, the notes (wrapped), and the parts, which fill ``size`` (width, height)."""
+    """Returns a figure as SVG: the title, the notes in lines, and the ``parts``, which fill ``size`` (width, height).
+
+    ``described`` is the description that screen readers read.
+    """
     wide = max(size[0], width(title, 17, bold=True))
     lines = [line for note in notes if note for line in wrapped(note, max(wide, WIDE))]
     top = 54 + 19 * len(lines) + (6 if lines else 0)
@@ -96,7 +99,9 @@ def shaded(
     inset: float = 0.0,
     chips: bool = True,
 ) -> list[str]:
-    """Returns cells (R, C) of ``side`` (width, height) with their share as opacity, rounded to ``levels`` steps.
+    """Returns the SVG parts of cells whose opacity is their share, rounded to ``levels`` steps.
+
+    ``shares`` is (R, C); the first cell is ``at`` (x, y), and ``side`` is the (width, height) of a cell.
 
     All cells of one shade are one path, so that even 10,000 cells are a small file. ``chips`` draws a box below each
     cell, which is visible if the share is 0. ``inset`` shrinks a cell by this share on each side.
@@ -144,17 +149,23 @@ def _short(value: float) -> str:
 
 
 def number(text: str, share: float, x: float, y: float, negative: bool = False) -> str:
-    """Returns a number centred at (x, y), in a colour with contrast to a shade of ``share``."""
+    """Returns the SVG part of a number centred at (x, y), whose colour contrasts with a shade of ``share``."""
     return label(text, x, y + 4, "number" + ink(share, negative), "middle")
 
 
 def down(names: Sequence[str], x: float, tops: Sequence[float], most: float = 160) -> list[str]:
-    """Returns names of rows, ending at ``x``, centred at ``tops``; a cut name is complete in its title."""
+    """Returns the SVG parts of row names that end at ``x`` and are centred at the heights ``tops``.
+
+    A name wider than ``most`` pixels is cut; its title is complete.
+    """
     return [_named(name, most, x, y + 4.5, "end") for name, y in zip(names, tops, strict=True)]
 
 
 def along(names: Sequence[str], middles: Sequence[float], y: float, step: float, most: float = 160) -> list[str]:
-    """Returns names of columns above ``y``: horizontal if they fit into ``step`` pixels, else rotated by 45 degrees."""
+    """Returns the SVG parts of column names above ``y``.
+
+    They are horizontal if they fit into ``step`` pixels, else rotated by 45 degrees.
+    """
     if level(names, step):
         return [_named(name, most, x, y - 6, "middle") for name, x in zip(names, middles, strict=True)]
     return [
@@ -164,17 +175,17 @@ def along(names: Sequence[str], middles: Sequence[float], y: float, step: float,
 
 
 def level(names: Sequence[str], step: float) -> bool:
-    """Returns True if the names of columns fit without rotation."""
+    """Returns True if the names of columns fit into ``step`` pixels each without rotation."""
     return all(width(name, SIZE) <= step - 5 for name in names)
 
 
 def rise(names: Sequence[str], step: float, most: float = 160) -> float:
-    """Returns the height of the column names."""
+    """Returns the height of column names in pixels, rotated or not."""
     return 20.0 if level(names, step) else 18 + 0.71 * max(width(cut(name, most, SIZE), SIZE) for name in names)
 
 
 def overhang(names: Sequence[str], middles: Sequence[float], step: float, most: float = 160) -> float:
-    """Returns the right end of the rotated column names; 0 if they are not rotated."""
+    """Returns the position x at which rotated column names end; 0 if they are not rotated."""
     if level(names, step):
         return 0.0
     return max(x + 8 + 0.71 * width(cut(name, most, SIZE), SIZE) for name, x in zip(names, middles, strict=True))
@@ -187,12 +198,12 @@ def _named(name: str, most: float, x: float, y: float, anchor: str, more: str = 
 
 
 def widest(names: Sequence[str], most: float = 160) -> float:
-    """Returns the width of the widest name, each cut to ``most`` pixels."""
+    """Returns the width in pixels of the widest of the names, which are cut to ``most`` pixels."""
     return max(width(cut(name, most, SIZE), SIZE) for name in names)
 
 
 def scale(low: str, high: str, x: float, y: float, kind: str = "cell", wide: float = 120) -> list[str]:
-    """Returns a legend: the shades from 0 to 1, with the values ``low`` and ``high`` at their ends."""
+    """Returns the SVG parts of a legend: the shades from 0 to 1, with the texts ``low`` and ``high`` at their ends."""
     x += width(low, 11) + 7
     steps = (np.arange(10) + 1)[None] / 10
     return [

@@ -39,7 +39,7 @@ def masks(
         masks: names and their boolean (T, S), True for "may attend".
         title: the heading.
         queries: names of the T rows of all masks; none by default.
-        keys: names of the S columns.
+        keys: names of the S columns; none by default.
         note: a line below the title.
 
     Raises:
@@ -83,7 +83,7 @@ def masks(
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A box of a ``flow``. Columns and rows count from the lower left: streams go upwards, as in the papers' figures.
+    """Box of a block diagram. Columns and rows count from the lower left: data goes upwards, as in the papers' figures.
 
     Attributes:
         text: text in the box; ``+`` with ``kind="sum"`` is a small circle.
@@ -100,12 +100,12 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrow:
-    """An arrow of a ``flow`` between two boxes by name.
+    """Arrow of a block diagram, between two boxes.
 
     Attributes:
         start: name of the first box.
         end: name of the box that it points to.
-        way: "straight", or around the boxes between, on the "left" or the "right": a residual connection.
+        way: "straight"; or "left" or "right", around the boxes between on this side, as a residual connection.
         text: text beside the arrow.
     """
 

@@ -60,8 +60,8 @@ def heat(
         title: the heading.
         signed: True if zero is the middle of the shades; by default if a value is negative.
         note: a line below the title.
-        row_label: kind of the rows, such as "position".
-        column_label: kind of the columns.
+        row_label: what the rows are, such as "position".
+        column_label: what the columns are.
 
     Raises:
         HeedfulError: another shape, values that are not finite, names that do not fit, or over 40,000 cells.
@@ -106,10 +106,10 @@ def grid(
     heads: Sequence[int] | None = None,
     note: str = "",
 ) -> str:
-    """Returns one number for each head as a heat map with the numbers: rows are layers, columns are heads.
+    """Returns a heat map with one number for each head: rows are layers, columns are heads.
 
-    ``values`` is (L, H), such as the change in loss without each head; ``layers`` and ``heads`` are their numbers in
-    the model, from 0 by default. Errors are those of ``heat``.
+    ``values`` is (L, H), such as the change in loss without each head; ``layers`` and ``heads`` are the numbers
+    of rows and columns in the model, from 0 by default. Errors are those of ``heat``.
     """
     numbers = array(values, "LH", "values")
     layer_names = [f"layer {layer}" for layer in (range(numbers.shape[0]) if layers is None else layers)]
@@ -177,8 +177,9 @@ def _some(size: int, step: float) -> list[int]:
 
 
 def lens(lens: LensPredictions, title: str = "") -> str:
-    """Returns the logit lens (nostalgebraist, 2020): the likeliest next piece, layers down, positions across.
+    """Returns a figure of the logit lens (nostalgebraist, 2020): the likeliest next piece by layer and position.
 
+    Layers go down, positions across.
     A cell has its piece, and the probability as shade and in %. ``◆`` marks the first layer that predicts the last
     layer's piece; the piece is bold in every such layer. The bottom line has the true next pieces.
 

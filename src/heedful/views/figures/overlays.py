@@ -24,9 +24,10 @@ PIECE = """
 
 
 def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str:
-    """Returns an image, and beside it the same image, in which a patch is the brighter, the larger its value.
+    """Returns an image, and beside it the same image, in which patches with larger values are brighter.
 
-    Pixels are multiplied by 0.12 + 0.88 v / max v (v counted from the lowest value, if a value is negative). The three
+    The pixels of a patch with the value v are multiplied by 0.12 + 0.88 v / max v. If a value is negative, all are
+    counted from the lowest. The three
     largest values are framed, and listed in the note.
 
     Args:
@@ -110,7 +111,7 @@ def filters(images: Any, title: str = "", *, names: Sequence[str] | None = None,
         images: (N, h, w, C) with C = 1 or 3, finite; such as the principal components of a patch projection
             (Dosovitskiy et al. 2021, figure 7).
         title: the heading.
-        names: of the N filters; their numbers from 1 by default.
+        names: names of the N filters; their numbers from 1 by default.
         note: a line below the title.
 
     Raises:

@@ -52,8 +52,8 @@ def scatter(
         points: (N, 2), finite.
         labels: names of the N points.
         title: the heading.
-        groups: the group of each point, at most six groups, which differ by the mark's shape as well as by colour.
-        axes: names of x and y, such as "first component, 43 %".
+        groups: the group of each point; there may be six groups, which differ by the mark's shape as well as by colour.
+        axes: names of the axes x and y, such as "first component, 43 %".
         note: a line below the title.
 
     Raises:
@@ -119,7 +119,7 @@ def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def mark(style: int, x: float, y: float) -> str:
-    """Returns a point's mark by its group: circle, square, diamond, triangle, ring, cross."""
+    """Returns the SVG part of a point's mark: ``style`` 0 to 5 is circle, square, diamond, triangle, ring or cross."""
     shapes = (
         f'<circle class="f{style}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>',
         f'<rect class="f{style}" x="{x - 3.7:.1f}" y="{y - 3.7:.1f}" width="7.4" height="7.4"/>',

@@ -47,7 +47,7 @@ class AttentionGroup:
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one input: its attention maps."""
+    """Returns the view of one input that shows its attention maps."""
     reading = read(opened, request.inputs[0], request)
     shown = maps_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
@@ -105,7 +105,7 @@ def maps_of(opened: OpenedModel, reading: ModelInput, request: Request) -> list[
         within(request.queries, max(len(group.queries) for group in all_groups), "queries")
         within(request.keys, max(len(group.keys) for group in all_groups), "keys")
         raise HeedfulError(
-            "no attention of this model has both these queries and these keys; give smaller queries or keys"
+            "no attention of this model has both these queries and these keys; give lower positions as queries or keys"
         )
     room = DEFAULT // len(shown)
     windows = [AttentionWindow(group, *_ranges(group, request, room), room=room) for group in shown]
@@ -179,7 +179,7 @@ class AttentionWindow:
             self.row_means, self.column_means = _averaging(high, min(side, high)), _averaging(wide, min(side, wide))
 
     def add(self, index: int, weights: Tensor, first: int) -> None:
-        """Adds weights (H, t, S) of the layer at ``index``, of the t queries from ``first`` on."""
+        """Adds the weights (H, t, S) of t queries, from query ``first`` on, in the layer at ``index``."""
         end = first + weights.size(1)
         low, high = max(first, self.rows[0]), min(end, self.rows[1])
         if low < high:
@@ -228,7 +228,7 @@ def _averaging(length: int, blocks: int) -> Tensor:
 
 
 def maps_as_data(maps: AttentionMaps) -> dict[str, Any]:
-    """Returns a dictionary of a map's fields for ``InspectionResult.data``; weights are not rounded."""
+    """Returns the fields of attention maps as a dictionary for ``InspectionResult.data``; weights are not rounded."""
     return {
         "name": maps.name,
         "queries": list(maps.queries),

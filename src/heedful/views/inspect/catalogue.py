@@ -70,15 +70,15 @@ def _has_positions(config: ModelConfig) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A view: its function, the models that it supports, its options and number of inputs.
+    """View of ``heedful inspect``: its function, the models that it supports, its options and number of inputs.
 
     Attributes:
-        home: "module:function" of its function ``(OpenedModel, Request) -> InspectionResult``.
+        home: "module:function" of the function ``(OpenedModel, Request) -> InspectionResult`` that makes the view.
         shows: description in a few words.
         has: returns True for the configuration of a supported model.
         whose: the supported models, in words.
-        takes: the options that have an effect, of ``OPTIONS``.
-        least, most: number of inputs; None is any number.
+        takes: the options that have an effect on the view.
+        least, most: minimum and maximum number of inputs; None is no limit.
     """
 
     home: str

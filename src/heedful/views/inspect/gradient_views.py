@@ -34,7 +34,7 @@ DRAWN = 500  # pieces of a figure, and of its table
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Gradient × input of each input piece for a prediction.
+    """Explanation of a prediction: gradient × input of each input piece.
 
     ``values`` is (pieces,) for one prediction, (predictions, pieces) for several, (rows, columns) for image patches.
     """
@@ -47,7 +47,7 @@ class Explanation:
 
 
 def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one input and a prediction."""
+    """Returns the view of gradient × input: how much each part of one input contributes to a prediction."""
     reading = read(opened, request.inputs[0], request)
     explanation = shown = explain(opened, reading, request)
     if explanation.values.ndim == 1 and len(explanation.pieces) > DRAWN:
@@ -101,7 +101,7 @@ def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
 
 
 def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
-    """Returns the id of the requested label, by default the likeliest."""
+    """Returns the id of the requested label; by default of the likeliest label."""
     if request.target is not None:
         if request.target not in opened.labels:
             raise HeedfulError(f"the model has no label {request.target!r}; {nearest(request.target, opened.labels)}")
@@ -186,7 +186,10 @@ IMPORTANCE_NOTE = (
 
 
 def look_at_importance(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of all inputs together; each has the loss of its own text, target or label."""
+    """Returns the view of the importance of heads, over all inputs together.
+
+    The loss of an input is that of its text, target or label.
+    """
     readings = [read(opened, item, request) for item in request.inputs]
     losses = [loss_of(opened, reading, request) for reading in readings]
     importance = head_importance(opened.model, lambda: sum((loss() for loss in losses[1:]), losses[0]()))
@@ -219,7 +222,7 @@ def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
 
 
 def kinds_of(by_path: dict[str, Array]) -> dict[str, Array]:
-    """Returns (layers, heads) for each kind of attention, from a row for each path."""
+    """Returns an array (layers, heads) for each kind of attention, from a row of heads for each path."""
     rows: dict[str, list[Array]] = {}
     for path, values in by_path.items():
         stack, _, rest = path.partition(".block.")

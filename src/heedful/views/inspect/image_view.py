@@ -26,7 +26,7 @@ MAX_WEIGHTS = 64_000_000  # weights in memory: 256 MB
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one image."""
+    """Returns the view of one image: its patches, their attention, and the predicted classes."""
     reading = read(opened, request.inputs[0], request)
     assert reading.pixels is not None
     image = image_of(opened, reading.arguments[0], reading.pixels, request)
@@ -53,7 +53,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Request) -> ImageMaps:
-    """Returns the page's data. The rollout uses all layers and heads, also if not all are shown."""
+    """Returns what the page shows of an image. The rollout uses all layers and heads, also if not all are shown."""
     model, config = opened.model, opened.model.config
     assert isinstance(config, VisionConfig)
     stack, cells, prefix = config.encoder, grid(model), tokens(model)[: config.patches.prefix_tokens]

@@ -28,7 +28,7 @@ def inspect(
     device: str | None = None,
     **decoding: Any,
 ) -> InspectionResult:
-    """Looks inside a model while it reads, or generates.
+    """Runs a model on an input, and returns a view of what happens inside: attention, predictions of layers, gradients.
 
     Args:
         model: a model folder, a Hub id, a model of ``from_pretrained``, or ``(model, folder)`` with the tokenizer's
@@ -69,7 +69,7 @@ def inspect(
 
 
 def run_request(model: ModelSource, request: Request, device: str | None = None) -> InspectionResult:
-    """Returns the result of a request."""
+    """Loads the model, checks a request against it, and returns the requested view."""
     opened, request = open_model(model, request, device)
     with evaluating(opened.model):
         module, _, function = check_view(request.view).home.partition(":")

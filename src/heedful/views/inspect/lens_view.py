@@ -18,7 +18,7 @@ TOP = 5  # candidates
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one text; of an encoder-decoder the predictions of its decoder."""
+    """Returns the view of the logit lens over one text; in an encoder-decoder, over the decoder's text."""
     reading = read(opened, request.inputs[0], request)
     lens = lens_of(opened, reading, request)
     title = f"{opened.name}: {reading.name}"
@@ -40,7 +40,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 
 def lens_of(opened: OpenedModel, reading: ModelInput, request: Request) -> LensPredictions:
-    """Returns the lens over the requested positions, by default the first positions."""
+    """Returns the predictions of the logit lens at the requested positions, by default at the first ones."""
     target = opened.target
     side = "decoder" if "decoder" in reading.read else "encoder"
     pieces, masked = reading.read[side], not isinstance(opened.model.config.head, LanguageHead)

@@ -32,17 +32,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """One input of a model.
+    """One input of a model, as arguments of a call and as pieces.
 
     Attributes:
         name: the input, shortened, for headings.
-        arguments: of the model's call: ``model(*arguments)``.
+        arguments: arguments of the model's call: ``model(*arguments)``.
         ids: token ids of the text (for an encoder-decoder, of the source); [] for an image.
-        read: the input pieces of each stack, "encoder" or "decoder".
-        written: the piece that follows each input piece of the decoder: an encoder-decoder's target with the end token;
-            a decoder's text shifted by one, "" after the last.
+        read: the input pieces of each stack, by its name "encoder" or "decoder".
+        written: the piece that follows each input piece of the decoder. In an encoder-decoder these are the target and
+            the end token, in a decoder the text shifted by one, with "" after the last piece.
         answer: the ids of ``written``; −1 after the last token of a text.
-        pixels: of an image, uint8 (H, W, C), resized for the model.
+        pixels: pixels of an image, uint8 (H, W, C), resized for the model.
         note: a sentence about the input.
     """
 
@@ -87,7 +87,7 @@ def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the te
 
 
 def read_source(opened: OpenedModel, text: Any) -> tuple[str, list[int]]:
-    """Returns the name and token ids of one text, of an encoder-decoder its source; generates nothing."""
+    """Returns the name and token ids of one text, which is the source of an encoder-decoder; generates nothing."""
     if translates(opened.model.config):
         return short(text), _source(opened, text)
     reading = _prompt(opened, text) if writes(opened.model.config) else _sentence(opened, text)
@@ -195,7 +195,7 @@ def single_output(request: Request) -> dict[str, Any]:
 
 
 def pieces_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Returns the pieces of ids; ``<id 7>`` for an unused row of the embedding, which the vocabulary lacks."""
+    """Returns the pieces of token ids; ``<id 7>`` for an id that the embedding has and the vocabulary has not."""
     return [piece or f"<id {number}>" for piece, number in zip(tokenizer.pieces(ids), ids, strict=True)]
 
 

@@ -26,7 +26,7 @@ ModelSource = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
-    """A model, its name for headings, and its tokenizers or its image preprocessing."""
+    """Model for inspection: loaded, with its name for headings, and its tokenizers or image preprocessing."""
 
     model: Model
     name: str
@@ -60,8 +60,9 @@ class OpenedModel:
 
 
 def open_model(model: ModelSource, request: Request, device: str | None = None) -> tuple[OpenedModel, Request]:
-    """Returns a model in memory, or loads one from a folder or Hub id, and the checked request.
+    """Returns a model for inspection, and the checked request.
 
+    The model is in memory already, or loaded from a folder or Hub id.
     The request is checked before the weights are read.
     """
     loaded, source = _parts(model)

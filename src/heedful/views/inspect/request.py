@@ -44,7 +44,7 @@ class Request:
         keys: str | Sequence[int] | None = None,
         **others: Any,
     ) -> Request:
-        """Returns a request that is not yet checked against a model. Each item of a list is an input."""
+        """Returns a request that is not yet checked against a model. If ``inputs`` is a list, each item is an input."""
         if view is not None:
             check_view(view)
         return cls(
@@ -88,7 +88,7 @@ def model_name(model: str | PathLike[str]) -> str:
 
 
 def check_view(name: str) -> View:
-    """Returns the view of a name; raises ``HeedfulError`` with the nearest name if there is none."""
+    """Returns the view called ``name``; raises ``HeedfulError`` with the nearest name if there is none."""
     return lookup(VIEWS, name, "view")
 
 
@@ -103,7 +103,9 @@ def check_format(path: str) -> str:
 
 
 def span(text: str | Sequence[int] | None, name: str) -> Span | None:
-    """Returns the span of ``"START:END"``, or of two numbers; raises ``HeedfulError`` for anything else.
+    """Returns a range of positions, given as ``"START:END"`` or as two numbers; ``HeedfulError`` for anything else.
+
+    ``name`` is the option, for the message.
 
     >>> span("128:256", "queries"), span(":64", "keys"), span("7:", "keys")
     ((128, 256), (0, 64), (7, None))
@@ -122,7 +124,7 @@ def span(text: str | Sequence[int] | None, name: str) -> Span | None:
 
 
 def within(span: Span | None, length: int, name: str) -> tuple[int, int] | None:
-    """Returns a span within ``length`` positions; raises ``HeedfulError`` if it begins after their end."""
+    """Returns a range of positions cut to ``length`` positions; raises ``HeedfulError`` if it begins after them."""
     if span is None:
         return None
     first, end = span
@@ -134,7 +136,11 @@ def within(span: Span | None, length: int, name: str) -> tuple[int, int] | None:
 
 
 def check_request(config: ModelConfig, name: str, request: Request) -> Request:
-    """Returns the request with its view; raises ``HeedfulError`` if a model of ``config`` does not support it."""
+    """Returns a request with its view; raises ``HeedfulError`` if the model does not support the view or an option.
+
+    Without a view the request gets the default view of the model. ``config`` is the model's configuration, ``name`` its
+    name for messages.
+    """
     request = request if request.view else replace(request, view=default_view(config))
     view = check_view(request.view)
     if not view.has(config):
@@ -172,7 +178,7 @@ def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
         allowed = an_input if view.most else "no input"
         takes_pairs = view.most and not sees(config) and not writes(config)
         pair = ", or give a pair of texts as one input with a tab between" if takes_pairs else ""
-        raise HeedfulError(f"view {request.view!r} takes {allowed}, not {number} inputs; leave the others out{pair}")
+        raise HeedfulError(f"view {request.view!r} takes {allowed}, not {number} inputs; remove the others{pair}")
     if any(item == "" for item in request.inputs if isinstance(item, str)):
         raise HeedfulError(f"the input is empty; give {an_input}")
     if not sees(config):  # names of image files may have any bytes
@@ -189,7 +195,7 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
         raise HeedfulError(f"target has no effect on {name} ({config.kind}) in this view; leave target out")
     if request.decoding:
         raise HeedfulError(
-            f"{', '.join(request.decoding)}: with a target, no text is generated; leave out the target or these options"
+            f"{', '.join(request.decoding)}: with a target, no text is generated; remove the target or these options"
         )
     if translates(config) and len(request.inputs) > 1:
         raise HeedfulError(

@@ -33,7 +33,7 @@ NOTE = "Probabilities are the model's own, before temperature, penalties and cut
 
 
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one text that the model continues or translates."""
+    """Returns the view of a generation step by step: one text that the model continues or translates."""
     text = request.inputs[0]
     steps = steps_of(opened, text, request)
     title = f"{opened.name}: {short(text)}"

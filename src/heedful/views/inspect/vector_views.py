@@ -36,7 +36,7 @@ NEAR = 8  # neighbours of each token
 
 
 def look_at_embeddings(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of one text: its different tokens in the order of the text; of an encoder-decoder the source."""
+    """Returns the view of the embeddings of one text's different tokens; an encoder-decoder's text is its source."""
     name, ids = read_source(opened, request.inputs[0])
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
@@ -82,7 +82,7 @@ ROWS = {
 
 
 def look_at_similarity(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of two inputs or more."""
+    """Returns the view of the similarity of two inputs or more."""
     pooling, description = _pooling(opened)
     names, vectors = zip(*(_vector(opened, item, pooling, request) for item in request.inputs), strict=True)
     cosines = cosine_similarity(torch.stack(vectors)).cpu().numpy()
@@ -134,7 +134,7 @@ BIAS = "The position bias that is added to the scores before the softmax, averag
 
 
 def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of every stack with positions, the encoder first; the figure is of the first."""
+    """Returns the view of positions, for every stack that has them; the figure shows the first such stack."""
     shown: dict[str, Array] = {}
     notes = {}
     for name, stack in stacks_of(opened.model.config).items():
@@ -167,7 +167,7 @@ COMPONENTS = 28  # components, as in Dosovitskiy et al. 2021, figure 7
 
 
 def look_at_filters(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view of the principal components of the patch filters, by variance."""
+    """Returns the view of patch filters: their principal components, the largest variance first."""
     weights = filters(opened.model)
     count = min(COMPONENTS, len(weights), weights[0].numel())
     components = patch_filters(opened.model, count)
