@@ -75,7 +75,7 @@ def _check_writable(path: Path, out: str | Path) -> None:
 
 @contextmanager
 def replaced(out: Path) -> Iterator[Path]:
-    """Yields a new folder that replaces ``out`` when the block succeeds; otherwise ``out`` does not change."""
+    """Context manager that yields a new folder, which replaces ``out`` only if the block succeeds."""
     out = out.expanduser().absolute()
     new, old = temporary_path(out), out.with_name(f".{out.name}.{os.getpid()}.old")
     try:
@@ -97,8 +97,9 @@ def replaced(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_file(out: Path) -> Iterator[Path]:
-    """Yields the path of a new file that replaces ``out`` when the block succeeds; otherwise ``out`` does not change.
+    """Context manager that yields a new file's path; the file replaces ``out`` if the block succeeds.
 
+    Otherwise ``out`` does not change.
     The block may write only this file; a second file beside it is an error.
     """
     out = out.expanduser().absolute()

@@ -26,7 +26,7 @@ SINES = 4096  # positions in the table of sines of a graph
 
 
 class Traceable(nn.Module):
-    """Model whose ``forward`` takes the named inputs of a graph; masks are integers, 1 for a non-padding token."""
+    """Model whose ``forward`` takes the named inputs of an exported graph; masks are integers, 0 for padding."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

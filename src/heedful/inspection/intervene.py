@@ -27,7 +27,7 @@ def intervene(
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Changes chosen tensors of a model while it runs; the model continues with the changed tensors.
+    """Context manager that changes chosen tensors of a model while it runs; the model continues with them.
 
     Several interventions on one tensor work in the order in which they were entered; ``heedful.record`` records the
     changed tensor. Gradients flow through a change; with activation checkpointing the backward pass must also run
@@ -110,7 +110,7 @@ class _NoGeneration:
     """Observer that refuses every generation."""
 
     def begin(self, counts: Tensor, width: int, reading: bool) -> None:
-        """Raises ``HeedfulError`` when a generation begins, whose positions cannot be chosen."""
+        """Raises ``HeedfulError`` when a generation begins, because queries cannot be chosen in it."""
         raise HeedfulError(
             "queries cannot be chosen during a generation, where positions differ at each step; leave queries out"
         )

@@ -131,7 +131,7 @@ def record(
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """Records chosen tensors of a model while it runs; its output stays the same, bit for bit.
+    """Context manager that records chosen tensors of a model while it runs; the output stays the same, bit for bit.
 
     Works in prediction, in training and in ``generate``, with beam search too. During the recording, code compiled by
     ``torch.compile`` runs uncompiled. Copies of the model are not recorded.
@@ -195,7 +195,7 @@ def _recording(recorder: Recorder, point: HookPoint) -> Iterator[None]:
 
 @contextmanager
 def watching_generations(model: nn.Module, observer: object) -> Iterator[None]:
-    """Adds ``observer`` to the ``observers`` of every model inside ``model``."""
+    """Context manager in which ``observer`` observes the generations of ``model`` and of every model inside it."""
     models = [part for part in model.modules() if isinstance(part, Model)]
     try:
         for part in models:
@@ -216,10 +216,12 @@ def observe(
     heads: Sequence[int] | None = None,
     rows: int | None = None,
 ) -> Iterator[None]:
-    """Passes attention patterns to ``receive``, a few queries at a time, so that no tensor of size T × S exists.
+    """Context manager that passes attention patterns to a function, a few queries at a time.
+
+    No tensor of size T × S is created, so long texts fit into memory.
 
     Args:
-        model: as in ``record``.
+        model: any model of heedful, or a part of one.
         receive: called as ``receive(path, weights, first)`` with the weights (B, heads, t, S) of t queries,
             which begin with query ``first``.
         name: the end of a path, such as "pattern" or "scores"; or several ends.
@@ -237,7 +239,7 @@ def observe(
     points = select_hook_points(model, name, layers, heads)
     wrong = next((point.path for point in points if point.kind.name not in ("scores", "pattern")), None)
     if wrong is not None:
-        raise HeedfulError(f"{wrong} is neither a pattern nor scores, so it cannot be observed; use record")
+        raise HeedfulError(f"{wrong} is neither a pattern nor scores, so it cannot be observed; use heedful.record")
     with ExitStack() as stack:
         for point in points:
             observer = WeightsObserver(point.kind.name, heads, None, rows or 64, partial(receive, point.path))

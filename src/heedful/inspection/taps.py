@@ -215,7 +215,7 @@ def _tap(point: HookPoint) -> Iterator[Tap]:
 
 @contextmanager
 def reading(point: HookPoint, read: Read) -> Iterator[None]:
-    """Calls ``read`` with the detached tensor at every call of its module."""
+    """Context manager that calls ``read`` with the detached tensor of a hook point at every call of its module."""
     with _tap(point) as tap:
         tap.reads.append(read)
         try:
@@ -226,7 +226,7 @@ def reading(point: HookPoint, read: Read) -> Iterator[None]:
 
 @contextmanager
 def editing(point: HookPoint, edit: Edit) -> Iterator[None]:
-    """Replaces the tensor by ``edit(tensor)``, after the edits that were attached earlier."""
+    """Context manager that replaces the tensor of a hook point by ``edit(tensor)``, after earlier edits."""
     with _tap(point) as tap:
         tap.edits.append(edit)
         try:
@@ -237,7 +237,7 @@ def editing(point: HookPoint, edit: Edit) -> Iterator[None]:
 
 @contextmanager
 def observing(point: HookPoint, observer: WeightsObserver) -> Iterator[None]:
-    """Shows the observer the scores or weights of an attention at every call."""
+    """Context manager that passes the scores or weights of an attention to an observer at every call."""
     assert isinstance(point.module, Attention)
     with _attention_probe(point.module) as (_, observed):
         observed.observers.append(observer)
@@ -249,7 +249,7 @@ def observing(point: HookPoint, observer: WeightsObserver) -> Iterator[None]:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Runs compiled code as it is written: compiled code would skip the probes without notice."""
+    """Context manager in which code compiled by ``torch.compile`` runs uncompiled, since it would skip the probes."""
     if "torch._dynamo" not in sys.modules:  # nothing was ever compiled, and it takes a second to import
         yield
         return

@@ -127,8 +127,9 @@ def to_json(data: Any) -> bytes:
 
 @contextmanager
 def atomic_write(folder: Path, stale: re.Pattern[str] | None = None) -> Iterator[Path]:
-    """Yields a temporary folder whose files replace those of ``folder`` if the block succeeds: all of them, or none.
+    """Context manager that yields a temporary folder, whose files replace those of ``folder`` if the block succeeds.
 
+    Either all files are replaced, or none.
     A new folder is renamed into place. For an existing folder, the temporary one is first renamed to a name that marks
     it as complete; ``finish_writing`` then moves its files, now or, after a crash, when the folder is next opened.
     Other files stay, except those whose names match ``stale`` and that are not written. Files may be in subfolders

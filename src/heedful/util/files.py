@@ -45,7 +45,7 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> Path:
 
 @contextmanager
 def atomic_file(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
-    """Yields a new file that replaces ``path`` when the block ends. If the block raises, ``path`` is unchanged.
+    """Context manager that yields a new file, which replaces ``path`` at its end; after an error ``path`` is unchanged.
 
     Args:
         path: the file to write.

@@ -28,7 +28,7 @@ def contents(folder: Path) -> list[Path]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Locks a folder for this process during the block; creates a missing folder.
+    """Context manager that locks a folder for this process; creates a missing folder.
 
     Yields True, or False if the file system has no locks.
 

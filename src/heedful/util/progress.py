@@ -166,7 +166,7 @@ class Progress:
         self.bar.__exit__(kind, error, at)
 
     def tick(self, done: int) -> None:
-        """Shows that ``done`` inputs are finished."""
+        """Shows the progress when ``done`` inputs are finished."""
         text = self._rate(done)
         if self.bar.active:
             self.bar.update(f"{done:,}", text, completed=done)

@@ -115,7 +115,7 @@ class Ranks:
 
     @contextmanager
     def while_others_wait(self) -> Iterator[None]:
-        """Runs a block on rank 0 while the other ranks wait in :meth:`wait_for_first`.
+        """Context manager for a block on rank 0, during which the other ranks wait in :meth:`wait_for_first`.
 
         If the block raises an error, the other ranks exit silently.
         """
@@ -134,7 +134,7 @@ class Ranks:
 
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
-    """Yields this process's :class:`Ranks`: joins the ranks that ``torchrun`` started, or is the only rank.
+    """Context manager that yields this process's :class:`Ranks`: one of those of ``torchrun``, or the only rank.
 
     Raises :class:`HeedfulError` if another process of the run ends.
     """

@@ -42,7 +42,7 @@ _follower: ContextVar[Callable[[int, int], None] | None] = ContextVar("follower"
 
 @contextmanager
 def among(peers: Peers) -> Iterator[None]:
-    """Shards the items of every :func:`each` in the block over the ranks ``peers``.
+    """Context manager in which every :func:`each` shards its items over the ranks ``peers``.
 
     All ranks must pass the same items to :func:`each`, and have equal models.
     """
@@ -55,7 +55,7 @@ def among(peers: Peers) -> Iterator[None]:
 
 @contextmanager
 def followed(report: Callable[[int, int], None]) -> Iterator[None]:
-    """Calls ``report(done, total)`` after each item, or round of items, of every :func:`each` in the block."""
+    """Context manager in which every :func:`each` calls ``report(done, total)`` after each item or round of items."""
     before = _follower.set(report)
     try:
         yield

@@ -30,9 +30,9 @@ READY = ".ready"  # suffix of a complete folder whose files are being moved
 
 
 class Session:
-    """A run of ``heedful train`` from its start to its kill: one process, or several ranks, each in its own group.
+    """Run of ``heedful train`` from its start to its kill: one process or several ranks, each in its own process group.
 
-    It is observed through the run's folder. SIGTERM to this process ends all processes of the run.
+    The run is observed through its folder. SIGTERM to this process ends all processes of the run.
     """
 
     def __init__(self, arguments: Sequence[str], out: Path, processes: int = 1, victim: int | None = None) -> None:
@@ -182,10 +182,10 @@ def _exit_on_sigterm(*_: object) -> None:
 
 
 def kill_at(session: Session, moment: str, run_seconds: float, training_seconds: float, random: random.Random) -> bool:
-    """Kills a session at a moment; returns False if it ended before.
+    """Kills a training run at a given moment; returns False if it ended before.
 
     Args:
-        session: a session that has just started.
+        session: the run, which has just started.
         moment: one of ``MOMENTS``. "save": while any file is being written; "model": while a model's file is;
             "after a save": right after a checkpoint; "beginning": while the folder is created, or at any time if it
             exists; "training": after the log was opened.

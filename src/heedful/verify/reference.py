@@ -24,7 +24,7 @@ from heedful.verify.verified_folder import VerifiedFolder
 
 @contextmanager
 def quiet_transformers() -> Iterator[Any]:
-    """Yields ``transformers`` without warnings and progress bars; raises ``Skipped`` if it is not installed."""
+    """Context manager that yields ``transformers`` without warnings and progress bars; ``Skipped`` if not installed."""
     if importlib.util.find_spec("transformers") is None:
         raise Skipped("transformers is not installed (pip install transformers)")
     with warnings.catch_warnings():
