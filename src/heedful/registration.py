@@ -119,7 +119,9 @@ def _maker(kind: str, name: str, thing: Any) -> Callable[..., Any]:
         try:
             part = thing(*arguments, *named.values())
         except TypeError as error:
-            raise HeedfulError(f"the {kind} {name!r} is made by {name}({takes}), which failed: {error}") from error
+            raise HeedfulError(
+                f"the {kind} {name!r} is made by {name}({takes}), which failed: {error}; correct it"
+            ) from error
         if not isinstance(part, nn.Module):
             raise HeedfulError(f"the {kind} {name!r} made {type(part).__name__}; return a module with {methods}")
         if kind == "position" and not (hasattr(part, "embed") and hasattr(part, "prepare")):
@@ -215,7 +217,9 @@ def _add_model_type(name: str, thing: Any) -> None:
     from heedful.pretrained.model_types import MODEL_TYPES
 
     if not isinstance(thing, ModelType):
-        raise HeedfulError(f"model type {name!r} is of type {type(thing).__name__}; give a ModelType")
+        raise HeedfulError(
+            f"model type {name!r} is of type {type(thing).__name__}; give a ModelType of heedful.pretrained.model_type"
+        )
     if thing.name != name:
         raise HeedfulError(f"the model type is called {thing.name!r}, not {name!r}; give one name")
     MODEL_TYPES[name] = thing
@@ -296,7 +300,9 @@ def register(kind: str, name: str, thing: T) -> T:
             f"attention {name!r} is a class; give a function (q, k, v, bias, scale, dropout), or an object"
         )
     if kind not in ("metric", "model_type") and not callable(thing):
-        raise HeedfulError(f"{kind} {name!r} is of type {type(thing).__name__}, which cannot be called")
+        raise HeedfulError(
+            f"{kind} {name!r} is of type {type(thing).__name__}, which cannot be called; give a class or a function"
+        )
     KINDS[kind](name, thing)
     if kind in REGISTERED:
         REGISTERED[kind].add(name)

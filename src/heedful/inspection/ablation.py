@@ -61,7 +61,7 @@ def ablate(
     end. ``loss`` runs once for the whole model and once for each part; mean ablation runs it once more for the means.
 
     Args:
-        model: of any family.
+        model: a model of any family.
         loss: runs the model and returns one number: ``lambda: F.cross_entropy(model(ids)[0, :-1], ids[0, 1:])``, or a
             metric over a whole set.
         what: "heads" of every attention; "units", groups of feed-forward units; "layers", whole blocks.

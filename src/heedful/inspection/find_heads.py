@@ -30,7 +30,7 @@ SELF, CROSS = "attention.pattern", "cross_attention.pattern"
 
 
 class HeadMatch(NamedTuple):
-    """A head with its score for a pattern."""
+    """Head of a model with its score for a pattern, and the score that equal weights on all keys would have."""
 
     path: str  # of its weights, such as "decoder.block.1.attention.pattern"
     layer: int
@@ -59,10 +59,11 @@ def find_heads(
     weight of linked target tokens on their source tokens; without ``gold`` by the ``mutual_information`` of target and
     source positions, which is high if different target tokens attend to different source tokens.
 
-    Compare a score with ``uniform``; ablate a head to measure whether it matters.
+    Compare the ``score`` of a head with its ``uniform``, the score that equal weights on all keys would have. Ablate a
+    head to measure whether it matters.
 
     Args:
-        model: of any family.
+        model: a model of any family.
         inputs: arguments of the model. Without any, a decoder or an encoder of text gets ``repeated_tokens`` after its
             start token.
         by: the pattern; or, for a model with one stack, the expected keys of each query, (B, T, T) boolean, such as
@@ -239,7 +240,9 @@ def _sides(model: Model, *inputs: Tensor, **named: Any) -> dict[str, tuple[Tenso
     try:
         arguments = inspect.signature(model.forward).bind(*inputs, **named).arguments
     except TypeError as error:
-        raise HeedfulError(f"the model does not take these inputs: {error}") from None
+        raise HeedfulError(
+            f"the model does not take these inputs: {error}; give the arguments of model.forward"
+        ) from None
     if isinstance(model, EncoderDecoder):
         pairs = {"encoder": ("source", "source_mask"), "decoder": ("target", "target_mask")}
     else:

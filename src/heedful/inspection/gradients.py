@@ -47,7 +47,7 @@ def gradient_x_input(
     2014. Masked padding gets 0. Dropout is off; the model's weights, their gradients and its mode do not change.
 
     Args:
-        model: of any family, with any head.
+        model: a model of any family, with any head.
         inputs: arguments of the model: ids, or source and target, or pixels.
         label: index of the logit: a token id or class, or one index for each sequence (B,); for a span, 0 is the
             start and 1 the end. By default the largest logit.

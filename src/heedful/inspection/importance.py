@@ -30,7 +30,7 @@ def head_importance(
     parameters' own gradients stay as they are; the model runs in evaluation mode, and its mode is restored.
 
     Args:
-        model: of any family.
+        model: a model of any family.
         loss: runs the model, once or several times, and returns a tensor with gradients: the *sum* of its sequences'
             losses (with a mean, every importance is smaller by the same factor).
         signed: return −Σ_x ∂L(x)/∂ξ_h instead: to first order, the increase of the loss when the head is removed.

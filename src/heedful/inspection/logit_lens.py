@@ -54,7 +54,7 @@ def logit_lens(
     lens"; Belrose et al. 2023 describe its limits.
 
     Args:
-        model: of any family, with a head that returns logits; of an encoder-decoder the decoder is read.
+        model: a model of any family, with a head that returns logits; of an encoder-decoder the decoder is read.
         inputs: arguments of the model: ids, or source and target, or pixels.
         top: number of the most probable tokens or classes.
         target: the true ids (B, T) or classes (B,); a negative id is no target. The probabilities and ranks of
@@ -129,7 +129,9 @@ def head_mask(model: Model, *inputs: Tensor, **named: Any) -> Tensor | None:
     try:
         arguments = inspect.signature(model.forward).bind(*inputs, **named).arguments
     except TypeError as error:
-        raise HeedfulError(f"the model does not take these inputs: {error}") from None
+        raise HeedfulError(
+            f"the model does not take these inputs: {error}; give the arguments of model.forward"
+        ) from None
     return arguments.get("target_mask", arguments.get("mask"))
 
 

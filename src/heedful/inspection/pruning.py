@@ -45,11 +45,12 @@ def prune(
     Heads: Michel, Levy and Neubig 2019; blocks: Fan, Grave and Joulin 2020.
 
     The head size E stays, as ``head_dim`` in the configuration, and with it the scale 1/√E. All blocks of a stack have
-    equal sizes, so all its attentions, cross-attention too, must keep equally many heads, and its feed-forwards equally
-    many units. If H query heads share K key-value heads, whole groups are removed, or equally many heads of each group.
+    equal sizes, so all its attentions, cross-attention too, must keep the same number of heads, and its feed-forwards
+    the same number of units. If H query heads share K key-value heads, whole groups are removed, or the same number of
+    heads in each group.
 
     Args:
-        model: of any family. It is not changed.
+        model: a model of any family. It is not changed.
         heads: heads to remove. Keys are a block's number (every attention of the blocks of that number) or the end of
             an attention's path, such as "decoder.block.1.cross_attention" or "cross_attention".
         units: feed-forward units to remove; keys as for heads, or the end of a path such as "block.1.feed_forward".
@@ -182,7 +183,10 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
             new_group_size = len(ordered) // heads.count
             groups = [head // group_size for head in ordered]
             if any(groups[i] != groups[i - i % new_group_size] for i in range(len(ordered))):
-                raise HeedfulError(f"{path}: ALiBi's slopes separate heads that share a key-value head; keep all heads")
+                raise HeedfulError(
+                    f"{path}: without these heads, ALiBi's slopes separate heads that share a key-value head; keep all "
+                    "heads"
+                )
             heads.numbers[path] = ordered
     remaining: dict[str, tuple[int, Tensor]] = {}
     silent: dict[str, Tensor] = {}
@@ -332,7 +336,7 @@ def remaining_units(removed: Numbers, units: int, *, pad: bool) -> Remaining:
     if len(remaining[fewest]) < count and not pad:
         raise HeedfulError(
             f"{fewest} would keep {len(remaining[fewest])} units and others {count}, but all blocks must be equal; "
-            "prune equally many units in each, or give pad=True to fill up with silent units"
+            "prune the same number in each, or give pad=True to fill up with silent units"
         )
     return Remaining(
         count, {path: _fill_groups({0: units_left}, 1, count, units) for path, units_left in remaining.items()}

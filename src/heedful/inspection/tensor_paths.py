@@ -24,10 +24,10 @@ WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 
 @dataclass(frozen=True)
 class TensorKind:
-    """One tensor of a class of modules.
+    """Kind of tensor that the modules of a class compute, such as the pattern of attentions.
 
     Attributes:
-        name: the last part of its path.
+        name: the last part of the tensor's path.
         axes: one letter for each axis.
         side: "output" or "input" of a module, or "inside" attention.
         description: what the tensor is, for people.

@@ -56,7 +56,7 @@ def card_text(name: str, card: Mapping[str, Any], config: Mapping[str, Any], bas
     """Returns the text of a model card.
 
     Args:
-        name: of the model.
+        name: name of the model.
         card: contents of ``heedful.json``: layout, parameters, and as far as known task, data, metrics, settings,
             verification, license.
         config: contents of ``config.json``.

@@ -188,7 +188,10 @@ def _head_tensors(model: Model, model_type: ModelType, architecture: Architectur
             shape = tuple(model.get_parameter(name).shape)
             problems.append(f"{their_name} is {tuple(tensor.shape)}, but the head has {shape}")
     if problems:
-        raise HeedfulError(f"modules_to_save may list only modules of the head, but {', '.join(problems)}")
+        raise HeedfulError(
+            f"modules_to_save may list only modules of the head, but {', '.join(problems)}; merge the adapter into its "
+            "base with PEFT (merge_and_unload) and load the result"
+        )
     return loaded
 
 

@@ -101,8 +101,8 @@ def split_tensors(folder: Path, tensors: Tensors) -> tuple[dict[str, tuple[Tenso
     unknown += [PREFIX + name for name in others if ".lora_" in name]  # without its partner, or of another kind
     if unknown:
         raise HeedfulError(
-            f"{folder} has tensors that are not lora_A and lora_B of a linear layer: {', '.join(unknown)}; only "
-            "these are supported, without DoRA and embeddings"
+            f"{folder} has tensors that are not lora_A and lora_B of a linear layer: {', '.join(unknown)}; "
+            "adapters with DoRA and of embeddings are not supported"
         )
     if not pairs:
         raise HeedfulError(f"{folder} has no pair of tensors lora_A and lora_B; save the adapter again with PEFT")

@@ -81,7 +81,7 @@ def save(
     architecture has and the model does not use is stored as zeros, so that no reader initialises a random one.
 
     Args:
-        model: of any model type, on any device, in its own dtype.
+        model: a model of any type, on any device and in any dtype.
         folder: created if it does not exist.
         extra: further contents of ``heedful.json``: task, labels, metrics, ...; ``labels``, a list of names, is written
             to ``config.json`` too.

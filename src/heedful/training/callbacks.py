@@ -216,5 +216,7 @@ def _taking_the_run(function: Callable[..., object], name: str) -> Callable[[Tra
     try:
         signature.bind(None)
     except TypeError:
-        raise HeedfulError(f"{name} is called with one argument, the run, but it takes {signature}") from None
+        raise HeedfulError(
+            f"{name} is called with one argument, the run, but it takes {signature}; let it take one argument"
+        ) from None
     return function

@@ -48,7 +48,7 @@ def page(
 
 @cache
 def asset(name: str) -> str:
-    """Returns the text of a style or script file in this folder."""
+    """Returns the text of a style sheet or script of the package's pages, such as "page.css"."""
     return files("heedful.views").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -142,7 +142,7 @@ def coloured(shares: NDArray[np.floating[Any]]) -> raster.Pixels:
 def _maps(maps: Any) -> NDArray[np.float64]:
     array = np.asarray(maps.detach().cpu().double() if hasattr(maps, "detach") else maps, dtype=np.float64)
     if array.ndim != 3 or not array.size:
-        raise HeedfulError(f"feature maps have shape {array.shape}; give (N, h, w)")
+        raise HeedfulError(f"feature maps have shape {array.shape}; give N maps of one height h and width w: (N, h, w)")
     if not np.isfinite(array).all():
         raise HeedfulError("a feature map has a value that is not finite; give finite values")
     return array

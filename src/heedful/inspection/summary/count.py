@@ -218,7 +218,7 @@ class LayerRecorder:
         return owners
 
     def stop(self) -> None:
-        """Removes the hooks."""
+        """Ends the recording: removes the hooks from the modules."""
         for hook in self.hooks:
             hook.remove()
 

@@ -168,7 +168,7 @@ def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBy
     """Returns the size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
 
     A block stores 2 K E numbers per token: a key and a value for each of its K key-value heads. With a sliding window
-    it stores only the last ``window`` tokens. Cross-attention stores as many for each source token.
+    it stores only the last ``window`` tokens. Cross-attention stores the same for each source token.
     """
     stack = next((s for s in vars(config).values() if isinstance(s, StackConfig) and s.causal), None)
     if stack is None or isinstance(config, VisionConfig):

@@ -24,11 +24,11 @@ class Layer:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of a forward pass, attention's two products included."""
+        """Number of multiply-adds of a forward pass, with the two matrix products of each attention."""
         return self.flops // 2
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain values."""
+        """Returns the fields as a dictionary of plain values."""
         return vars(self) | {"multiply_adds": self.multiply_adds}
 
 
@@ -53,7 +53,7 @@ class Memory:
     cache: CacheBytes | None  # None: of a model that does not generate
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain values."""
+        """Returns the fields as a dictionary of plain values."""
         return asdict(self)
 
 
@@ -83,11 +83,11 @@ class Summary:
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds of a forward pass, attention's two products included."""
+        """Number of multiply-adds of a forward pass, with the two matrix products of each attention."""
         return self.flops // 2
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns plain values, as ``--json`` prints them."""
+        """Returns the summary as a dictionary of plain values, which ``heedful summary --json`` prints."""
         return {
             "name": self.name,
             "input": [list(shape) for shape in self.input],
@@ -180,7 +180,7 @@ def _attention(unfused: Iterable[Unfused]) -> list[str]:
 
 
 def short(number: float) -> str:
-    """Formats a number with a unit: 12_345_678 → "12.3 M"."""
+    """Returns a number as text with a unit: 12_345_678 → "12.3 M"."""
     for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.1f} {unit}"
@@ -188,7 +188,7 @@ def short(number: float) -> str:
 
 
 def bytes_of(number: int) -> str:
-    """Formats a number of bytes: 12_345_678 → "12.3 MB"."""
+    """Returns a number of bytes as text: 12_345_678 → "12.3 MB"."""
     return f"{short(number)}B"
 
 

@@ -119,7 +119,9 @@ def filters(images: Any, title: str = "", *, names: Sequence[str] | None = None,
     """
     values = array(images, "NhwC", "filters")
     if values.shape[3] not in (1, 3) or len(values) > FILTERS:
-        raise HeedfulError(f"filters of shape {values.shape}; give at most {FILTERS} filters with 1 or 3 channels")
+        raise HeedfulError(
+            f"cannot draw filters of shape {values.shape}; give at most {FILTERS} filters with 1 or 3 channels"
+        )
     filter_names = checked_names(range(1, len(values) + 1) if names is None else names, len(values), "filters")
     across = next((n for n in (4, 7, 8, 10, 12, 14) if n * n >= len(values)), 16)
     side = min(84.0, 700 / across - 8)

@@ -61,11 +61,14 @@ def scatter(
     """
     spots, names = array(points, "N2", "points"), checked_names(labels, len(points), "points")
     if spots.shape[1] != 2 or len(spots) > POINTS:
-        raise HeedfulError(f"points of shape {spots.shape}; give at most {POINTS:,} points of two numbers each")
+        raise HeedfulError(
+            f"cannot draw points of shape {spots.shape}; give at most {POINTS:,} points of two numbers each"
+        )
     kinds = list(dict.fromkeys(groups or [""]))
     if len(kinds) > LINES or (groups is not None and len(groups) != len(names)):
         raise HeedfulError(
-            f"{len(groups or [])} groups, {len(kinds)} different; give one group per point, at most {LINES} different"
+            f"{len(groups or [])} groups, {len(kinds)} of them different, do not fit {len(names)} points; give one "
+            f"group per point, at most {LINES} different"
         )
     low, high = spots.min(axis=0), spots.max(axis=0)
     unit = min(WIDE / ((high - low)[0] or 1e-9), HIGH / ((high - low)[1] or 1e-9)) if np.any(high > low) else 1.0
@@ -150,7 +153,11 @@ def functions(xs: Any, ys: Mapping[str, Any], title: str = "", *, x_label: str =
     lines = {visible(name): array(values, "N", f"values of {name}") for name, values in ys.items()}
     other = next((len(values) for values in lines.values() if values.shape != across.shape), None)
     if other is not None or len(across) < 2 or (np.diff(across) <= 0).any():
-        raise HeedfulError(f"{len(across)} x and {other or 'as many'} y values; give equally many, with x increasing")
+        count = len(across) if other is None else other
+        raise HeedfulError(
+            f"{len(across)} values of x and {count} of y cannot be drawn; give the same number of each, at least 2, "
+            "with x increasing"
+        )
     y_ticks = ticks(float(min(v.min() for v in lines.values())), float(max(v.max() for v in lines.values())))
     x_ticks = [t for t in ticks(float(across[0]), float(across[-1])) if across[0] <= t <= across[-1]]
     left, high = 12 + max(width(plain(t), 13) for t in y_ticks), 280

@@ -185,7 +185,7 @@ def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[
 
 
 def single_output(request: Request) -> dict[str, Any]:
-    """Returns the request's decoding options for a single output; raises ``HeedfulError`` for several."""
+    """Returns the decoding options of a request; raises ``HeedfulError`` if they ask for several outputs."""
     if request.decoding.get("num_return_sequences", 1) != 1:
         raise HeedfulError("num_return_sequences must be 1 for this view; leave num_return_sequences out")
     return {**request.decoding, "num_return_sequences": 1}

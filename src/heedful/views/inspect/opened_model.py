@@ -37,13 +37,13 @@ class OpenedModel:
 
     @property
     def source(self) -> Tokenizer:
-        """The source tokenizer."""
+        """Tokenizer of the model's source texts."""
         assert self.tokenizers is not None
         return self.tokenizers[0]
 
     @property
     def target(self) -> Tokenizer:
-        """The target tokenizer."""
+        """Tokenizer of the model's target texts."""
         assert self.tokenizers is not None
         return self.tokenizers[1]
 
