@@ -435,7 +435,7 @@ class _Tables:
 
     @contextmanager
     def removed_on_error(self) -> Iterator[None]:
-        """Removes a new run if the block raises an error before its first checkpoint; an interrupt keeps it."""
+        """Context manager that removes a new run after an error before its first checkpoint; an interrupt keeps it."""
         out = self.folder.parent
         existed = out.exists()
         try:

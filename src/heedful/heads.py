@@ -106,7 +106,10 @@ class LanguageModel(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """BERT's masked-language-model head: logits = norm(act(dense(hidden))) Eᵀ + b. Devlin et al. 2019."""
+    """BERT's masked-language-model head: logits = norm(act(dense(hidden))) Eᵀ + b.
+
+    E is the token embedding, b a bias. Devlin et al. 2019.
+    """
 
     def __init__(self, config: MaskedHead, dim: int, token: nn.Embedding) -> None:
         super().__init__()

@@ -334,7 +334,7 @@ def check_out(settings: RunSettings) -> None:
     if not settings.out.strip():
         raise HeedfulError("--out is empty; name a folder for the run")
     if any("\ud800" <= letter <= "\udfff" for letter in settings.out):  # bytes that are not UTF-8
-        raise HeedfulError(f"--out {settings.out!a} is not valid UTF-8; name another folder")
+        raise HeedfulError(f"--out {settings.out!a} is not UTF-8; name another folder")
     out = Path(settings.out)
     if out.exists() and not out.is_dir():
         raise HeedfulError(f"--out {out} is a file; name a folder")

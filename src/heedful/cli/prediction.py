@@ -86,7 +86,7 @@ def _checked_inputs(inputs: tuple[str, ...]) -> tuple[str, ...]:
     if inputs == ("-",):
         return ()
     if "-" in inputs:
-        raise HeedfulError("- (standard input) cannot be combined with other texts; give either - or the texts")
+        raise HeedfulError("- (standard input) cannot be combined with other texts; give only one of them")
     for number, text in enumerate(inputs, start=1):
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are not UTF-8
             raise HeedfulError(f"text {number} of the command line is not UTF-8; convert it first")

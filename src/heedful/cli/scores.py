@@ -113,7 +113,7 @@ def _cut(text: str) -> str:
 
 
 def class_table(by_class: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a table with the precision, recall and F1 in percent of each class, and its support (its examples).
+    """Returns a table with the precision, recall and F1 in percent of each class, and its number of examples (support).
 
     Args:
         by_class: ``{"label", "precision", "recall", "f1", "support"}`` of each class. The 40 classes with

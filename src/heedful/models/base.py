@@ -79,7 +79,7 @@ class Model(nn.Module):
         return output
 
     def initialise_weights(self) -> None:
-        """Initialises all weights (see ``heedful.stack.initialise``), except on the meta device."""
+        """Initialises all weights by ``heedful.stack.initialise``; does nothing on the meta device."""
         if self.device.type != "meta":
             initialise(self, self.main)
 

@@ -50,9 +50,10 @@ def use_threads(count: int, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def deterministic(enabled: bool) -> Iterator[None]:
-    """Makes PyTorch use only deterministic algorithms while the block runs; then restores its settings.
+    """Context manager in which PyTorch uses only deterministic algorithms, if ``enabled``.
 
-    On a CPU most algorithms are deterministic anyway. The setting holds for the whole process. An operation without a
+    On a CPU most algorithms are deterministic anyway. The setting holds for the whole process, and
+    is restored at the end. An operation without a
     deterministic algorithm raises a :class:`HeedfulError` that names it.
     """
     if not enabled:

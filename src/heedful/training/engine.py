@@ -114,8 +114,8 @@ class Sharded(Alone):
     A run of several ranks can be resumed with one rank; then nothing is sharded.
 
     Args:
-        ranks: the processes.
-        bf16: blocks compute with bfloat16 copies of their weights; gradients are summed in float32.
+        ranks: the ranks of the run.
+        bf16: if True, blocks compute with bfloat16 copies of their weights; gradients are summed in float32.
     """
 
     needs_all = True

@@ -425,8 +425,7 @@ class Loop:
         }
 
     def reduce_checkpoint(self) -> None:
-        """Rewrites the checkpoint of a run that has ended, without the weights that the run folder also stores, bit for
-        bit.
+        """Rewrites the checkpoint of a run that has ended, without the weights that the run folder stores too.
 
         The complete checkpoint stays until the smaller one is written. The next checkpoint is complete again.
         """

@@ -14,7 +14,7 @@ from heedful.settings import TrainingSettings
 
 @contextmanager
 def within_memory(training: TrainingSettings) -> Iterator[None]:
-    """Turns out-of-memory errors into a :class:`HeedfulError` that suggests an equivalent smaller batch.
+    """Context manager that turns out-of-memory errors into a ``HeedfulError``, which suggests a smaller batch.
 
     The smaller batch is half as large, with twice as many micro-batches in a step. The loss of a step is a mean over
     all of its tokens, so the step stays the same.

@@ -29,7 +29,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Starts the report; the first line is for a step after ``step``."""
+        """Starts or resumes the report of a run that has done ``step`` steps."""
 
     @abstractmethod
     def show(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -83,7 +83,7 @@ class _Service(Reporter):
     """Base of services whose package has ``init``, ``log``, ``Table`` and ``finish``; the folder identifies a run."""
 
     def begin(self, step: int) -> None:
-        """Opens the run, or resumes it."""
+        """Opens the run in the other program, or resumes it."""
         self._module = module = importlib.import_module(self.package)
         name = self.out.resolve()
         try:

@@ -154,7 +154,7 @@ def train(
 
 @contextmanager
 def profiled(run: Run, loop: Loop, ranks: Ranks) -> Iterator[None]:
-    """Writes ``trace.json``, the torch.profiler trace of steps 4 to 8, with ``--training.profile``; on rank 0.
+    """Context manager that with ``--training.profile`` writes ``trace.json``, the profile of steps 4 to 8, on rank 0.
 
     Chrome's ``chrome://tracing`` and https://ui.perfetto.dev show it.
     """

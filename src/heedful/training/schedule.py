@@ -68,8 +68,8 @@ def constant(warmup: int = 0) -> Schedule:
 def inverse_sqrt(warmup: int = 4000) -> Schedule:
     """Returns the inverse square root schedule: min(step / warmup, √(warmup / step)), 1 at step ``warmup``.
 
-    The schedule of Vaswani et al. (2017), section 5.3. Their peak is (dim · warmup)^−½; here it is the given learning
-    rate. The schedule does not depend on the length of the run.
+    This is the schedule of Vaswani et al. (2017), section 5.3. Their peak is (dim · warmup)^−½; here it is the given
+    learning rate. The schedule does not depend on the length of the run.
     """
     warmup = max(1, warmup)
     return lambda step, progress: min(step / warmup, math.sqrt(warmup / step))

@@ -156,7 +156,7 @@ def choose_plan(
     seconds: Callable[[], float],
     valid_examples: int,
 ) -> TimePlan:
-    """Chooses a model size and a batch by measuring them, and plans the run.
+    """Chooses a model size and a batch by measurements, and returns the plan of the run.
 
     Args:
         given: settings as given; they do not change.
@@ -203,7 +203,7 @@ def divide_time(
     valid_examples: int,
     notes: tuple[str, ...] = (),
 ) -> TimePlan:
-    """Divides ``seconds`` into steps and evaluations of at most ``valid_examples`` examples."""
+    """Returns the plan that divides ``seconds`` into steps and evaluations of at most ``valid_examples`` examples."""
     training, given = settings.training, given_settings.training
     usable_seconds, wanted_steps = max(0.0, MARGIN * seconds), _steps_to_limit(settings, speed)
     every = training.evaluate_every or max(speed.steps_per_epoch, 250 if speed.steps_per_epoch < 250 else 0)
@@ -309,7 +309,7 @@ def plan_run(
     resolve: Callable[[RunSettings], ResolvedSettings],
     build_loop: Callable[[ResolvedSettings, Model], Loop],
 ) -> TimePlan | None:
-    """Plans a new run; returns None if the number of steps was given or the model is sharded.
+    """Returns the plan of a new run; None if the number of steps was given or the model is sharded.
 
     Args:
         given: settings as given.
