@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z][\w.+-]*")
 
 
 class NormFactory(Protocol):
-    """Kind "norm": makes a module with ``forward(x, real=None)``: (B, T, D) → (B, T, D).
+    """Factory of a norm (kind "norm"): makes a module with ``forward(x, real=None)``: (B, T, D) → (B, T, D).
 
     ``real`` (B, T) is False for padding; most norms ignore it.
     """
@@ -33,11 +33,12 @@ class NormFactory(Protocol):
 
 
 class PositionFactory(Protocol):
-    """Kind "position": makes a ``heedful.layers.position.PositionScheme`` from a ``StackConfig``.
+    """Factory of a position scheme (kind "position"): makes a ``PositionScheme`` from a ``StackConfig``.
 
-    The scheme has two methods. ``embed(x, positions, end=None)`` adds positions to the embedding. ``prepare(queries,
-    keys)`` returns what attention needs: a ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns
-    queries and keys. Positions are (B or 1, T) and count non-padding tokens, so that padding and caches have no effect.
+    The scheme derives from ``heedful.layers.position.PositionScheme`` and has two methods. ``embed(x, positions,
+    end=None)`` adds positions to the embedding. ``prepare(queries, keys)`` returns what attention needs: a
+    ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns queries and keys. Positions are (B or 1, T)
+    and count non-padding tokens, so that padding and caches have no effect.
     """
 
     def __call__(self, config: Any) -> Any:
@@ -45,11 +46,12 @@ class PositionFactory(Protocol):
 
 
 class AttentionFunction(Protocol):
-    """Kind "attention": (q, k, v, bias, scale, dropout) → (B, H, T, E), in place of softmax(scale · q kᵀ + bias) v.
+    """Attention function (kind "attention"), in place of softmax(scale · q kᵀ + bias) v.
 
-    q is (B, H, T, E), k and v are (B, H, S, E); ``bias`` broadcasts to (B, H, T, S) and is −∞ where attention is not
-    allowed. The function's attribute ``weights``, itself a function (q, k, bias, scale) → (B, H, T, S), returns the
-    weights that mix the values: y = weights @ v. Without this attribute the pattern cannot be recorded or changed.
+    It maps (q, k, v, bias, scale, dropout) to (B, H, T, E). q is (B, H, T, E), k and v are (B, H, S, E); ``bias``
+    broadcasts to (B, H, T, S) and is −∞ where attention is not allowed. The function's attribute ``weights``, itself a
+    function (q, k, bias, scale) → (B, H, T, S), returns the weights that mix the values: y = weights @ v. Without this
+    attribute the pattern cannot be recorded or changed.
     """
 
     def __call__(self, q: Any, k: Any, v: Any, bias: Any, scale: float, dropout: float) -> Any:
@@ -57,14 +59,19 @@ class AttentionFunction(Protocol):
 
 
 class FeedForwardFactory(Protocol):
-    """Kind "feed_forward": makes a module with ``forward(x)``: (..., D) → (..., D), from a ``StackConfig``."""
+    """Factory of a feed-forward (kind "feed_forward"): makes a module from a ``StackConfig``.
+
+    The module has ``forward(x)``: (..., D) → (..., D).
+    """
 
     def __call__(self, config: Any) -> Any:
         """Returns the module."""
 
 
 class BlockFactory(Protocol):
-    """Kind "block": makes a module from a ``StackConfig``, with the arguments of ``heedful.Block.forward``.
+    """Factory of a block (kind "block"): makes a module from a ``StackConfig``.
+
+    The module's ``forward`` has the arguments of ``heedful.Block.forward``.
 
     The module must pass ``mask``, ``position`` and the attention's part of ``cache`` on to its attention. Derive it
     from ``heedful.Block`` where possible: ``record`` and ``optimize`` find the parts of a block by their names.
@@ -88,14 +95,14 @@ class HeadFactory(Protocol):
 
 
 class OptimizerFactory(Protocol):
-    """Kind "optimizer", for ``--training.optimiser``: makes a PyTorch optimiser for the model's parameters."""
+    """Factory of an optimiser (kind "optimizer"), for ``--training.optimiser``: makes it for the model's parameters."""
 
     def __call__(self, model: Any, *, lr: float, weight_decay: float) -> Any:
         """Returns the optimiser; its learning rates are the peaks."""
 
 
 class ScheduleFactory(Protocol):
-    """Kind "schedule", for ``--training.schedule``: makes a function (step, progress) → factor of the learning rate."""
+    """Factory of a schedule (kind "schedule"), for ``--training.schedule``: (step, progress) → factor of the rate."""
 
     def __call__(self, warmup: int) -> Callable[[int, float | None], float]:
         """Returns the schedule; ``step`` counts from 1, ``progress`` from 0 to 1 is the share of the run done."""

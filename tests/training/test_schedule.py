@@ -105,7 +105,7 @@ def test_a_floor_without_effect_is_refused(name):
 
 @pytest.mark.parametrize("name", ["constant", "inverse_sqrt", "cosine", "linear"])
 def test_a_decay_without_effect_is_refused(name):
-    with pytest.raises(HeedfulError, match=f"training.decay-ratio has no effect with the schedule {name}; .* take wsd"):
+    with pytest.raises(HeedfulError, match=f"training.decay-ratio has no effect with the schedule {name}; .* use wsd"):
         schedule(name, 10, None, 0.1)
 
 

@@ -53,7 +53,7 @@ def first_final(given, position):
     [
         ({"pieces": []}, "nothing to show: 0 pieces and 4 layers"),
         ({"target": ["a"]}, "1 targets for 4 pieces"),
-        ({"top": []}, "candidates of 0 layers for 4 layer names"),
+        ({"top": []}, "candidates of 0 layers, but 4 layer names"),
         (
             {"pieces": READ[:3], "target": READ[:3]},
             "candidates at 4 positions in layer embedding, but the text has 3 pieces",

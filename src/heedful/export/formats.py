@@ -17,7 +17,7 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """Export format.
+    """Format of an export: the module that writes it, its options, and the packages that it needs.
 
     Attributes:
         module: name of the module whose function ``write`` writes the folder.

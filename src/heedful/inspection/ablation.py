@@ -28,7 +28,7 @@ GROUPS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """Result of ``ablate``.
+    """Result of an ablation: the change of the loss when each part of a model is removed.
 
     Attributes:
         base: the loss of the whole model.

@@ -72,7 +72,7 @@ def align(
 
 
 class Agreement(NamedTuple):
-    """Agreement of predicted links with human alignments."""
+    """Agreement of predicted word links with human alignments: alignment error rate, precision and recall."""
 
     error: float  # the alignment error rate: 0 is best
     precision: float  # share of predicted links that are possible

@@ -132,7 +132,9 @@ def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalCompo
     (tensor([-5.,  0.,  5.]), tensor([1., 0.]))
     """
     if vectors.dim() != 2 or len(vectors) < 2:
-        raise HeedfulError(f"vectors of shape {tuple(vectors.shape)} have no components; give at least two, (N, D)")
+        raise HeedfulError(
+            f"vectors of shape {tuple(vectors.shape)} have no components; give at least two vectors, (N, D)"
+        )
     if not 1 <= dimensions <= min(vectors.shape):
         raise HeedfulError(
             f"{len(vectors)} vectors of {vectors.size(1)} numbers do not have {dimensions} axes; give fewer dimensions"

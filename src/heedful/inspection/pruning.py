@@ -369,5 +369,5 @@ def _uneven_message(
     if path in one_table and any(remaining[other] != heads for other in one_table):
         return f"{problem}, but all blocks share one table of positions; prune the same heads in each block, {remedy}"
     if size > 1 and len({len(group) for group in _by_group(heads, size).values()}) > 1:
-        return f"{problem} of groups of {size} that share a key-value head; prune equally many in each group, {remedy}"
-    return f"{problem}, but others keep {others}, and all blocks must be equal; prune equally many in each, {remedy}"
+        return f"{problem} of groups of {size} that share a key-value head; prune the same number in each, {remedy}"
+    return f"{problem}, but others keep {others}, and all blocks must be equal; prune the same number in each, {remedy}"

@@ -13,7 +13,7 @@ from heedful.stack import ALL_TOKENS, Stack
 
 
 class Decoder(Model):
-    """ids → embedding → causal stack → head. Radford et al. 2019.
+    """Decoder-only Transformer: ids → embedding → causal stack → head. Radford et al. 2019.
 
     >>> import torch
     >>> from heedful.config import DecoderConfig, EmbeddingConfig, StackConfig

@@ -12,7 +12,7 @@ from heedful.stack import ALL_TOKENS, Stack
 
 
 class Encoder(Model):
-    """ids → embedding → stack → head. Devlin et al. 2019.
+    """Encoder-only Transformer: ids → embedding → stack → head. Devlin et al. 2019.
 
     >>> import torch
     >>> from heedful.config import EmbeddingConfig, EncoderConfig, StackConfig

@@ -13,9 +13,10 @@ from heedful.stack import Stack
 
 
 class EncoderDecoder(Model):
-    """source → embedding → encoder; target → embedding → decoder with cross-attention → head.
+    """Encoder-decoder Transformer. Vaswani et al. 2017.
 
-    Vaswani et al. 2017. ``target`` is the decoder's *input*, start token included; the model does not shift it.
+    source → embedding → encoder; target → embedding → decoder with cross-attention → head. ``target`` is the decoder's
+    *input*, start token included; the model does not shift it.
 
     >>> import heedful, torch
     >>> model = EncoderDecoder(heedful.presets.get("transformer-tiny"))

@@ -12,7 +12,7 @@ from heedful.stack import ALL_TOKENS, Stack
 
 
 class VisionTransformer(Model):
-    """pixels → patches → stack → head. Dosovitskiy et al. 2021.
+    """Vision Transformer: pixels → patches → stack → head. Dosovitskiy et al. 2021.
 
     >>> import heedful, torch
     >>> VisionTransformer(heedful.presets.get("vit-micro"))(torch.randn(2, 1, 28, 28)).shape

@@ -240,7 +240,7 @@ class OnlyValue:
 
 @dataclass(frozen=True)
 class LayerTypesKey(OnlyValue):
-    """Key ``layer_types`` of ``config.json``, each layer's attention type: checks it, and ``WindowKeys`` reads it."""
+    """Key ``layer_types`` of ``config.json``, the layers' attention types: checked here, read by ``WindowKeys``."""
 
     def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
         """Raises ``HeedfulError`` for an unknown attention type."""

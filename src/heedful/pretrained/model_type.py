@@ -36,7 +36,7 @@ EVERYWHERE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A class of a model type, such as ``BertForMaskedLM``: its head in our configuration and the head's tensor names.
+    """Class of a model type, such as ``BertForMaskedLM``: its head in our configuration and the head's tensor names.
 
     Of two architectures with the same name, the first whose ``OnlyValue`` keys match is chosen.
 

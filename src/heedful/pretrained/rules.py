@@ -95,7 +95,7 @@ class Transpose(Rename):
     """Rule for a linear map that is stored as (in, out), as in GPT-2; a bias is unchanged."""
 
     def inward(self, tensor: Tensor) -> Tensor:
-        """Transposes: (in, out) → (out, in)."""
+        """Returns the transposed matrix: (in, out) → (out, in)."""
         return tensor.t() if tensor.dim() == 2 else tensor
 
     outward = inward
@@ -121,11 +121,11 @@ class Squeeze(Rename):
     """Rule for a tensor that is stored with an additional first axis of size 1."""
 
     def inward(self, tensor: Tensor) -> Tensor:
-        """Drops the leading axis: (1, ...) → (...)."""
+        """Returns the tensor without its first axis: (1, ...) → (...)."""
         return tensor.squeeze(0)
 
     def outward(self, tensor: Tensor) -> Tensor:
-        """Adds the leading axis: (...) → (1, ...)."""
+        """Returns the tensor with an additional first axis: (...) → (1, ...)."""
         return tensor.unsqueeze(0)
 
 
@@ -251,7 +251,7 @@ class Drop(_OneTensorRule):
             del stored[self.theirs.format(**values)]
 
     def write(self, ours: Tensors, written: Tensors) -> None:
-        """Writes nothing."""
+        """Writes nothing, because the tensor is not stored."""
 
     def their_name(self, name: str) -> str | None:
         """Returns None, because the rule applies to no tensor of ours."""

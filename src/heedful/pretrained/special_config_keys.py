@@ -115,7 +115,7 @@ class RepeatedKey(ConfigKey):
             )
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
-        """Writes nothing."""
+        """Writes nothing, because the key is redundant."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Curve:
         self.groups.append((x, y, 1))
 
     def copy(self) -> Curve:
-        """Returns an independent copy."""
+        """Returns an independent copy of the curve."""
         other = Curve(self.max_points)
         other.size, other.groups = self.size, self.groups[:]
         return other

@@ -14,7 +14,7 @@ from heedful.errors import HeedfulError
 
 
 class Average(ABC):
-    """Base of averages of a model's trainable weights over training.
+    """Base class of averages of a model's trainable weights over training.
 
     Averages are in float32 or a wider type. Buffers (a batch norm's statistics) are not averaged.
     """

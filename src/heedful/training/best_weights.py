@@ -12,7 +12,7 @@ from heedful.metrics.registry import sign
 
 
 class BestWeights:
-    """Tracks the evaluation whose weights are the best so far.
+    """Tracker of the evaluation whose weights are the best so far, and of patience.
 
     Args:
         metric: name of the metric whose best value decides, the highest or the lowest
@@ -26,7 +26,7 @@ class BestWeights:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all evaluations."""
+        """Forgets all evaluations, so that the next one has the best weights."""
         self.best: dict[str, Any] | None = None  # {"step", "value", "metrics"} of the best weights
         self.highest: tuple[float, int] | None = None  # sign · metric and its step, of the best value
         self.lowest = math.inf  # loss

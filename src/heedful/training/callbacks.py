@@ -23,7 +23,7 @@ SHOWN_METRICS = 12  # rows of the table in a notebook
 
 
 class TrainingRun:
-    """Training run, as callbacks get it, which can stop it, and as ``heedful.train`` returns it.
+    """Training run: callbacks get it and can stop it, and ``heedful.train`` returns it.
 
     Attributes:
         folder: the run's folder.
@@ -144,7 +144,7 @@ class TrainingRun:
 
 
 class Callbacks:
-    """Calls a run's callbacks, in their order, on rank 0.
+    """Callbacks of a run, which are called in their order, on rank 0 only.
 
     Args:
         callbacks: objects with any of the methods ``on_begin``, ``on_step``, ``on_evaluation``, ``on_save`` and

@@ -28,7 +28,7 @@ class ReservedTime:
 
 
 class Clock:
-    """Counts the seconds of training and evaluating, over all sessions of a run, and checks its limits.
+    """Clock of a run: counts the seconds of training and evaluating, over all sessions, and checks the run's limits.
 
     All ranks use the clock of rank 0 (:meth:`update`).
 

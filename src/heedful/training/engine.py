@@ -29,7 +29,10 @@ LossFunction = Callable[[Any, Batch], Tensor]  # model and batch → the loss su
 
 
 class Alone:
-    """Engine for one process, and base class of the other engines."""
+    """Engine for one process: wraps the loss function, and saves and restores model and optimiser.
+
+    It is the base class of the other engines.
+    """
 
     needs_all = False  # True: every rank writes a part of a checkpoint
 

@@ -18,7 +18,7 @@ WINDOW = 100  # steps whose median gradient norm is the usual one
 
 @dataclass(frozen=True, kw_only=True)
 class GradientLimits:
-    """Limits of a step's gradient.
+    """Limits of a step's gradient: larger norms are clipped, and spikes are skipped.
 
     Attributes:
         clip: maximum global norm (Pascanu et al. 2013); None: not clipped.

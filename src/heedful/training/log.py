@@ -36,7 +36,7 @@ class LogWindow:
 
 
 class Log:
-    """Writes one line for each logged step to a file, and shows the run on standard error.
+    """Log of a run: writes one line for each logged step to a file, and shows the run on standard error.
 
     A terminal shows one progress bar; any other output gets a plain line for each logged step.
 

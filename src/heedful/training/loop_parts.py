@@ -115,7 +115,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """Checkpoints of a run.
+    """Checkpoints of a run, and how often they are saved.
 
     Attributes:
         checkpoints: the checkpoints on disk; the run resumes from the newest, if there is one.

@@ -29,7 +29,7 @@ SHOWN = 10  # steps between two lines without a progress bar
 
 @dataclass(frozen=True)
 class RangeTest:
-    """Result of a range test.
+    """Result of a learning-rate range test.
 
     Attributes:
         rates: learning rate of each step.

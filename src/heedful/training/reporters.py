@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 
 
 class Reporter(ABC):
-    """Base of reporters, which send the lines of a run's log to other programs.
+    """Base class of reporters, which send the lines of a run's log to other programs.
 
     Args:
         out: the run's folder; the run is reported under its name.

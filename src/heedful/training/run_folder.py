@@ -45,7 +45,7 @@ def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy:
     Args:
         settings: the settings as given with ``--resume``.
         say: is called with lines for people.
-        tidy: removes half-written files; then no other process may be writing in the folder.
+        tidy: True removes half-written files; no other process may then be writing in the folder.
 
     Raises:
         HeedfulError: the folder holds no run, or a setting cannot be changed in a resumed run.

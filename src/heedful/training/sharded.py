@@ -38,7 +38,7 @@ class ShardedCheckpoints(Checkpoints):
     Args:
         folder: the run's folder, which all ranks can read and write.
         ranks: the ranks that write and read together.
-        state: returns the loop's state, into whose tensors ``load`` reads.
+        state: function that returns the loop's state; ``load`` reads into the tensors of this state.
         keep: maximum number of checkpoints.
     """
 

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Peers(Protocol):
-    """Protocol of :class:`heedful.util.ranks.Ranks`."""
+    """Protocol of the ranks over which work is sharded, such as :class:`heedful.util.ranks.Ranks`."""
 
     @property
     def rank(self) -> int:

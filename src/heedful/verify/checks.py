@@ -21,7 +21,7 @@ from heedful.verify.verified_folder import VerifiedFolder
 
 
 class Check(NamedTuple):
-    """Row of the table: the name of a check, what it proves, and its function."""
+    """Check of a model folder: its name, what it proves, and its function."""
 
     name: str
     description: str

@@ -48,7 +48,8 @@ class LensPredictions:
             raise HeedfulError(f"{len(self.target)} targets for {count} pieces; give one per piece, '' for none")
         if len(self.top) != len(self.layers):
             raise HeedfulError(
-                f"candidates of {len(self.top)} layers for {len(self.layers)} layer names; give one list per layer"
+                f"there are candidates of {len(self.top)} layers, but {len(self.layers)} layer names; give one list of "
+                "candidates per layer"
             )
         for name, row in zip(self.layers, self.top, strict=True):
             if len(row) != count:

@@ -176,7 +176,7 @@ def _inputs(
 
 
 class LayerRecorder:
-    """Records the calls of each module: order, shapes, parameters and FLOPs.
+    """Recorder of the calls of a model's modules: their order, shapes, parameters and FLOPs.
 
     A list of modules is never called itself; the calls of its modules count for it too.
     """

@@ -44,7 +44,7 @@ class CacheBytes:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a model in bytes, in one data type."""
+    """Memory that a model needs in one dtype, in bytes."""
 
     dtype: str
     weights: int  # parameters, tied parameters once
