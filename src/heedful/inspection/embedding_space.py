@@ -141,7 +141,7 @@ def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalCompo
         )
     exact = vectors.detach().double()
     if not exact.isfinite().all():
-        raise HeedfulError("some vectors hold NaN or infinity; leave these vectors out")
+        raise HeedfulError("some vectors hold NaN or infinity; remove these vectors")
     mean = exact.mean(0)
     triangle = torch.linalg.qr(exact - mean, mode="r").R
     _, singular_values, axes = torch.linalg.svd(triangle, full_matrices=False)

@@ -21,7 +21,7 @@ NONE = -1  # in ids: no token here
 
 @dataclass
 class DecoderCall:
-    """Tensors of one call of the decoder."""
+    """Recorded tensors of one call of the decoder, and how its rows follow from those of the call before."""
 
     tensors: dict[str, Tensor]  # by path
     tokens: Tensor  # (R,) the last token that each row was given

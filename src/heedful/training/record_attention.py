@@ -165,7 +165,7 @@ class AttentionRecorder:
             raise HeedfulError("a text has no words; give at least one word")
         if len(parts) > max(1, len(texts)):
             raise HeedfulError(
-                f"{len(parts)} texts, separated by tabs, but {self.task.name} takes {max(1, len(texts))}; leave out "
+                f"{len(parts)} texts, separated by tabs, but {self.task.name} takes {max(1, len(texts))}; remove "
                 "the others"
             )
         values: dict[str, Any] = dict(zip(texts, parts, strict=False))

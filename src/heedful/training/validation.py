@@ -80,7 +80,9 @@ class Validation:
         if not self.custom_metrics:
             return {}
         if not measured.outputs:
-            raise HeedfulError(f"{self.task.name} stores no outputs of evaluations for metrics; leave metrics out")
+            raise HeedfulError(
+                f"{self.task.name} keeps no outputs of its evaluations, which metrics need; leave metrics out"
+            )
         expected = [self.task.input_and_target(row)[1] for row in rows[: len(measured.outputs)]]
         values = {}
         for name, metric in self.custom_metrics.items():

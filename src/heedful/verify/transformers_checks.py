@@ -121,7 +121,10 @@ DIFFICULT_TEXTS = (
 
 
 def token_ids(verified: VerifiedFolder) -> Comparison:
-    """Counts texts whose token ids differ, over single texts, a text and a pair; the last two with special tokens."""
+    """Counts the texts whose token ids differ from those of ``transformers``.
+
+    These are single texts without special tokens, and one text and one pair with special tokens.
+    """
     if not Tokenizer.has_files(verified.path):
         raise Skipped("the folder has no tokenizer")
     try:

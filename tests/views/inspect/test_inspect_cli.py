@@ -207,7 +207,7 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         (
             "decoder",
             ["a", "--view", "embeddings"],
-            "the figure needs 3 different tokens, 'a' has 1; give a longer text",
+            "the figure needs 3 different tokens, but 'a' has 1; give a longer text",
         ),
         ("decoder", ["a " * 40, "--view", "steps"], "tokens, but decoder takes at most 32; give a shorter text"),
         ("encoder", ["caf\udce9"], "'caf\\udce9' is not UTF-8; convert it first"),  # as a shell's bytes come

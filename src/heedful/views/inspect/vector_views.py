@@ -40,7 +40,7 @@ def look_at_embeddings(opened: OpenedModel, request: Request) -> InspectionResul
     name, ids = read_source(opened, request.inputs[0])
     ids = list(dict.fromkeys(ids))
     if len(ids) < 3:
-        raise HeedfulError(f"the figure needs 3 different tokens, {name!r} has {len(ids)}; give a longer text")
+        raise HeedfulError(f"the figure needs 3 different tokens, but {name!r} has {len(ids)}; give a longer text")
     table = embedding_tables(opened.model)["embedding.token"]
     components = principal_components(table[ids])
     nearest_ids, cosines = neighbours(table, ids, k=min(NEAR, len(table) - 1))
