@@ -193,7 +193,7 @@ def test_attention_shows_the_weights_it_used() -> None:
         assert_close(model(IDS), plain, "forward")
     with intervene(model, "pattern", torch.zeros_like):
         assert not torch.allclose(model(IDS), plain)
-    with pytest.raises(HeedfulError, match="no softmax and has no scores"), heedful.record(model, "scores"):
+    with pytest.raises(HeedfulError, match="does not use softmax"), heedful.record(model, "scores"):
         model(IDS)
 
 

@@ -28,14 +28,14 @@ COPIES = {
 
 
 def check_skipped_rows(rows: Rows) -> Iterator[Finding]:
-    """Reports the number of blank rows and of files that could not be read."""
+    """Yields findings on the number of blank rows and of files that could not be read."""
     if rows.skipped:
         text = f"{plural(rows.skipped, 'blank or unreadable row')} left out; fill or remove them"
         yield Finding("skipped", "warning", rows.skipped, text, rows.blank)
 
 
 def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports duplicate examples, and examples with equal inputs but different outputs.
+    """Yields findings on duplicate examples, and examples with equal inputs but different outputs.
 
     ``keys`` are the hashes of each row and of its input, from ``heedful.data.split.row_keys``.
 
@@ -71,7 +71,7 @@ def check_duplicates(rows: Sequence[Row], keys: Sequence[Key], columns: Mapping[
 
 
 def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports examples in which two texts that must differ are equal.
+    """Yields findings on examples in which two texts that must differ are equal.
 
     >>> rows = [Row({"source": "ja", "target": "ja"}, "a.tsv", 1), Row({"source": "ja", "target": "yes"}, "a.tsv", 2)]
     >>> [(finding.level, finding.places) for finding in check_copies(rows, {"source": "text", "target": "text"})]
@@ -99,7 +99,7 @@ def _are_equal(row: Row, first: str, second: str) -> bool:
 def check_leakage(
     train: Sequence[Row], train_keys: Sequence[Key], validation: Sequence[Row], validation_keys: Sequence[Key]
 ) -> Iterator[Finding]:
-    """Reports validation examples whose input is also a training input."""
+    """Yields findings on validation examples whose input is also a training input."""
     first: dict[bytes, Row] = {}
     for row, key in zip(train, train_keys, strict=True):
         first.setdefault(key.model_input, row)
@@ -137,7 +137,7 @@ T = TypeVar("T")
 def check_near_duplicates(
     train: Sequence[Row], validation: Sequence[Row], columns: Mapping[str, Kind], input_columns: Collection[str]
 ) -> Iterator[Finding]:
-    """Reports near-duplicates in training, and validation examples that are near-duplicates of training examples.
+    """Yields findings on near-duplicates within the training examples, and between them and validation examples.
 
     Two inputs are near-duplicates if their texts differ only in case, white space, punctuation and digits, or if
     J(A, B) = |A ∩ B| / |A ∪ B| ≥ 4/5, A and B being the sets of 5-grams of their letters (Broder 1997; found by their

@@ -17,7 +17,7 @@ MAX_EXAMPLES = 5_000  # examples whose tokens are checked
 
 
 def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
-    """Reports the lengths of the examples in tokens; if an example has several texts, the lengths of each."""
+    """Yields findings on the lengths of the examples in tokens: for each text if an example has several."""
     sides = task.lengths(encoded.examples)
     names = [side.name for side in task.sides(task.collate(encoded.examples[:1]))]
     descriptions = []
@@ -33,14 +33,14 @@ def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
 
 
 def check_truncation(encoded: Encoded) -> Iterator[Finding]:
-    """Reports how many examples the task truncated, split or left out."""
+    """Yields findings on how many examples the task truncated, split or left out."""
     if encoded.note:
         level: Literal["fact", "warning"] = "warning" if encoded.lost else "fact"
         yield Finding("truncation", level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
 
 
 def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES) -> Iterator[Finding]:
-    """Reports unknown tokens, and examples without a target.
+    """Yields findings on unknown tokens, and examples without a target.
 
     Checks at most ``max_examples`` examples, evenly spaced; if there are more examples, reports how many were checked.
     """

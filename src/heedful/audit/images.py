@@ -17,7 +17,7 @@ MAX_RATIO = 4  # ratio of the sides from which a square crop or resize loses mos
 
 
 def check_images(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Reports the sizes and colours of images, elongated images, and images with several frames."""
+    """Yields findings on the sizes and colours of images, elongated images, and images with several frames."""
     headers = [row.values["image"].header() for row in rows]
     sizes = sorted((header.size for header in headers), key=lambda size: (size[0] * size[1], size))
     smallest, median, largest = map(_size_text, (sizes[0], sizes[len(sizes) // 2], sizes[-1]))
@@ -52,7 +52,7 @@ def _size_text(size: tuple[int, int]) -> str:
 
 
 def check_empty_folders(sources: Sequence[str], split: str) -> Iterator[Finding]:
-    """Reports the label folders of a split ("train", "valid") that have no image."""
+    """Yields findings on the label folders of a split ("train", "valid") that have no image."""
     empty_folders = []
     for source in filter(os.path.isdir, sources):
         folders = image_folder.split_folders(source)

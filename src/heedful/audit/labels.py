@@ -22,7 +22,7 @@ SKEWED = 0.9  # share of one label from which accuracy says little
 
 
 def check_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports the distribution of labels, rare labels, labels with several spellings, and a label that dominates."""
+    """Yields findings on the distribution of labels: rare labels, several spellings, a label that dominates."""
     yield from (_number_range(rows, name) for name, kind in columns.items() if kind == "number" and rows)
     for name in _label_columns(columns):
         counts: Counter[str] = Counter()
@@ -143,7 +143,7 @@ ENTITY_TAG = re.compile("[BIESLU]-.")  # a part of speech may have one word
 
 
 def check_word_prefix(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports a prefix that nearly all words share.
+    """Yields findings on a prefix that nearly all words share.
 
     >>> rows = [Row({"words": ("en:The", "en:river", "en:.", *["en:far"] * 6)}, "a", 10 * i + 1) for i in range(3)]
     >>> print(*[finding.line() for finding in check_word_prefix(rows, {"words": "words"})])
@@ -181,7 +181,7 @@ def _common_prefix(words: Sequence[str]) -> str:
 
 
 def check_single_word_labels(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[Finding]:
-    """Reports entity labels that occur with a single word only (case is ignored): the model would learn that word.
+    """Yields findings on entity labels that occur with a single word only, ignoring case: a model would learn the word.
 
     >>> rows = [Row({"words": ("in", "Oslo"), "tags": ("O", "B-LOC")}, "a.conll", 3 * i + 1) for i in range(6)]
     >>> print(*[finding.line() for finding in check_single_word_labels(rows, {"words": "words", "tags": "tags"})])

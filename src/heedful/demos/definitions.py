@@ -55,7 +55,7 @@ def dates(to: str = "fr") -> Demo:
 
 
 def describe_dates(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports the share of exact dates by format, a baseline that copies the source, some dates and their attention."""
+    """Returns a report with the share of exact dates by format, a baseline that copies the source, and some dates."""
     metrics = measured.metrics
     unambiguous = [row for row in rows if row.values["exact"] != "no"]
     copied = exact_match([row.values["source"] for row in unambiguous], [row.values["target"] for row in unambiguous])
@@ -127,7 +127,7 @@ def languages() -> Demo:
 
 
 def describe_languages(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports accuracy, the most frequent language as a baseline, the easiest and hardest languages, and some names."""
+    """Returns a report with accuracy, a baseline, the easiest and hardest languages, and some names."""
     languages, most_frequent = _label_counts(rows)
     classes = sorted(measured.details["by_class"], key=lambda scores: -scores["f1"])
     lines = [f"  always the most frequent one: {most_frequent:.1f} %; macro F1 {measured.metrics['macro_f1']:.1f}", ""]
@@ -181,7 +181,7 @@ def code() -> Demo:
 
 
 def describe_code(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports bits per byte, xz on the same modules as baseline, and a sample."""
+    """Returns a report with bits per byte, xz on the same modules as baseline, and a sample."""
     text = "\n".join(row.values["text"] for row in rows).encode()
     compressed = 8 * len(lzma.compress(text, preset=9)) / len(text)
     answer = pipe.predict([PROMPT], max_new_tokens=120, temperature=0.7, seed=0)[0]
@@ -218,7 +218,7 @@ def digits() -> Demo:
 
 
 def describe_digits(pipe: Pipeline, measured: Measured, rows: Rows, folder: Path) -> DemoReport:
-    """Reports accuracy, the most frequent digit as a baseline, and the first digits; writes one digit as a file."""
+    """Writes one digit as a file; returns a report with accuracy, a baseline, and the first digits."""
     _, most_frequent = _label_counts(rows)
     chosen = rows[:6]
     answers = pipe.predict([row.values["image"] for row in chosen])

@@ -108,7 +108,9 @@ class ObservedAttention:
             return attend(q, *shared, scale, dropout)
         name = getattr(attend, "__name__", type(attend).__name__)
         if self.taps["scores"] or any(observer.kind == "scores" for observer in self.observers):
-            raise HeedfulError(f"the attention {name!r} is no softmax and has no scores; record or change 'pattern'")
+            raise HeedfulError(
+                f"the attention {name!r} does not use softmax, so it has no scores; record or edit 'pattern' instead"
+            )
         if not isinstance(attend, CustomAttention):
             raise HeedfulError(
                 f"the attention function {name!r} is not registered, so its weights are not known; register it "

@@ -141,7 +141,7 @@ class EncoderDecoderTask(Task):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the two token sequences of a batch's ``row``, for ``heedful audit``.
+        """Returns the two token sequences of a batch's ``row``; ``heedful audit`` shows them.
 
         They are the source, without targets, and the decoder's input, whose targets are the next tokens.
         """

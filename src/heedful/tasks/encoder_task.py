@@ -156,9 +156,9 @@ class EncoderTask(Task):
         return np.array([[len(example.ids)] for example in examples], dtype=np.int64)
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the input text.
+        """Returns a list with one token sequence, a ``Side``, of a batch's ``row``: the input text.
 
-        It has no targets, because the label belongs to the whole text, not to a token.
+        ``heedful audit`` shows it. In it no token has a target, because the label belongs to the whole text.
         """
         return [input_side("text", batch["ids"][row], batch["mask"][row], self.tokenizer)]
 

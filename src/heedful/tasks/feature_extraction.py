@@ -266,8 +266,9 @@ class FeatureExtraction(EncoderTask):
         return batch
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns two or three token sequences of a batch's ``row``, for ``heedful audit``: text, pair and any
-        negative.
+        """Returns the two or three token sequences of a batch's ``row``: text, pair and any negative.
+
+        ``heedful audit`` shows them. They have no targets.
         """
         names = [name for name in SIDES if f"{name}.ids" in batch]
         return [

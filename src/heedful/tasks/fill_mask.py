@@ -250,9 +250,9 @@ class FillMask(EncoderTask):
         return {"ids": torch.from_numpy(hidden), "mask": mask, "labels": labels}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the text with masks.
+        """Returns a list with one token sequence, a ``Side``, of a batch's ``row``: the text with masks.
 
-        Its targets are the masked tokens.
+        ``heedful audit`` shows it. In it only masked tokens have a target, the token that was there.
         """
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda token: self.tokenizer.pieces([token])[0])]

@@ -267,9 +267,9 @@ class QuestionAnswering(EncoderTask):
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, question and context.
+        """Returns a list with one token sequence, a ``Side``, of a batch's ``row``: question and context.
 
-        Its targets are the first and the last token of the answer.
+        ``heedful audit`` shows it. In it the first and the last token of the answer are marked as targets.
         """
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [span_side("text", ids, mask, labels, self.tokenizer)]

@@ -228,9 +228,10 @@ class Task(ABC):
         """
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of a batch's ``row``, with the target at each token, for ``heedful audit``.
+        """Returns the token sequences of a batch's ``row``, with the target at each token.
 
-        By default there are none, since images, for example, have no tokens.
+        ``heedful audit`` shows them. An encoder has one sequence, an encoder-decoder two. By default there are none,
+        since images, for example, have no tokens.
         """
         return []
 

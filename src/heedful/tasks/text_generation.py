@@ -300,9 +300,9 @@ class TextGeneration(Task):
         return {name: torch.from_numpy(array) for name, array in {**batch, "labels": labels}.items()}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the text.
+        """Returns a list with one token sequence, a ``Side``, of a batch's ``row``: the text.
 
-        The target at each token is the next token.
+        ``heedful audit`` shows it. In it the target at each token is the next token.
         """
         return [next_token_side("text", batch["ids"][row], batch["labels"][row], self.tokenizer)]
 

@@ -215,9 +215,9 @@ class TokenClassification(EncoderTask):
         return {"ids": ids, "mask": mask, "segments": segments, "labels": labels}
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
-        """Returns the token sequences of a batch's ``row``, for ``heedful audit``: one, the text.
+        """Returns a list with one token sequence, a ``Side``, of a batch's ``row``: the text.
 
-        The target at the first token of a word is the word's label.
+        ``heedful audit`` shows it. In it the target at the first token of a word is the word's label.
         """
         ids, mask, labels = (batch[name][row] for name in ("ids", "mask", "labels"))
         return [label_side("text", ids, mask, labels, self.tokenizer, lambda label: named(self.labels[label]))]
