@@ -551,9 +551,9 @@ def test_a_recipe_is_an_argument(tmp_path: Path) -> None:
 def test_the_lines_of_a_run_go_to_a_logger_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "heedful.run")
+    caplog.set_level("INFO", "heedful.training")
     train(tmp_path / "run", quiet=False)
-    logged = [record.message for record in caplog.records if record.name == "heedful.run"]
+    logged = [record.message for record in caplog.records if record.name == "heedful.training"]
     captured = capsys.readouterr()
     printed = [line for line in captured.out.splitlines() if line]
     assert [line for line in logged if not line.startswith("step ")] == printed
@@ -562,7 +562,7 @@ def test_the_lines_of_a_run_go_to_a_logger_too(
     assert len(steps) >= 6
     caplog.clear()
     train(tmp_path / "quiet")
-    assert [record for record in caplog.records if record.name == "heedful.run"]
+    assert [record for record in caplog.records if record.name == "heedful.training"]
     assert capsys.readouterr() == ("", "")
 
 

@@ -90,5 +90,6 @@ def uniform_numbers(given_ids: Tensor, copies: int, steps: int, seed: int | Sequ
             digest.update(row_seed.to_bytes(8, "little", signed=False))
             repeats[key, row_seed] += 1
             generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little"))
+            # drawn one by one: fewer steps are the beginning of more steps
             rows.append(torch.rand(steps, generator=generator, dtype=torch.float64))
     return torch.stack(rows).to(given_ids.device)

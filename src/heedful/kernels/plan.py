@@ -141,7 +141,7 @@ PLANS = {
             "cpu-training",
             attend=blocked_row_attention,
             linear=_training_linear,
-            dropout=cpu_dropout,
+            dropout=cpu_dropout,  # and of attention weights, by the masks of the same file
             layout=unpadded_training,
         ),
         Plan(

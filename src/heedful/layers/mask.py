@@ -3,6 +3,9 @@
 Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are (B, T): False
 for padding, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, which do not
 attend to each other. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn a model's mask into attention masks.
+
+A stack chooses its mask in its constructor (``heedful.stack.Stack``): causal if ``config.causal``, which the
+configurations of decoders require, else bidirectional.
 """
 
 from __future__ import annotations

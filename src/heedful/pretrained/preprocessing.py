@@ -41,11 +41,7 @@ PROCESSORS: Mapping[str, Mapping[str, Any]] = {
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
 }
-BY_MODEL = {
-    "vit": "ViTImageProcessor",
-    "deit": "DeiTImageProcessor",
-    "ijepa": "ViTImageProcessor",
-}  # by model type, if the file names none
+BY_MODEL = {"deit": "DeiTImageProcessor"}  # by model type, if the file names none; of other types ViT's
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,15 @@
 """Default training settings: every learning rate, schedule, warm-up, batch size and number of epochs, with its reason.
 
 A task's ``suggested_settings`` calls the function of its family and adds the task's own settings (the kind of labels,
-the length of a window). Settings given by a person or a recipe take precedence. ``examples`` and ``characters`` are the
-size of the training data; ``given`` holds the settings of the person or recipe.
+the length of a window). Settings given by a person or a recipe take precedence.
+
+    encoder, encoder_finetuning   text and token classification, questions, embeddings: from scratch; with ``--from``
+    masked_model                  masked language models, from scratch; with ``--from`` as above
+    decoder                       text generation, both ways
+    encoder_decoder               translation and summarization, both ways; ``span_corruption`` of T5 too
+    vision                        image classification, both ways
+
+``examples`` and ``characters`` are the size of the training data; ``given`` holds the settings of the person or recipe.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ from heedful.tasks.model_setup import stacks_of
 # Of an encoder-decoder of width 256, scaled by lr_for_width; of decoders (nanoGPT) and small encoders as it is.
 FROM_SCRATCH_LR = 1e-3
 # Fine-tuning an encoder-decoder or a decoder: a tenth, since a large rate overwrites what the model has learned.
-FINETUNING_LR = 1e-4
+DECODER_FINETUNING_LR = 1e-4
 VISION_LR = 1.4e-3  # at a width of 128; nearly the same rule as FROM_SCRATCH_LR
 BERT_LR, BERT_DIM = 5e-5, 768  # Devlin et al. 2019, A.3, tried 2e-5 to 5e-5 for fine-tuning
 # Times the rate of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base
@@ -270,7 +277,7 @@ def span_corruption(characters: int, given: RunSettings, dim: int) -> RunSetting
 
     They are those of a masked language model, with a learning rate for this width.
     """
-    peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
+    peak = DECODER_FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
     return masked_model(characters, given, lr=lr_for_width(peak, 256, dim))
 
 
@@ -287,7 +294,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
         data=DataSettings(max_length=context),
         model=ModelSettings(dropout=None if given.start_from or given.preset else 0.0),
         training=_training(
-            lr=FINETUNING_LR if given.start_from else FROM_SCRATCH_LR,
+            lr=DECODER_FINETUNING_LR if given.start_from else FROM_SCRATCH_LR,
             schedule="cosine",
             min_lr_ratio=0.1 if given.training.schedule in (None, "cosine", "linear") else None,
             warmup=min(100, (given.max_steps or 10**9) // 10 + 1),
@@ -306,7 +313,7 @@ def encoder_decoder(size: EncoderDecoderSize, given: RunSettings, dim: int) -> R
 
     Label smoothing, β and ε are those of Vaswani et al. 2017, sections 5.3 and 5.4.
     """
-    peak = FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
+    peak = DECODER_FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
     return replace(
         given,
         preset=None if given.start_from else given.preset or size.preset,
@@ -339,7 +346,7 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
     """
     size = size_for(images, VISION)
     if given.start_from:
-        epochs, lr = VISION_FINETUNING_EPOCHS, min(FINETUNING_LR, finetuning_lr(config))
+        epochs, lr = VISION_FINETUNING_EPOCHS, min(DECODER_FINETUNING_LR, finetuning_lr(config))
     else:
         epochs = size.epochs
         lr = lr_for_width(VISION_LR, 128, given.model.dim or stacks_of(config)[0].dim)

@@ -19,7 +19,7 @@ from heedful.training.reporters import Reporter
 from heedful.util.files import atomic_file, check_regular, parse_json
 from heedful.util.progress import Bar, remaining
 
-RUN_LOG = logging.getLogger("heedful.run")  # the lines that a run shows, at level INFO, for handlers of the user's
+RUN_LOG = logging.getLogger("heedful.training")  # the lines that a run shows, at level INFO, for handlers of the user's
 REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
 DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
@@ -168,7 +168,7 @@ class Log:
 
 
 def logged(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns ``say`` with the addition that each line goes to the logger ``heedful.run`` too."""
+    """Returns ``say`` with the addition that each line goes to the logger ``heedful.training`` too."""
 
     def say_and_log(line: str) -> None:
         RUN_LOG.info(line)

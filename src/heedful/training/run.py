@@ -103,7 +103,7 @@ def train(
 
     Args:
         settings: the settings as given; fields that are None are inferred here.
-        say: is called with each line that describes the run or its result; the logger ``heedful.run`` gets them too.
+        say: is called with each line that describes the run or its result; they are also logged (``heedful.training``).
         quiet: show no progress.
         draw: called at the end with the folder, the best evaluation and its rows.
         draw_attention: called with the folder after each change of the attention maps of
