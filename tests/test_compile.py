@@ -1,0 +1,144 @@
+"""``torch.compile(model, fullgraph=True)``: every family and position scheme, in two graphs for any number of lengths.
+
+The first length gives a graph of fixed shapes, the second a graph of any length. A backend counts them.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heedful
+from heedful.config import (
+    AlibiPosition,
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LearnedPosition,
+    Position,
+    RelativePosition,
+    RotaryPosition,
+    SinusoidalPosition,
+    StackConfig,
+)
+from heedful.kernels import apply_plan
+from heedful.models.base import Model
+from tolerances import assert_close
+
+VOCAB = EmbeddingConfig(vocab_size=40)
+LENGTHS = (7, 9, 16, 24, 33)
+POSITIONS: dict[str, Position] = {
+    "rotary": RotaryPosition(),
+    "alibi": AlibiPosition(),
+    "relative": RelativePosition(),
+    "learned": LearnedPosition(length=64),
+    "sinusoidal": SinusoidalPosition(),
+}
+FAMILIES = ("encoder", "decoder", "window", "encoder-decoder", "vision")
+
+
+def model_of(family: str, position: str = "rotary") -> Model:
+    """A tiny model of a family, in training mode, without dropout."""
+    torch.manual_seed(0)
+    stack: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 4, "position": POSITIONS[position]}
+    if family == "encoder":
+        return heedful.create(EncoderConfig(embedding=VOCAB, encoder=StackConfig(**stack)))
+    if family == "encoder-decoder":
+        decoder = StackConfig(**stack, causal=True, cross=True)
+        return heedful.create(EncoderDecoderConfig(source=VOCAB, encoder=StackConfig(**stack), decoder=decoder))
+    if family == "vision":
+        return heedful.create("vit-micro")
+    window = 4 if family == "window" else None
+    config = StackConfig(**stack, causal=True, window=window, kv_heads=2)
+    return heedful.create(DecoderConfig(embedding=VOCAB, decoder=config))
+
+
+def inputs_of(family: str, length: int, mask: str) -> tuple[Any, ...]:
+    """A batch whose first row is half padding, or two texts."""
+    if family == "vision":
+        return (torch.randn(length, 1, 28, 28),)
+    ids = torch.randint(40, (2, length))
+    first = torch.arange(length) < length // 2
+    masks: dict[str, Tensor | None] = {
+        "no mask": None,
+        "padding": torch.stack((first, torch.ones_like(first))),
+        "packed": torch.stack((2 - first.long(), torch.ones_like(first).long())),
+    }
+    if family == "encoder-decoder":
+        return ids, torch.randint(40, (2, length + 3)), masks[mask]
+    return ids, masks[mask]
+
+
+def compiled(model: Model, backend: str = "eager") -> tuple[Callable[..., Tensor], list[int]]:
+    """The compiled model, and a list to which every graph adds its number of nodes."""
+    torch._dynamo.reset()
+    compiler, graphs = torch._dynamo.lookup_backend(backend), []
+
+    def counting(graph: torch.fx.GraphModule, example: list[Any]) -> Any:
+        graphs.append(len(graph.graph.nodes))
+        return compiler(graph, example)
+
+    return torch.compile(model, fullgraph=True, backend=counting), graphs
+
+
+CASES = [
+    *((family, position, "padding") for family in FAMILIES[:2] + FAMILIES[3:4] for position in POSITIONS),
+    *((family, "rotary", mask) for family in FAMILIES[:3] for mask in ("no mask", "packed")),
+    *(("window", "rotary", "padding"), ("encoder-decoder", "rotary", "no mask"), ("vision", "learned", "no mask")),
+]
+
+
+@pytest.mark.parametrize(("family", "position", "mask"), CASES)
+def test_two_graphs_for_all_lengths(family: str, position: str, mask: str) -> None:
+    model = model_of(family, position).eval()
+    fast, graphs = compiled(model)
+    for length in LENGTHS:
+        inputs = inputs_of(family, length, mask)
+        assert_close(fast(*inputs), model(*inputs))
+    assert len(graphs) <= 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_steps(family: str) -> None:
+    """The backward pass is compiled too; the weights after five steps are those of the uncompiled model."""
+    model = model_of(family)
+    reference = copy.deepcopy(model)
+    fast, graphs = compiled(model, "aot_eager")
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model, reference)]
+    for length in LENGTHS:
+        inputs = inputs_of(family, length, "padding")
+        for call, optimizer in zip((fast, reference), optimizers, strict=True):
+            optimizer.zero_grad()
+            call(*inputs).square().mean().backward()
+            optimizer.step()
+    assert_close(model.state_dict(), reference.state_dict(), "training")
+    assert len(graphs) <= 2
+
+
+def test_a_plan_of_kernels_is_taken_back_first() -> None:
+    """The kernels of a CPU plan read the batch's padding, which no graph can; ``plain`` removes them."""
+    model = apply_plan(model_of("encoder").eval(), "cpu-inference")
+    inputs = inputs_of("encoder", 9, "padding")
+    expected = model(*inputs)[inputs[1]]
+    fast, _ = compiled(apply_plan(model, "plain"))
+    assert_close(fast(*inputs)[inputs[1]], expected)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("c++") is None, reason="Inductor needs a C++ compiler")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inductor(family: str) -> None:
+    model = model_of(family).eval()
+    fast, graphs = compiled(model, "inductor")
+    for length in LENGTHS:
+        inputs = inputs_of(family, length, "padding")
+        with torch.no_grad():
+            assert_close(fast(*inputs), model(*inputs))
+    assert len(graphs) <= 2
