@@ -69,6 +69,7 @@ def inputs_of(family: str, length: int, mask: str) -> tuple[Any, ...]:
     masks: dict[str, Tensor | None] = {
         "no mask": None,
         "padding": torch.stack((first, torch.ones_like(first))),
+        "pairs": (first | ~first[:, None]).expand(2, -1, -1),
         "packed": torch.stack((2 - first.long(), torch.ones_like(first).long())),
     }
     if family == "encoder-decoder":
@@ -90,7 +91,7 @@ def compiled(model: Model, backend: str = "eager") -> tuple[Callable[..., Tensor
 
 CASES = [
     *((family, position, "padding") for family in FAMILIES[:2] + FAMILIES[3:4] for position in POSITIONS),
-    *((family, "rotary", mask) for family in FAMILIES[:3] for mask in ("no mask", "packed")),
+    *((family, "rotary", mask) for family in FAMILIES[:3] for mask in ("no mask", "packed", "pairs")),
     *(("window", "rotary", "padding"), ("encoder-decoder", "rotary", "no mask"), ("vision", "learned", "no mask")),
 ]
 

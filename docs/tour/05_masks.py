@@ -23,6 +23,7 @@ from heedful.layers import (
     explicit_attention,
     fused_attention,
     padding_mask,
+    prefix_mask,
 )
 from heedful.presets import transformer
 from heedful.stack import bidirectional
@@ -63,6 +64,17 @@ assert both[0, 0].int().tolist() == [
     [1, 1, 1, 1, 0],
     [1, 1, 1, 1, 0],
 ]
+
+# %%
+# A mask for every pair
+# ---------------------
+#
+# A model also takes a mask of all pairs of tokens, (B, T, T): True where the first may attend to
+# the second. It replaces the mask that the model would make. A *prefix language model* is such a
+# case: all tokens attend to the prefix, the others causally (Raffel et al. 2020).
+
+pairs = prefix_mask(torch.tensor([2]), 4)
+print(pairs[0].int())
 
 # %%
 # A masked score

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
-from heedful.layers.mask import padding_mask
+from heedful.layers.mask import attended_tokens, padding_mask
 
 Stored = tuple[Tensor, ...]  # keys and values, or empty
 
@@ -165,6 +165,7 @@ class TokenPositions(NamedTuple):
     keys: Tensor  # (B, S) positions of the tokens to attend to, this call's last
     real: Tensor | None  # (B, S) True for real keys; None: all are
     end: int  # all positions are below it
+    whole_mask: Tensor | None = None  # (B, T, S) in place of the mask of the stack
 
     def mask(self, real: Tensor) -> Tensor:
         """Returns the padding mask (B, 1, 1, S) of keys, which is the same for all queries.
@@ -213,6 +214,15 @@ def _check_left_padded(new: Tensor | None, real: Tensor) -> None:
         )
 
 
+def check_whole_mask(mask: Tensor, x: Tensor, keys: int) -> None:
+    """Raises ``HeedfulError`` unless a mask of tokens ``x`` (B, T, D) is boolean, (B or 1, T, ``keys``)."""
+    if mask.dtype != torch.bool or mask.shape[1:] != (x.size(1), keys) or mask.size(0) not in (1, len(x)):
+        raise HeedfulError(
+            f"a mask of three axes is {mask.dtype} of shape {tuple(mask.shape)}; give a boolean tensor of shape "
+            f"{(len(x), x.size(1), keys)}, True where the first token may attend to the second"
+        )
+
+
 def token_positions(real: Tensor) -> Tensor:
     """Returns positions 0, 1, 2, ... over the non-padding tokens of each row, (B, S); left padding has position 0."""
     return (real.bool().cumsum(-1) - 1).clamp(min=0)
@@ -236,8 +246,13 @@ class NoCache:
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
         """Returns the positions of the tokens ``x`` (B, T, D).
 
-        ``real`` (B, T) is True for non-padding tokens, or numbers the texts of a packed batch; None: no padding.
+        ``real`` (B, T) is True for non-padding tokens, or numbers the texts of a packed batch; None: no padding. A
+        ``real`` of (B, T, T) is the whole mask.
         """
+        if real is not None and real.ndim == 3:
+            check_whole_mask(real, x, x.size(1))
+            positions = token_positions(attended_tokens(real))
+            return TokenPositions(positions, positions, attended_tokens(real), x.size(1), real)
         if real is not None and real.dtype != torch.bool:
             positions = text_positions(real)
             return PackedPositions(positions, positions, real, x.size(1))
@@ -288,16 +303,22 @@ class Cache(NoCache):
         return self.pairs
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
-        """Appends the tokens of ``x`` (B, T, D) and returns their positions."""
+        """Appends the tokens of ``x`` (B, T, D) and returns their positions.
+
+        ``real`` is (B, T), or the whole mask of the new tokens over all S so far, (B, T, S).
+        """
         past, self.length, self.rows = self.length, self.length + x.size(1), len(x)
-        first = max(0, past - self.window)
+        first, whole_mask = max(0, past - self.window), None
+        if real is not None and real.ndim == 3:
+            check_whole_mask(real, x, self.length)
+            real, whole_mask = attended_tokens(real)[:, past:], real[..., first:]
         if self.real is None and real is None:  # all rows are equal
             positions = torch.arange(first, self.length, device=x.device)[None]
             return TokenPositions(positions[:, past - first :], positions, None, self.length)
         self.real = torch.cat((_boolean(self.real, x, past), _boolean(real, x, x.size(1))), 1)
         self.check(real, self.real)
         positions = token_positions(self.real)
-        return TokenPositions(positions[:, past:], positions[:, first:], self.real[:, first:], self.length)
+        return TokenPositions(positions[:, past:], positions[:, first:], self.real[:, first:], self.length, whole_mask)
 
     def crop(self, length: int) -> None:
         """Keeps the first ``length`` columns of tokens, in every row; the cross-attention caches are unchanged."""

@@ -1,6 +1,7 @@
 """Heads: language model, masked language model, sequence, token, span, pooled, image.
 
-All are called ``head(hidden, real)``: the final hidden states (B, T, D) and a mask (B, T), False for padding, or None.
+All are called ``head(hidden, real)``: the final hidden states (B, T, D) and the model's mask, (B, T) or (B, T, T), or
+None.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from heedful.config import (
 from heedful.layers.dropout import Dropout
 from heedful.layers.feedforward import ACTIVATIONS
 from heedful.layers.linear import Linear
+from heedful.layers.mask import attended_tokens
 from heedful.layers.norm import LayerNorm
 from heedful.stack import ALL_TOKENS
 
@@ -57,7 +59,7 @@ def pool(hidden: Tensor, real: Tensor | None, pooling: str) -> Tensor:
 
     ``pooling`` is "first" (BERT's class token), "last", "mean" or "max". ``real`` (B, T) is False for padding.
     """
-    real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else real.bool()
+    real = hidden.new_ones(hidden.shape[:2]).bool() if real is None else attended_tokens(real).bool()
     return POOLINGS[pooling](hidden, real)
 
 

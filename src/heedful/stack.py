@@ -18,7 +18,7 @@ from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCac
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FEED_FORWARDS, FeedForward
-from heedful.layers.mask import Mask, causal_mask, window_mask
+from heedful.layers.mask import Mask, attended_tokens, causal_mask, window_mask
 from heedful.layers.norm import NORMS, Identity
 from heedful.layers.position import PositionEncoding, position_of
 
@@ -178,6 +178,12 @@ def sliding_window(tokens: TokenPositions, config: StackConfig) -> Mask:
     return mask if tokens.real is None else mask & tokens.mask(tokens.real)
 
 
+def whole_mask(tokens: TokenPositions, config: StackConfig) -> Mask:
+    """Returns the mask (B, 1, T, S) that the caller gave for all pairs of tokens."""
+    assert tokens.whole_mask is not None
+    return tokens.whole_mask[:, None]
+
+
 class StackInput(NamedTuple):
     """Arguments of ``Stack.forward``."""
 
@@ -198,19 +204,22 @@ class Layout(Protocol):
 
 def padded(stack: Stack, batch: StackInput) -> Tensor:
     """Reference layout: computes every token of the batch, padding too."""
-    x, real, memory, real_memory, cache, _ = batch
+    x, mask, memory, memory_mask, cache, _ = batch
     cache = cache or NO_CACHE
-    tokens = cache.extend(x, real)
+    tokens = cache.extend(x, mask)
+    real = None if mask is None else attended_tokens(mask)[:, -x.size(1) :]  # (B, T)
     x = stack.position.embed(x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
     position = stack.position.prepare(tokens.queries, tokens.keys)
-    mask = position.join(stack.attention_mask(tokens, stack.config))
-    memory_mask = None if real_memory is None else tokens.mask(real_memory)
+    attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
+    pair_mask = position.join(attention_mask(tokens, stack.config))
+    if memory_mask is not None:
+        memory_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
     for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
         x = block(
             x,
             real,
-            mask=mask,
+            mask=pair_mask,
             position=position,
             memory=memory,
             memory_mask=memory_mask,
@@ -262,8 +271,11 @@ class Stack(nn.Module):
             x: embeddings of the tokens, without positions.
             mask: (B, T), True for non-padding tokens, padding on either side; None: no padding. Or segment numbers of a
                 packed batch, 1, 2, ..., 0 for padding: a token attends to its own text, whose positions begin at 0.
+                Or (B, T, T), boolean, True where the first token may attend to the second: the whole mask, in place of
+                causality and window. A token to which no token may attend is padding; positions count the others. With
+                a cache (B, T, S), over all S tokens so far.
             memory: (B, S, D), the stream that cross-attention attends to.
-            memory_mask: (B, S), as ``mask``.
+            memory_mask: (B, S), as ``mask``; or (B, T, S), True where a token may attend to one of the memory.
             cache: keys and values of earlier calls.
             tokens_read: tokens of each sequence, without padding, that the caller reads; a layout may give zeros
                 elsewhere.

@@ -260,7 +260,7 @@ def assistant_state(inputs: MethodInput) -> DecoderState:
             f"the assistant's vocabulary has {state.vocab_size} tokens, the model's {main.vocab_size}; give an "
             "assistant with the same vocabulary"
         )
-    state.prompt, state.prompt_lengths = main.prompt, main.prompt_lengths
+    state.prompt, state.prompt_lengths, state.whole_mask = main.prompt, main.prompt_lengths, main.whole_mask
     state.keeps_all, state.prefill_chunk_size = True, main.prefill_chunk_size
     positions = learned_positions(state.stack)
     longest = min(inputs.context or 10**18, int((main.prompt_lengths + inputs.limits).max()) - 1)

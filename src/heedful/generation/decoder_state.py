@@ -14,6 +14,7 @@ from torch import Tensor
 from heedful.cache import Cache
 from heedful.config import LanguageHead, LearnedPosition, StackConfig
 from heedful.errors import HeedfulError
+from heedful.layers.mask import attended_tokens
 
 NONE = -1  # in ids: no token here
 
@@ -26,10 +27,22 @@ def align(ids: Tensor, real: Tensor, side: str) -> tuple[Tensor, Tensor]:
             [0, 7]]), tensor([[ True,  True],
             [False,  True]]))
     """
+    order = aligned_columns(real, side)
+    return ids.gather(1, order), real.gather(1, order)
+
+
+def align_pairs(mask: Tensor, real: Tensor, side: str) -> Tensor:
+    """Moves the rows and columns of a mask (B, T, T) as ``align`` moves the tokens."""
+    order = aligned_columns(real, side)
+    rows = mask.gather(1, order[:, :, None].expand(-1, -1, mask.size(2)))
+    return rows.gather(2, order[:, None, :].expand(-1, order.size(1), -1))
+
+
+def aligned_columns(real: Tensor, side: str) -> Tensor:
+    """Returns the column that each token comes from when the non-padding tokens move to ``side``: (B, width)."""
     order = real.int().argsort(dim=1, descending=side == "left", stable=True)
     width = int(real.sum(1).max())
-    order = order[:, :width] if side == "left" else order[:, order.size(1) - width :]
-    return ids.gather(1, order), real.gather(1, order)
+    return order[:, :width] if side == "left" else order[:, order.size(1) - width :]
 
 
 def learned_positions(stack: StackConfig) -> int | None:
@@ -47,17 +60,21 @@ class DecoderState:
         default_limits: (B,) maximum number of new tokens of a row, if neither the call nor the folder sets a maximum.
         prompt_index: (R,) the prompt of each running row.
         prefill_chunk_size: tokens of the prompt that are read at a time; 0 reads all at once.
+        whole_mask: (B, width, width) which tokens of the prompt (of an encoder-decoder's source) attend to which; None:
+            as the stack's configuration says.
         keeps_all: True if the cache keeps tokens outside of a sliding window too, so that it can be cropped.
     """
 
     prefill_chunk_size, keeps_all = 0, False
+    whole_mask: Tensor | None = None
+    side = "right"  # to which the ids are aligned
 
     def __init__(self, model: Any, ids: Tensor, real: Tensor) -> None:
         if not bool(real.any(1).all()):
             row = int(real.any(1).int().argmin())
             raise HeedfulError(f"prompt {row} has no tokens; begin it with a start token")
         self.model, self.stack = model, model.config.decoder
-        self.ids, real = align(ids, real, "right")
+        self.ids, real = align(ids, real, self.side)
         self.real = None if bool(real.all()) else real
         self.given_ids = self.prompt = self.ids.where(real, NONE)
         self.prompt_lengths, self.prompt_index = real.sum(1), torch.arange(len(ids), device=ids.device)
@@ -90,9 +107,12 @@ class DecoderState:
 
     def prefill_hidden(self) -> Iterator[Tensor]:
         """Yields the hidden states (B, t, D) of the prompt, a chunk at a time."""
-        return self._read_chunks(self.ids, self.real)
+        return self._read_chunks(self.ids, self.real, self.whole_mask)
 
-    def _read_chunks(self, ids: Tensor, real: Tensor | None) -> Iterator[Tensor]:
+    def _read_chunks(self, ids: Tensor, real: Tensor | None, whole_mask: Tensor | None = None) -> Iterator[Tensor]:
+        if whole_mask is not None:
+            yield self.read(ids, whole_mask)
+            return
         size = self.prefill_chunk_size or ids.size(1)
         masks = [None] * -(-ids.size(1) // size) if real is None else real.split(size, 1)
         for chunk, mask in zip(ids.split(size, 1), masks, strict=True):
@@ -162,13 +182,15 @@ class EncoderDecoderState(DecoderState):
     ``prefix`` row that already begins with the start token gets no second one.
     """
 
+    side = "left"
+
     def __init__(self, model: Any, ids: Tensor, real: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
         start = model.config.special.start
         if start is None:
             raise HeedfulError("the model's configuration has no start token; set special.start")
         self.model, self.stack = model, model.config.decoder
         # right-padded, so that positions are the same whether or not a family counts padding
-        self.ids, real = align(ids, real, "left")
+        self.ids, real = align(ids, real, self.side)
         self.real = None if bool(real.all()) else real
         self.given_ids = self.ids.where(real, NONE)
         self.prompt = torch.full((len(ids), 1), start, device=ids.device)
@@ -189,7 +211,7 @@ class EncoderDecoderState(DecoderState):
 
     def prefill_hidden(self) -> Iterator[Tensor]:
         """Yields the decoder's hidden states (B, t, D) of the targets' beginnings, a chunk at a time."""
-        self.memory = self.model.encode(self.ids, self.real)
+        self.memory = self.model.encode(self.ids, self.real if self.whole_mask is None else self.whole_mask)
         for observer in self.observers:
             observer.read()
         real = self.prompt != NONE
@@ -218,6 +240,11 @@ def create_state(
             f"a {model.config.kind!r} model with a {model.config.head.kind!r} head cannot generate; "
             "load a decoder or an encoder-decoder with its language-model head"
         )
+    if mask is not None and mask.shape == (*ids.shape, ids.size(1)):
+        state = create_state(model, ids, attended_tokens(mask), prefix)
+        pairs = mask.to(model.device)
+        state.whole_mask = align_pairs(pairs, attended_tokens(pairs), state.side)
+        return state
     ids, real = checked_ids("ids", ids, mask, model)
     if prefix is None:
         return (EncoderDecoderState if hasattr(model, "encode") else DecoderState)(model, ids, real)

@@ -77,6 +77,7 @@ def _steps(
         state = create_state(model, ids, mask, prefix)
         state.prefill_chunk_size = options.prefill_chunk_size
         check_context(state, options, context)
+        check_whole_prompt(state, options, context)
         limits = limits_of(state, options, context)
         special = model.config.special
         texts = options.stop_strings
@@ -181,7 +182,9 @@ def generate(
     Args:
         model: a decoder, or an encoder-decoder, with a language-model head.
         ids: (B, T) prompts, or an encoder-decoder's sources.
-        mask: (B, T), False for padding, on either side; None: no padding.
+        mask: (B, T), False for padding, on either side; None: no padding. Or (B, T, T), boolean, True where the first
+            token of the prompt (or source) may attend to the second, as ``heedful.layers.prefix_mask``; new tokens
+            attend to all tokens before them, within the decoder's window.
         decoding: resolved options (``heedful.generation.options.resolve``), in place of ``defaults`` and ``options``.
         context: maximum number of tokens that a decoder reads; it generates any number. When ``context`` is full, the
             decoder drops all but the last ``context // 2`` tokens, reads these again as the beginning of a text, and
@@ -289,6 +292,15 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
             f"min_new_tokens={options.min_new_tokens}, but only {int(limits.min())} are allowed; raise max_new_tokens"
         )
     return limits
+
+
+def check_whole_prompt(state: DecoderState, options: Options, context: int | None) -> None:
+    """Raises ``HeedfulError`` if a prompt with a mask (B, T, T) would be read in parts."""
+    if state.whole_mask is None or isinstance(state, EncoderDecoderState):
+        return
+    name = "context" if context is not None else "prefill_chunk_size" if options.prefill_chunk_size else ""
+    if name:
+        raise HeedfulError(f"a prompt with a mask of shape (B, T, T) is read at once; leave {name} out")
 
 
 def check_context(state: DecoderState, options: Options, context: int | None) -> None:

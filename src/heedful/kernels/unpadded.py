@@ -113,8 +113,9 @@ def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: flo
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
     """Leaves padding out in training: the output of ``padded`` at non-padding tokens, zeros at padding.
 
-    Falls back to ``padded`` outside training, for batches without padding, with a cache, for packed batches, with
-    stochastic depth (drawn once per sequence), while a part is observed, and if an attention has a custom kernel.
+    Falls back to ``padded`` outside training, for batches without padding, with a cache, for packed batches and masks
+    (B, T, T), with stochastic depth (drawn once per sequence), while a part is observed, and if an attention has a
+    custom kernel.
 
     >>> from heedful.config import StackConfig
     >>> from heedful.kernels.plan import apply_plan
@@ -150,7 +151,7 @@ def has_training_padding(stack: Stack, batch: StackInput) -> bool:
     if not (stack.training and torch.is_grad_enabled()) or batch.cache is not None:
         return False
     masks = [mask for mask in (batch.mask, batch.memory_mask) if mask is not None]
-    if any(mask.dtype is not torch.bool for mask in masks) or all(bool(mask.all()) for mask in masks):
+    if any(mask.dtype is not torch.bool or mask.ndim == 3 for mask in masks) or all(bool(mask.all()) for mask in masks):
         return False
     drops_paths = any(isinstance(part, DropPath) and part.rate > 0 for part in stack.block[-1].modules())
     return not drops_paths and not is_observed(stack) and attends_with(stack, blocked_row_attention)
@@ -255,8 +256,9 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     If the caller reads one token of a sequence (the class token of BERT and ViT, the last token of GPT-2), the last
     block needs only the keys and values of the others: of its 12 D² multiplications per token, 9 are left out.
 
-    Falls back to ``padded`` if there is nothing to leave out, with a cache or a memory, with a packed batch, while a
-    part is observed (``heedful.record``, an intervention, any hook), and if an attention has a custom kernel.
+    Falls back to ``padded`` if there is nothing to leave out, with a cache or a memory, with a packed batch or a mask
+    (B, T, T), while a part is observed (``heedful.record``, an intervention, any hook), and if an attention has a
+    custom kernel.
 
     >>> import heedful
     >>> from heedful.kernels.plan import apply_plan
@@ -267,6 +269,8 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     (True, 0)
     """
     x, mask = batch.x, batch.mask
+    if mask is not None and mask.ndim == 3:
+        return padded(stack, batch)
     tokens = tokens_needed(stack, batch)
     has_padding = mask is not None and not bool((mask == 1).all())
     if not has_padding and tokens == ALL_TOKENS:

@@ -1,10 +1,15 @@
 """Masks are values: ``None``, ``"causal"``, or a boolean tensor in which *True means may attend*.
 
-Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are (B, T): False
-for padding, or segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, which do not
-attend to each other. ``padding_mask`` and ``heedful.cache.PackedPositions`` turn a model's mask into attention masks.
+Shapes: B sequences, T queries, S keys. All broadcast to (B, heads, T, S). The masks given to a model are:
 
-A stack chooses its mask in its constructor (``heedful.stack.Stack``): causal if ``config.causal``, which the
+- (B, T) boolean: False for padding, on either side.
+- (B, T) integers: segment numbers of a packed batch, 0 for padding and 1, 2, ... for the texts of a row, which do not
+  attend to each other.
+- (B, T, T) boolean: True where the first may attend to the second. It is the whole mask: a decoder is then neither
+  causal nor has it a window, unless the mask says so. A token to which no token may attend is padding.
+
+``padding_mask`` and ``heedful.cache.TokenPositions`` turn a model's mask into attention masks. Without a (B, T, T) mask
+a stack uses the mask that it chose in its constructor (``heedful.stack.Stack``): causal if ``config.causal``, which the
 configurations of decoders require, else bidirectional.
 """
 
@@ -36,6 +41,36 @@ def padding_mask(real: Tensor) -> Tensor:
     torch.Size([1, 1, 1, 3])
     """
     return real[:, None, None, :].bool()
+
+
+def prefix_mask(lengths: Tensor, tokens: int, real: Tensor | None = None) -> Tensor:
+    """Mask of a prefix language model (B, T, T): all tokens attend to the prefix, later tokens also causally.
+
+    Raffel et al. 2020, section 3.2.1. A decoder takes it as its mask.
+
+    Args:
+        lengths: (B,) number of tokens of each prefix.
+        tokens: T, the number of columns.
+        real: (B, T), False for padding, on either side, which is not counted; None: no padding.
+
+    >>> prefix_mask(torch.tensor([2]), 4).int()
+    tensor([[[1, 1, 0, 0],
+             [1, 1, 0, 0],
+             [1, 1, 1, 0],
+             [1, 1, 1, 1]]], dtype=torch.int32)
+    """
+    real = lengths.new_ones(len(lengths), tokens, dtype=torch.bool) if real is None else real.bool()
+    prefix = real.cumsum(1) <= lengths[:, None]  # (B, T)
+    return (causal_mask(tokens, device=lengths.device) | prefix[:, None, :]) & real[:, None, :]
+
+
+def attended_tokens(mask: Tensor) -> Tensor:
+    """Returns the mask (B, T) of the tokens that some token may attend to, of a whole mask (B, T, T); others unchanged.
+
+    >>> attended_tokens(torch.tensor([[[True, False], [True, False]]]))
+    tensor([[ True, False]])
+    """
+    return mask.any(1) if mask.ndim == 3 else mask
 
 
 def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:

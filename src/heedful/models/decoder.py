@@ -42,7 +42,9 @@ class Decoder(Model):
     ) -> Tensor:
         """Returns the final hidden states (B, T, D) of ``ids`` (B, T), which follow the tokens in ``cache``.
 
-        ``mask`` (B, T) is False at padding. Hidden states of tokens outside ``tokens_read`` may be zeros.
+        ``mask`` is (B, T), False at padding, or (B, T, T), True where the first token may attend to the second: the
+        whole mask, in place of causality (``heedful.layers.prefix_mask``). Hidden states of tokens outside
+        ``tokens_read`` may be zeros.
         """
         return self.decoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read)
 

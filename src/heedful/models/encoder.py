@@ -39,9 +39,10 @@ class Encoder(Model):
         *,
         tokens_read: slice = ALL_TOKENS,
     ) -> Tensor:
-        """Returns the final hidden states (B, T, D) of ``ids`` (B, T); ``mask`` (B, T) is False at padding.
+        """Returns the final hidden states (B, T, D) of ``ids`` (B, T).
 
-        Hidden states of tokens outside ``tokens_read`` may be zeros.
+        ``mask`` is (B, T), False at padding, or (B, T, T), True where the first token may attend to the second. Hidden
+        states of tokens outside ``tokens_read`` may be zeros.
         """
         return self.encoder(self.embedding(ids, segments), mask, tokens_read=tokens_read)
 

@@ -8,6 +8,7 @@ from heedful.cache import NoCache
 from heedful.config import EncoderDecoderConfig
 from heedful.heads import head_of
 from heedful.layers.embedding import TokenEmbedding
+from heedful.layers.mask import attended_tokens
 from heedful.models.base import Model
 from heedful.stack import Stack
 
@@ -39,7 +40,10 @@ class EncoderDecoder(Model):
         self.initialise_weights()
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns the encoder's final hidden states (B, S, D) of ``source`` (B, S); ``mask`` is False at padding."""
+        """Returns the encoder's final hidden states (B, S, D) of ``source`` (B, S).
+
+        ``mask`` is (B, S), False at padding, or (B, S, S), True where the first token may attend to the second.
+        """
         return self.encoder(self.embedding(source), mask)
 
     def decode(
@@ -53,7 +57,9 @@ class EncoderDecoder(Model):
     ) -> Tensor:
         """Returns the final hidden states (B, T, D) of ``target`` (B, T), which follows the tokens in ``cache``.
 
-        ``memory`` (B, S, D) is the output of :meth:`encode`. The masks are False at padding.
+        ``memory`` (B, S, D) is the output of :meth:`encode`. ``target_mask`` is (B, T), False at padding, or (B, T, T)
+        in place of causality; ``memory_mask`` is (B, S), or (B, T, S), True where a target token may attend to a source
+        token.
         """
         x = self.target_embedding(target)
         return self.decoder(x, target_mask, memory=memory, memory_mask=memory_mask, cache=cache)
@@ -63,9 +69,11 @@ class EncoderDecoder(Model):
     ) -> Tensor:
         """Returns the decoder's final hidden states (B, T, D) for ``source`` (B, S) and ``target`` (B, T).
 
-        The masks have the shapes of source and target, and are False at padding.
+        ``source_mask`` and ``target_mask`` are as in ``encode`` and ``decode``; of a source mask (B, S, S), targets
+        attend to the tokens that some source token may attend to.
         """
-        return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
+        memory_mask = None if source_mask is None else attended_tokens(source_mask)
+        return self.decode(target, self.encode(source, source_mask), target_mask, memory_mask)
 
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
