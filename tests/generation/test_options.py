@@ -185,9 +185,7 @@ def test_the_command_line_s_options_are_these():
     given = {f.name for f in fields(DecodingSettings)} - {"batch_tokens"}
     assert given <= {*NAMES}
     numbers = {f.name for f in fields(Options) if isinstance(f.default, int | float)}
-    assert numbers - given == {"renormalize_logits", "encoder_no_repeat_ngram_size", "num_assistant_tokens"} | {
-        "num_return_sequences"
-    }
+    assert numbers - given == {"renormalize_logits", "encoder_no_repeat_ngram_size", "num_assistant_tokens"}
 
 
 @pytest.mark.parametrize(

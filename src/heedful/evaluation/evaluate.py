@@ -74,8 +74,6 @@ def evaluate(
             say, draw = _silent, None
         pipe = pipeline(None, model, device=own_device(device), dtype=dtype)
         options = pipe.check_options(decoding or {})
-        for name in pipe.task.display_options & options.keys():
-            raise HeedfulError(f"{name} has no effect: it changes the shown output, but no score; leave the option out")
         rows = read_rows([pipe], data, columns, split)
         encoded = pipe.task.encode(rows)
         for line in _reading_lines(rows, encoded.note):

@@ -249,6 +249,7 @@ class DecodingSettings(Settings):
     """Decoding options, with names and meanings as in transformers; None: the value in the model folder."""
 
     num_beams: int | None = option("beams; 1 is greedy", least=1)
+    num_return_sequences: int | None = option("outputs of each input: samples, or the best beams", least=1)
     length_penalty: float | None = option("a beam's score is divided by its length to this power")
     early_stopping: bool | Literal["never"] | None = option("stop when num-beams outputs are finished")
     max_new_tokens: int | None = option("maximum length of an output, in tokens", least=1)

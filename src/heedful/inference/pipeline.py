@@ -138,10 +138,12 @@ class Pipeline:
         return {**{name: value for name, value in options.items() if name not in NAMES}, "decoding": decoding}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options unchanged, except that a seed without an effect is removed.
+        """Returns the options of an evaluation unchanged, except that a seed without an effect is removed.
 
-        Raises ``HeedfulError`` for an option that the task does not have.
+        Raises ``HeedfulError`` for an option that the task does not have, and for one that changes no score.
         """
+        for name in self.task.display_options & options.keys():
+            raise HeedfulError(f"{name} has no effect: it changes the shown output, but no score; leave the option out")
         decoding = self.resolve(options).get("decoding")
         unused = {"seed"} if decoding is not None and "seed" not in decoding.given else set()
         return {name: value for name, value in options.items() if name not in unused}

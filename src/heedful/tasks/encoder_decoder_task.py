@@ -49,8 +49,8 @@ class EncoderDecoderTask(Task):
 
     unit = "target_tokens"
     used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
-    display_options: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(
         self, source: Tokenizer, target: Tokenizer, special: SpecialTokens | None = None, positions: int | None = None

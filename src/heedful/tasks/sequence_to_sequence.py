@@ -28,7 +28,15 @@ from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
-from heedful.tasks.token_batches import new_token_logprobs, padded_with_mask, seed_per_prompt
+from heedful.tasks.token_batches import (
+    GeneratedText,
+    by_prompt,
+    new_token_logprobs,
+    outputs_of_call,
+    padded_with_mask,
+    prediction_of,
+    seed_per_prompt,
+)
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util import sharding
@@ -229,6 +237,9 @@ class SequenceToSequence(EncoderDecoderTask):
     ) -> list[Prediction]:
         """Generates the output for each input, in batches of similar lengths; "" for an input without text.
 
+        With ``num_return_sequences`` > 1 the output is a list of ``{"text", "score"}``, samples or the best beams; an
+        empty one for an input without text.
+
         Args:
             model: the model.
             inputs: the source texts. A text with more tokens than the model takes, or than a batch holds, is truncated,
@@ -242,8 +253,10 @@ class SequenceToSequence(EncoderDecoderTask):
                 it.
         """
         check_texts(self.name, inputs)
-        decoding = decoding or self.decoding_options(model, options)
-        predictions = [Prediction(text, "", None, [] if logprobs else None) for text in inputs]
+        decoding = outputs_of_call(decoding or self.decoding_options(model, options))
+        predictions = [prediction_of(text, [], decoding) for text in inputs]
+        if logprobs and decoding.num_return_sequences == 1:
+            predictions = [replace(prediction, logprobs=[]) for prediction in predictions]
         filled = [index for index, text in enumerate(inputs) if text.strip()]
         if not filled:
             return predictions
@@ -251,19 +264,18 @@ class SequenceToSequence(EncoderDecoderTask):
         sources = self._encode_inputs([prefix + inputs[i] for i in filled], filled, max(batch_tokens or 0, EVALUATED))
         seeded = seed_per_prompt(decoding.for_rows(filled, len(inputs)), sources)
 
-        def decoded(batch: np.ndarray) -> list[tuple[str, float, list[float] | None]]:
+        def decoded(batch: np.ndarray) -> list[list[GeneratedText]]:
             ids, mask = padded_with_mask([sources[i] for i in batch], self.pad)
             own_options = seeded.for_rows(batch, len(filled))
             generated = decode(model, ids, mask, decoding=own_options, tokenizer=self.target, logprobs=logprobs)
-            texts = self.target.decode(generated.ids.tolist())
-            log_p = new_token_logprobs(generated, [1] * len(batch))
-            return list(zip(texts, generated.scores.tolist(), log_p, strict=True))
+            texts = [cut(text, seeded.stop_strings) for text in self.target.decode(generated.ids.tolist())]
+            log_p = new_token_logprobs(generated, [1] * len(texts))
+            return by_prompt(map(GeneratedText, texts, generated.scores.tolist(), log_p), decoding)
 
         batches = evaluation_batches([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
         for batch, outputs in sharding.each(batches, decoded):
-            for i, (text, score, log_p) in zip(batch, outputs, strict=True):
-                index = filled[i]
-                predictions[index] = Prediction(inputs[index], cut(text, seeded.stop_strings), score, log_p)
+            for i, of_source in zip(batch, outputs, strict=True):
+                predictions[filled[i]] = prediction_of(inputs[filled[i]], of_source, decoding)
         return predictions
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:

@@ -57,7 +57,13 @@ from heedful.tasks.task import (
     check_texts,
     short,
 )
-from heedful.tasks.token_batches import IGNORED, new_token_logprobs, padded_with_mask, seed_per_prompt
+from heedful.tasks.token_batches import (
+    IGNORED,
+    new_token_logprobs,
+    outputs_of_call,
+    padded_with_mask,
+    seed_per_prompt,
+)
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_sentinels, fill_sentinels, sentinel_ids, sentinel_spans, span_text
 from heedful.util import sharding
@@ -99,7 +105,7 @@ class SpanCorruption(EncoderDecoderTask):
         "perplexity"  # not "loss", which counts other tokens than an encoder's and must not be compared with it
     )
     used_settings: ClassVar[frozenset[str]] = EncoderDecoderTask.used_settings | {"masking"}
-    options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings"}
+    options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"stop_strings", "num_return_sequences"}
 
     window: int | None = None  # default number of tokens of a window, special tokens included
 
@@ -343,7 +349,7 @@ class SpanCorruption(EncoderDecoderTask):
         check_texts(self.name, inputs)
         predictions = [Prediction(text, "", None, [] if logprobs else None, []) for text in inputs]
         nonblank = [i for i, text in enumerate(inputs) if text.strip()]
-        decoding = decoding or self.decoding_options(model, options)
+        decoding = outputs_of_call(decoding or self.decoding_options(model, options))
         span_counts = [check_sentinels(inputs[i], i, len(inputs)) for i in nonblank]
         sources = self._encode_inputs(inputs, nonblank, max(batch_tokens or 0, EVALUATED)) if nonblank else []
         seeded = seed_per_prompt(decoding.for_rows(nonblank, len(inputs)), sources)

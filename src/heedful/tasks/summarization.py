@@ -21,6 +21,7 @@ from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import overlapping_windows
 from heedful.tasks.sequence_to_sequence import SequenceToSequence, encode_with_special
 from heedful.tasks.task import Baseline, Measured, Prediction, short
+from heedful.tasks.token_batches import outputs_of_call
 
 SUMMARY = 128  # default maximum number of tokens of a summary
 SENTENCE_END = re.compile(r"(?<=[.!?؟।])\s+|(?<=[。！？])|\n")
@@ -148,6 +149,8 @@ class Summarization(SequenceToSequence):
             return super().predict(model, inputs, **options)
         shared = {name: options.pop(name) for name in ("batch_tokens", "prefix", "logprobs") if name in options}
         decoding: Options = options.pop("decoding", None) or self.decoding_options(model, options)
+        if outputs_of_call(decoding).num_return_sequences > 1:
+            raise HeedfulError("stride joins one summary of each piece; leave num_return_sequences out, or stride")
         prefix: str = self.prefix if shared.get("prefix") is None else shared["prefix"]
         room = self._room(prefix)
         if room is not None and stride >= room:

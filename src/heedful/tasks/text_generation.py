@@ -74,7 +74,16 @@ from heedful.tasks.task import (
     check_texts,
     short,
 )
-from heedful.tasks.token_batches import IGNORED, new_token_logprobs, padded_with_mask, seed_per_prompt
+from heedful.tasks.token_batches import (
+    IGNORED,
+    GeneratedText,
+    by_prompt,
+    new_token_logprobs,
+    outputs_of_call,
+    padded_with_mask,
+    prediction_of,
+    seed_per_prompt,
+)
 from heedful.text import Tokenizer, chat_template
 from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -107,8 +116,8 @@ class TextGeneration(Task):
     )
     main_metric: str = "loss"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.document_mask", "model.decoder_depth", "model.tied"}
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"num_return_sequences"})
-    display_options: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
+    display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(
         self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = (), separate: bool = False
@@ -470,10 +479,11 @@ class TextGeneration(Task):
         into the context. If the model has no limit, the context is ``batch_tokens``, at least 4,096.
 
         With ``stop_strings`` a continuation ends after the first stop string, and includes it. With ``logprobs``,
-        predictions have log p of the new tokens.
+        predictions have log p of the new tokens. With ``num_return_sequences`` > 1 the output is a list of ``{"text",
+        "score"}``: samples, or the best beams.
         """
         prompts = self._prompts(inputs)
-        decoding = decoding or self.decoding_options(model, options)
+        decoding = outputs_of_call(decoding or self.decoding_options(model, options))
         limit = self._limit(model, batch_tokens)
         self._check_length(model, prompts, limit, decoding.base)
         predictions = [Prediction(text, text, None) for text in inputs]
@@ -482,22 +492,26 @@ class TextGeneration(Task):
         )
         seeded, context = seed_per_prompt(decoding, prompts), self._context(decoding, limit)
 
-        def decoded(batch: np.ndarray) -> list[tuple[list[int], int, float, list[float] | None]]:
+        def decoded(batch: np.ndarray) -> list[list[GeneratedText]]:
             ids, mask = padded_with_mask([prompts[i] for i in batch])
             own_options = seeded.for_rows(batch, len(inputs))
             generated = decode(
                 model, ids, mask, decoding=own_options, context=context, tokenizer=self.tokenizer, logprobs=logprobs
             )
-            lengths, scores = generated.lengths.tolist(), generated.scores.tolist()
-            log_p = new_token_logprobs(generated, [len(prompts[i]) for i in batch])
-            return list(zip(generated.ids.tolist(), lengths, scores, log_p, strict=True))
+            owners = [i for i in batch for _ in range(decoding.num_return_sequences)]
+            rows = zip(generated.ids.tolist(), generated.lengths.tolist(), strict=True)
+            texts = [continued(i, ids[:length]) for i, (ids, length) in zip(owners, rows, strict=True)]
+            log_p = new_token_logprobs(generated, [len(prompts[i]) for i in owners])
+            return by_prompt(map(GeneratedText, texts, generated.scores.tolist(), log_p), decoding)
+
+        def continued(index: int, ids: list[int]) -> str:
+            prompt, text = self.tokenizer.decode([prompts[index], ids])
+            shown_prompt = inputs[index] if isinstance(inputs[index], str) else ""
+            return shown_prompt + cut(text[len(prompt) :], seeded.stop_strings)
 
         for batch, outputs in sharding.each(batches, decoded):
-            for i, (ids, length, score, log_p) in zip(batch, outputs, strict=True):
-                prompt, text = self.tokenizer.decode([prompts[i], ids[:length]])
-                shown_prompt = inputs[i] if isinstance(inputs[i], str) else ""
-                continuation = cut(text[len(prompt) :], seeded.stop_strings)
-                predictions[i] = Prediction(inputs[i], shown_prompt + continuation, score, log_p)
+            for i, of_prompt in zip(batch, outputs, strict=True):
+                predictions[i] = prediction_of(inputs[i], of_prompt, decoding)
         return predictions
 
     def stream(
@@ -517,7 +531,9 @@ class TextGeneration(Task):
         """
         if "logprobs" in options:
             raise HeedfulError("stream cannot return logprobs; call the pipeline instead")
-        decoding = decoding or self.decoding_options(model, options)
+        decoding = outputs_of_call(decoding or self.decoding_options(model, options))
+        if decoding.num_return_sequences > 1:
+            raise HeedfulError("stream cannot return several sequences; leave num_return_sequences out")
         if "num_beams" not in decoding.given and not decoding.base.streams:
             return iter([self.predict(model, [text], decoding=decoding)[0].output])
         prompt, limit = self._prompts([text])[0], self._limit(model, batch_tokens)

@@ -1,15 +1,18 @@
-"""Batches of token ids: padding, masks, seeds for prompts, and log-probabilities of new tokens."""
+"""Batches of token ids: padding, masks, seeds for prompts, generated texts and log-probabilities of new tokens."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from heedful.tasks.task import Prediction
 
 if TYPE_CHECKING:
     from heedful.generation.decoding import Generated
@@ -38,6 +41,46 @@ def new_token_logprobs(generated: Generated, starts: Sequence[int]) -> list[list
         return [None] * len(generated.ids)
     rows = zip(generated.logprobs.tolist(), starts, generated.lengths.tolist(), strict=True)
     return [row[start:end] for row, start, end in rows]
+
+
+class GeneratedText(NamedTuple):
+    """One output for an input: its text, its score, and log p of its new tokens if requested."""
+
+    text: str
+    score: float
+    logprobs: list[float] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns ``{"text", "score"}``, and ``"logprobs"`` if there are any."""
+        values = {"text": self.text, "score": self.score}
+        return values if self.logprobs is None else {**values, "logprobs": self.logprobs}
+
+
+def outputs_of_call(decoding: Options) -> Options:
+    """Returns the options with the ``num_return_sequences`` of the call; a folder's has no effect on predictions."""
+    if "num_return_sequences" in decoding.given:
+        return decoding
+    return replace(decoding, num_return_sequences=1)
+
+
+def prediction_of(value: Any, outputs: Sequence[GeneratedText], decoding: Options) -> Prediction:
+    """Returns the prediction for one input: its output, or a list of outputs with ``num_return_sequences`` > 1.
+
+    The score is that of the first output. Beams that the search did not find are left out; without ``outputs``, for an
+    input without text, the output is empty.
+    """
+    if decoding.num_return_sequences > 1:
+        found = [output.as_dict() for output in outputs if output.score > -math.inf]
+        return Prediction(value, found, found[0]["score"] if found else None)
+    if not outputs:
+        return Prediction(value, "", None)
+    return Prediction(value, *outputs[0])
+
+
+def by_prompt(outputs: Iterable[GeneratedText], decoding: Options) -> list[list[GeneratedText]]:
+    """Groups the outputs of a batch by prompt: ``num_return_sequences`` adjacent ones each."""
+    rows, size = list(outputs), decoding.num_return_sequences
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def seed_per_prompt(decoding: Options, prompts: Sequence[Sequence[int]]) -> Options:
