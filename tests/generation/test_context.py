@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import heedful
+from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import decode, generate, stream
 from tolerances import assert_close
@@ -13,12 +16,12 @@ from tolerances import assert_close
 LENGTHS = [9, 2, 12, 1, 13, 20]  # of prompts: shorter than a context of 12, as long, longer
 
 
-def by_hand(model, prompt, steps, context):
+def by_hand(model, prompt, steps, context, keep=0):
     """Greedy, every step a whole forward pass over what is read."""
     read, made = list(prompt), list(prompt)
     for _ in range(steps):
         if len(read) > context:
-            read = read[-max(1, context // 2) :]
+            read = read[-(keep or max(1, context // 2)) :]
         token = int(model(torch.tensor([read]))[0, -1].argmax())
         read.append(token)
         made.append(token)
@@ -36,6 +39,55 @@ def test_the_last_half_is_read_again(pairs, prompts, plain, context, side):
     made = decode(model, ids, mask, max_new_tokens=30, context=context)
     assert plain(made.ids, made.lengths) == expected
     assert max(map(len, expected)) > 2 * context
+
+
+@pytest.mark.parametrize("keep", [12, 11, 5, 1])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_kept_tokens_are_read_again(pairs, prompts, plain, keep, side):
+    model = pairs["gpt2"](1).ours.eval()
+    ids, mask = prompts(LENGTHS, side)
+    expected = [by_hand(model, row[real].tolist(), 30, 12, keep) for row, real in zip(ids, mask, strict=True)]
+    made = decode(model, ids, mask, max_new_tokens=30, context=12, context_keep=keep)
+    assert plain(made.ids, made.lengths) == expected
+
+
+def nanogpt(model, ids, steps, block_size):
+    """nanoGPT's loop: a pass over the last ``block_size`` tokens for each new one, without a cache."""
+    for _ in range(steps):
+        ids = torch.cat((ids, model(ids[:, -block_size:])[:, -1:].argmax(-1)), 1)
+    return ids
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 100])
+def test_the_window_slides_as_in_nanogpt(length):
+    model = heedful.create("gpt-micro", seed=0).eval().double()  # 64 positions, no end token
+    ids = torch.randint(65, (2, length), generator=torch.Generator().manual_seed(length))
+    expected = nanogpt(model, ids, 90, 64)
+    assert torch.equal(generate(model, ids, max_new_tokens=90, context_keep=64), expected)
+    assert torch.equal(generate(model, ids, max_new_tokens=90, context=64, context_keep=64), expected)
+    tokens = torch.stack(list(stream(model, ids, max_new_tokens=90, context_keep=64)), 1)
+    assert torch.equal(tokens, expected[:, length:])
+
+
+@pytest.mark.parametrize("position", [RotaryPosition(), AlibiPosition(), RelativePosition(), SinusoidalPosition()])
+def test_other_positions_slide_in_a_given_context(position):
+    config = heedful.presets.get("gpt-micro")
+    model = heedful.create(replace(config, decoder=replace(config.decoder, position=position)), seed=0).eval().double()
+    ids = torch.randint(65, (2, 5), generator=torch.Generator().manual_seed(0))
+    made = generate(model, ids, max_new_tokens=30, context=16, context_keep=16)
+    assert torch.equal(made, nanogpt(model, ids, 30, 16))
+
+
+@pytest.mark.parametrize("method", [{"prompt_lookup_num_tokens": 3}, {"assistant_model": True}], ids=str)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.2, "seed": 3, "num_return_sequences": 2}], ids=str)
+def test_reading_ahead_in_a_sliding_window(pairs, prompts, method, sampling):
+    model = pairs["gpt2"](1).ours.eval()
+    ids, mask = prompts(LENGTHS)
+    method = {"assistant_model": pairs["gpt2"](2).ours} if "assistant_model" in method else method
+    options = {"max_new_tokens": 20, "context": 12, "context_keep": 12, **sampling}
+    ahead = decode(model, ids, mask, **options, **method)
+    if not sampling or "prompt_lookup_num_tokens" in method:
+        assert torch.equal(ahead.ids, decode(model, ids, mask, **options).ids)
 
 
 def test_without_end_tokens_beyond_all_positions(prompts):
@@ -83,6 +135,14 @@ def test_where_a_context_cannot_be():
         generate(model, ids, context=8, num_beams=2)
     with pytest.raises(HeedfulError, match="not for an encoder-decoder"):
         generate(heedful.create("transformer-tiny", seed=0), ids, context=8)
+    with pytest.raises(HeedfulError, match=r"context_keep=4 works only for .* a beam search; leave context_keep out"):
+        generate(model, ids, context_keep=4, num_beams=2)
+    with pytest.raises(HeedfulError, match="context_keep=9 is more than the context of 8 tokens; give 1 to 8"):
+        generate(model, ids, context=8, context_keep=9)
+    with pytest.raises(HeedfulError, match="context_keep=9, but the model's positions have no limit; give context too"):
+        generate(heedful.create("stories260k", seed=0), ids, context_keep=9)
+    assert generate(model, ids, defaults={"context_keep": 64}, max_new_tokens=70).size(1) == 72  # a folder's
+    assert generate(model, ids, defaults={"context_keep": 64}, max_new_tokens=5, num_beams=2).size(1) == 7
 
 
 # --------------------------------------------------------------------------------------------------------- as they come

@@ -51,6 +51,20 @@ def test_without_a_limit_as_much_is_read_as_a_batch_holds(
     assert whole.output[len(text) :] == task.tokenizer.decode([told.tolist()])[0]
 
 
+def test_the_kept_tokens_of_a_prompt_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    task, model = made("text-generation")  # 32 positions
+    text = LONG[:40]
+    with caplog.at_level(logging.WARNING):
+        (answer,) = task.predict(model, [text], context_keep=32, max_new_tokens=9, do_sample=False)
+    assert caplog.messages == ["input 0 has 40 tokens, only the last 32 of them are read (the model takes no more)"]
+    ids = torch.tensor(task.tokenizer.encode([text]))  # type: ignore[attr-defined]
+    for _ in range(9):
+        ids = torch.cat((ids, model(ids[:, -32:])[:, -1:].argmax(-1)), 1)
+    assert answer.output == task.tokenizer.decode(ids.tolist())[0]  # type: ignore[attr-defined]
+    streamed = task.stream(model, text, context_keep=32, max_new_tokens=9, do_sample=False)  # type: ignore[attr-defined]
+    assert "".join(streamed) == answer.output
+
+
 def test_a_table_of_distances_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.tasks.text_generation.EVALUATED", HELD)
     task, model = unlimited(AlibiPosition())

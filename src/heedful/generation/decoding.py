@@ -76,7 +76,7 @@ def _steps(
     with decoding_mode(model):
         state = create_state(model, ids, mask, prefix)
         state.prefill_chunk_size = options.prefill_chunk_size
-        check_context(state, options, context)
+        context = checked_context(state, options, context)
         check_whole_prompt(state, options, context)
         limits = limits_of(state, options, context)
         special = model.config.special
@@ -187,9 +187,10 @@ def generate(
             attend to all tokens before them, within the decoder's window.
         decoding: resolved options (``heedful.generation.options.resolve``), in place of ``defaults`` and ``options``.
         context: maximum number of tokens that a decoder reads; it generates any number. When ``context`` is full, the
-            decoder drops all but the last ``context // 2`` tokens, reads these again as the beginning of a text, and
-            continues until ``context`` is full again. A longer prompt is cut in the same way. None: all tokens are
-            read, and a row ends at the last learned position.
+            decoder drops all but the last ``context_keep`` tokens (an option; by default ``context // 2``), reads these
+            again as the beginning of a text, and continues until ``context`` is full again. A longer prompt is cut in
+            the same way. None: the learned positions with ``context_keep``; without it all tokens are read, and a row
+            ends at the last learned position.
         defaults: the folder's generation config; the call's options override it.
         tokenizer: the model's, with ``decode(rows of ids) -> texts`` (an encoder-decoder's for its target); only
             ``stop_strings`` need it.
@@ -213,6 +214,8 @@ def generate(
     >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5).shape
     torch.Size([1, 8])
     >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=100, context=64).shape
+    torch.Size([1, 103])
+    >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=100, context_keep=64).shape  # slides by a token
     torch.Size([1, 103])
     >>> generate(model, torch.tensor([[1, 2, 3]]), max_new_tokens=5, num_beams=4, force_words_ids=[[7, 8]]).shape
     torch.Size([1, 8])
@@ -303,16 +306,29 @@ def check_whole_prompt(state: DecoderState, options: Options, context: int | Non
         raise HeedfulError(f"a prompt with a mask of shape (B, T, T) is read at once; leave {name} out")
 
 
-def check_context(state: DecoderState, options: Options, context: int | None) -> None:
-    """Raises ``HeedfulError`` if the method needs the whole text, or ``context`` exceeds the model's positions."""
-    if context is None:
-        return
+def checked_context(state: DecoderState, options: Options, context: int | None) -> int | None:
+    """Returns the maximum number of tokens that the decoder reads: ``context``, or with ``context_keep`` its learned
+    positions.
+
+    Raises ``HeedfulError`` if the method needs the whole text, ``context`` exceeds the model's positions, or
+    ``context_keep`` exceeds ``context``. A folder's ``context_keep`` has no effect where it cannot.
+    """
+    keep, positions = options.context_keep, learned_positions(state.stack)
     unsupported = "an encoder-decoder" if isinstance(state, EncoderDecoderState) else options.base.needs_whole_text
+    if context is None and (not keep or ("context_keep" not in options.given and (unsupported or not positions))):
+        return None
+    name = "context_keep" if context is None else "context"
     if unsupported:
         raise HeedfulError(
-            f"context={context} works only for greedy decoding or sampling by a decoder, not for {unsupported}; leave "
-            "context out"
+            f"{name}={context or keep} works only for greedy decoding or sampling by a decoder, not for {unsupported}; "
+            f"leave {name} out"
         )
-    limit = learned_positions(state.stack) or context
+    context = positions if context is None else context
+    if context is None:
+        raise HeedfulError(f"context_keep={keep}, but the model's positions have no limit; give context too")
+    limit = positions or context
     if not 1 <= context <= limit:
         raise HeedfulError(f"context is {context}, but the model has {limit} positions; give 1 to {limit}")
+    if keep > context:
+        raise HeedfulError(f"context_keep={keep} is more than the context of {context} tokens; give 1 to {context}")
+    return context

@@ -155,6 +155,10 @@ class Options:
             a stop string that names a special token matches that token. An empty list overrides a folder's.
         prefill_chunk_size: number of tokens of a prompt (an encoder-decoder's ``decoder_input_ids``) that are read at a
             time, so that a long prompt needs less memory; 0 reads all at once. The result is the same.
+        context_keep: number of last tokens that are read again when the decoder's ``context`` is full; 0 is half of it.
+            As many as ``context`` slides the window by a token a step, as nanoGPT does: every token is predicted from
+            the last ``context`` tokens, for the time of reading them all. Without ``context`` in the call, it is the
+            number of learned positions.
         assistant_model: a smaller model with the same vocabulary, which proposes tokens. This model reads them at
             once and accepts them as long as they are its own choice (Leviathan et al. 2023): greedy tokens stay the
             same, samples keep their distribution. Not in a search.
@@ -201,6 +205,7 @@ class Options:
     renormalize_logits: bool = _checked(False, (lambda v: isinstance(v, bool), "True or False"))
     stop_strings: Sequence[str] = _checked((), TEXTS)
     prefill_chunk_size: int = _checked(0, _whole(0))
+    context_keep: int = _checked(0, _whole(0))
     assistant_model: Any = _checked(None, ASSISTANT)  # noqa: RUF009 (immutable)
     num_assistant_tokens: int = _checked(5, _whole(1, MAX_WIDTH), needs="assistant_model")
     prompt_lookup_num_tokens: int = _checked(0, _whole(0, MAX_WIDTH), neutral=True)
@@ -274,6 +279,7 @@ class DecodingSettings(Settings):
     )
     batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
     prefill_chunk_size: int | None = option("read a long prompt in chunks of this many tokens; 0 for at once", least=0)
+    context_keep: int | None = option("last tokens read again when the context is full; 0 for half of it", least=0)
     prompt_lookup_num_tokens: int | None = option(
         "prompt lookup: propose this many tokens that followed the same text earlier", least=0
     )

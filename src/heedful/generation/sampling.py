@@ -58,7 +58,7 @@ def decode_stepwise(
     """Decodes one token per row and step, each row until its end token, a stop string or its limit.
 
     Finished rows leave the batch when half of its rows are finished, or at their limit. A row of more than ``context``
-    tokens continues from its last ``context // 2`` tokens, which are read again.
+    tokens continues from its last ``context_keep`` tokens, which are read again.
 
     Args:
         inputs: input of the method.
@@ -76,9 +76,10 @@ def decode_stepwise(
     state, processors, with_scores = state or inputs.state, inputs.processors, inputs.with_scores
     width, steps = inputs.width, inputs.max_steps
     context = inputs.context or width + steps
+    keep = inputs.options.context_keep or max(1, context // 2)
     state.make_cache(min(steps, context - width) if inputs.context else steps)
     numbers = _sampling_numbers(inputs, state.given_ids, numbers_per_token)
-    starts = context_starts(width - state.prompt_lengths, width, context)
+    starts = context_starts(width - state.prompt_lengths, width, context, keep)
     logits = state.prefill() if width <= context else state.reread(state.prompt, starts)
     prompt, limits = state.prompt, inputs.limits
     copies = inputs.options.num_return_sequences
@@ -108,7 +109,7 @@ def decode_stepwise(
             logits = state.step(tokens)
         else:
             running = rows.running
-            starts[running] = context_starts(starts[running], rows.columns, context)
+            starts[running] = context_starts(starts[running], rows.columns, context, keep)
             logits = state.reread(rows.history, starts[running])
             full = context + int(starts[running].min())
     return rows.ids, rows.sums / rows.lengths, rows.log_p
@@ -123,11 +124,11 @@ def _sampling_numbers(inputs: MethodInput, given_ids: Tensor, per_token: int) ->
     return numbers.unflatten(1, (steps, per_token))
 
 
-def context_starts(starts: Tensor, end: int, context: int) -> Tensor:
-    """Returns the columns (R,) from which rows that end at column ``end`` are read: half a context before the end for
+def context_starts(starts: Tensor, end: int, context: int, keep: int) -> Tensor:
+    """Returns the columns (R,) from which rows that end at column ``end`` are read: ``keep`` tokens before the end for
     rows longer than a context, else ``starts``.
     """
-    return torch.where(end - starts > context, end - max(1, context // 2), starts)
+    return torch.where(end - starts > context, end - keep, starts)
 
 
 GREEDY = Method(name="greedy", steps=decode_stepwise)

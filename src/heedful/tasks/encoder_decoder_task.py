@@ -49,7 +49,7 @@ class EncoderDecoderTask(Task):
 
     unit = "target_tokens"
     used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"context_keep"})
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(

@@ -25,7 +25,6 @@ from heedful.data.token_stream import Stream, StreamWindow, StreamWindows, count
 from heedful.errors import HeedfulError, InputError, plural
 from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
-from heedful.generation.method import Method
 from heedful.generation.options import NAMES, Options, resolve
 from heedful.generation.stopping import cut, until
 from heedful.metrics.example_scores import Sums, overall
@@ -473,10 +472,11 @@ class TextGeneration(Task):
         (``{"role": "user", "content": "..."}``) is written with the folder's chat template, and the output is the
         assistant's answer alone. An empty prompt begins a document.
 
-        Prompt and continuation may be longer than the context: when the context is full, its last half is read again
-        (``context`` of ``heedful.generation.generate``). If the prompt alone is longer than the context, only its last
-        tokens are read, half a context of them, with a warning. For a beam search, prompt and continuation must fit
-        into the context. If the model has no limit, the context is ``batch_tokens``, at least 4,096.
+        Prompt and continuation may be longer than the context: when the context is full, its last half is read again,
+        or its last ``context_keep`` tokens (``context`` of ``heedful.generation.generate``). If the prompt alone is
+        longer than the context, only as many of its last tokens are read, with a warning. For a beam search, prompt and
+        continuation must fit into the context. If the model has no limit, the context is ``batch_tokens``, at least
+        4,096.
 
         With ``stop_strings`` a continuation ends after the first stop string, and includes it. With ``logprobs``,
         predictions have log p of the new tokens. With ``num_return_sequences`` > 1 the output is a list of ``{"text",
@@ -485,7 +485,7 @@ class TextGeneration(Task):
         prompts = self._prompts(inputs)
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
         limit = self._limit(model, batch_tokens)
-        self._check_length(model, prompts, limit, decoding.base)
+        self._check_length(model, prompts, limit, decoding)
         predictions = [Prediction(text, text, None) for text in inputs]
         batches = (
             evaluation_batches(list(map(len, prompts)), batch_tokens or EVALUATED, max_rows=128) if prompts else []
@@ -538,7 +538,7 @@ class TextGeneration(Task):
             return iter([self.predict(model, [text], decoding=decoding)[0].output])
         prompt, limit = self._prompts([text])[0], self._limit(model, batch_tokens)
         if decoding.base.streams:  # which `stream` refuses
-            self._check_length(model, [prompt], limit, decoding.base)
+            self._check_length(model, [prompt], limit, decoding)
         ids = torch.tensor([prompt], device=model.device)
         context = self._context(decoding, limit)
         tokens = stream(model, ids, decoding=decoding, context=context, tokenizer=self.tokenizer)
@@ -592,8 +592,9 @@ class TextGeneration(Task):
         """Returns the context for ``generate``; None for a method that needs the whole text."""
         return None if decoding.base.needs_whole_text else limit
 
-    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], limit: int, method: Method) -> None:
+    def _check_length(self, model: Model, prompts: Sequence[Sequence[int]], limit: int, decoding: Options) -> None:
         """Warns of prompts longer than ``limit``; raises ``HeedfulError`` if the method needs the whole text."""
+        method, keep = decoding.base, decoding.context_keep or limit // 2
         long = [index for index, prompt in enumerate(prompts) if len(prompt) > limit]
         if not long:
             return
@@ -608,9 +609,9 @@ class TextGeneration(Task):
             )
         remedy = "a larger batch_tokens reads more" if by_batch else "the model takes no more"
         if len(long) == 1:
-            log.warning(InputWarning(long[0], f"{first}, only the last {limit // 2:,} of them are read ({remedy})"))
+            log.warning(InputWarning(long[0], f"{first}, only the last {keep:,} of them are read ({remedy})"))
         else:
-            text = f"have more than {limit:,} tokens, only the last {limit // 2:,} of each are read ({remedy})"
+            text = f"have more than {limit:,} tokens, only the last {keep:,} of each are read ({remedy})"
             log.warning(CountWarning(len(long), len(prompts), text))
 
     def row_line(self, row: Row) -> str:
