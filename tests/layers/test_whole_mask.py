@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 import heedful
@@ -137,6 +140,30 @@ def test_gradients_of_queries_that_attend_to_nothing() -> None:
     expected_hidden(model.decoder, model.embedding(ids), mask).square().sum().backward()
     expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert_close(gradients, {name: gradient.nan_to_num(0.0) for name, gradient in expected.items()}, "gradient")
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda p: p.kind)
+@pytest.mark.parametrize("make", [decoder, encoder])
+def test_every_position_scheme(make: Callable[[Position], Model], position: Position) -> None:
+    """The fused kernel against explicit attention, output and gradient."""
+    model, ids, mask = make(position), ids_of(), random_mask()
+    results = []
+    for plan in ("plain", "export"):
+        hidden = apply_plan(model, plan).hidden(ids, mask)
+        hidden.sum().backward()
+        results.append((hidden, model.embedding.token.weight.grad))
+        model.zero_grad()
+    assert_close(results[0][0], results[1][0])
+    assert_close(results[0][1], results[1][1], "gradient")
+
+
+def test_bert_of_transformers(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    theirs = transformers.BertModel(transformers.BertConfig(vocab_size=40, attn_implementation="sdpa", **sizes)).eval()
+    theirs.save_pretrained(tmp_path)
+    ids, mask = ids_of(), random_mask() | torch.eye(T, dtype=torch.bool)
+    expected = theirs(ids, attention_mask=mask[:, None]).last_hidden_state
+    assert_close(heedful.from_pretrained(tmp_path).eval()(ids, mask), expected)
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: p.kind)
