@@ -501,6 +501,24 @@ def test_a_file_that_cannot_be_imported_is_one_line(
     sys.modules.pop("mine", None)
 
 
+def test_a_link_may_lead_to_a_file_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the Hub's cache has them: ``mine.py`` is a link to a file that is named by its digest."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("5f1d").write_text("WIDTH = 8\n", encoding="utf-8")
+    Path("mine.py").symlink_to("5f1d")
+    registration.import_file("mine.py")
+    assert sys.modules["mine"].WIDTH == 8
+    assert sys.modules["mine"].__file__ == str(tmp_path.resolve() / "5f1d")
+    monkeypatch.delitem(sys.modules, "mine")
+    Path("5f1d").write_text("\nx = 1 / 0\n", encoding="utf-8")
+    assert cli.main(["tasks", "--import", "mine.py"]) == 2
+    assert "--import mine.py:2: ZeroDivisionError" in capsys.readouterr().err
+    sys.modules.pop("mine", None)
+
+
 def test_import_without_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tasks", "--import"]) == 2
     assert "--import names no file" in capsys.readouterr().err

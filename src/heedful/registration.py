@@ -8,6 +8,7 @@ Nothing is imported because a folder says so.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import re
 import sys
@@ -333,13 +334,12 @@ def import_file(source: str) -> None:
         raise HeedfulError(f"--import {source}: there is no such file; give a Python file or a module's name")
     if path.stem in sys.modules and Path(getattr(sys.modules[path.stem], "__file__", None) or "") == path.resolve():
         return
-    specification = importlib.util.spec_from_file_location(path.stem, path.resolve())
-    assert specification is not None
-    assert specification.loader is not None
+    loader = importlib.machinery.SourceFileLoader(path.stem, str(path.resolve()))  # a link's target may have any name
+    specification = importlib.machinery.ModuleSpec(path.stem, loader, origin=loader.path)
+    specification.has_location = True
     module = importlib.util.module_from_spec(specification)
     IMPORTED.add(path.stem)
     sys.modules[path.stem] = module  # so that its classes can be found by their module's name
-    loader = specification.loader
     _run(source, lambda: loader.exec_module(module))
 
 
@@ -367,7 +367,7 @@ def _run(source: str, load: Callable[[], object]) -> None:
     except Exception as error:
         trace, line = error.__traceback__, ""
         while trace is not None:
-            if Path(trace.tb_frame.f_code.co_filename).name == Path(source).name:
+            if Path(trace.tb_frame.f_code.co_filename).name == Path(source).resolve().name:
                 line = f":{trace.tb_lineno}"
             trace = trace.tb_next
         raise HeedfulError(f"--import {source}{line}: {type(error).__name__}: {error}; correct the file") from None
