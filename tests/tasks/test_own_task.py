@@ -28,6 +28,7 @@ from heedful.presets import get
 from heedful.serving.runs import WatchedRun
 from heedful.settings import RunSettings
 from heedful.tasks.task import Batch, Encoded, Measured, Prediction, Task
+from heedful.tasks.translation import Translation
 from heedful.training.run import train
 
 PARITIES = ("even", "odd")
@@ -154,3 +155,33 @@ def test_it_trains_resumes_evaluates_compares_and_predicts(tmp_path: Path) -> No
 def test_settings_of_other_tasks_are_refused_for_it(tmp_path: Path) -> None:
     with pytest.raises(HeedfulError, match=r"--masking\.probability has no effect for digit-parity"):
         train(settings(tmp_path, masking={"probability": 0.2}), quiet=True)
+
+
+class PlainTranslation(Translation):
+    """Encodes examples as lists of ids, without the starts of their words."""
+
+    name: ClassVar[str] = "plain-translation"
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        encoded = super().encode(rows, max_length)
+        return encoded._replace(examples=[(list(source), list(target)) for source, target in encoded.examples])
+
+
+def test_bpe_dropout_needs_examples_with_the_starts_of_their_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = tasks.TaskEntry(path=f"{__name__}:PlainTranslation", summary="", main_metrics=("bleu",))
+    monkeypatch.setitem(tasks.TASKS, PlainTranslation.name, entry)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"number {n}\tzahl {n}\n" for n in range(60)), encoding="utf-8")
+    small = {"dim": 16, "heads": 2, "depth": 1}
+    given = {"task": PlainTranslation.name, "train": [str(pairs)], "preset": "transformer-tiny", "model": small}
+
+    def one_step(out: str, **tokenizer: float) -> RunSettings:
+        return RunSettings.from_dict(
+            {**given, "out": str(tmp_path / out), "max_steps": 1, "tokenizer": {"size": 300, **tokenizer}}
+        )
+
+    assert train(one_step("whole"), quiet=True)["steps"] == 1
+    with pytest.raises(HeedfulError, match=r"--tokenizer\.dropout needs examples with the starts of their words"):
+        train(one_step("dropped", dropout=0.5), quiet=True)

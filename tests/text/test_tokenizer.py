@@ -96,6 +96,13 @@ def test_decoding_ignored_labels_is_refused(bpe: Tokenizer) -> None:
         bpe.decode([[5, 6], [5, -100]])
 
 
+@pytest.mark.parametrize("method", ["encode", "encode_with_offsets"])
+def test_encoding_a_text_without_a_list_is_refused(bpe: Tokenizer, method: str) -> None:
+    """It would be encoded letter by letter."""
+    with pytest.raises(HeedfulError, match=r"^got the text 'the man' alone; give a list of texts"):
+        getattr(bpe, method)("the man")
+
+
 def test_lowercase_folds_case() -> None:
     tokenizer = Tokenizer.train(TEXTS, 400, lowercase=True)
     assert tokenizer.decode(tokenizer.encode(["THE Man ÂGÉ"])) == ["the man âgé"]

@@ -91,8 +91,15 @@ class BpeDropout:
         return rows_of_words
 
     def __call__(self, ids: list[int], random: np.random.Generator) -> list[int]:
-        """Segments ``ids`` (from :meth:`with_word_starts`) anew; returns ``ids`` if the result exceeds ``max_ids``."""
-        assert isinstance(ids, WordIds)
+        """Segments ``ids`` (from :meth:`with_word_starts`) anew; returns ``ids`` if the result exceeds ``max_ids``.
+
+        Raises ``HeedfulError`` for ids without the starts of their words, as a task of one's own may encode them.
+        """
+        if not isinstance(ids, WordIds):
+            raise HeedfulError(
+                "--tokenizer.dropout needs examples with the starts of their words, but the task's encode returned "
+                f"a {type(ids).__name__}; encode with BpeDropout.with_word_starts, or leave the option out"
+            )
         draws = self._draws(random)
         segmented = ids[: ids.starts[0]]
         for start, end in pairwise(ids.starts):

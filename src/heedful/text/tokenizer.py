@@ -276,8 +276,8 @@ class Tokenizer:
         return read_input_template(self.backend.post_processor, pair)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text, without start, end or padding."""
-        assert not isinstance(texts, str), "encode takes a list of texts"
+        """Returns the ids of each text, without start, end or padding; raises ``HeedfulError`` for a text alone."""
+        _check_list(texts)
         with _readable_encoding_errors(texts):
             return [
                 encoding.ids
@@ -291,9 +291,9 @@ class Tokenizer:
         """Returns the ids of each text, and the characters (start, end) of each id.
 
         The space before a word is included if it is part of the word's token. A token that is part of a character has
-        the offsets of the whole character.
+        the offsets of the whole character. Raises ``HeedfulError`` for a text alone.
         """
-        assert not isinstance(texts, str), "encode_with_offsets takes a list of texts"
+        _check_list(texts)
         with _readable_encoding_errors(texts):
             return [
                 (encoding.ids, encoding.offsets)
@@ -413,6 +413,11 @@ def _configure_parallelism() -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
         if hasattr(os, "register_at_fork"):  # Windows has no fork
             os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))
+
+
+def _check_list(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise HeedfulError(f"got the text {texts[:40]!r} alone; give a list of texts: [text]")
 
 
 @contextmanager
