@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import heedful
-from heedful.adapters import LoraConfig, LowRank, add_adapter, low_rank_parts, merge, remove
+from heedful.adapters import LoraConfig, LowRank, add_adapter, attach, low_rank_parts, merge, remove, train_whole
 from heedful.config import DecoderConfig, EmbeddingConfig, EncoderConfig, StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers.linear import Linear
@@ -158,6 +159,19 @@ def test_what_cannot_be_is_refused() -> None:
     for take in (merge, remove):
         with pytest.raises(HeedfulError, match="no adapter"):
             take(encoder())
+    with pytest.raises(HeedfulError, match="no adapter"):
+        train_whole(encoder(), ["embedding.token.weight"])
+
+
+def test_only_linear_maps_get_an_adapter() -> None:
+    """A wrong path is refused before the model changes."""
+    model, pair = encoder(), (torch.ones(2, 16), torch.ones(16, 2))
+    before = repr(model)
+    for wrong in ("encoder.block.0.attention", "encoder.block.0.attention.qury"):
+        pairs = {"encoder.block.0.attention.query": pair, wrong: pair}
+        with pytest.raises(HeedfulError, match=rf"no linear map '{re.escape(wrong)}' for an adapter; did you mean"):
+            attach(model, LoraConfig(rank=2), pairs, ())
+        assert repr(model) == before
 
 
 def test_a_tied_map_is_not_merged() -> None:

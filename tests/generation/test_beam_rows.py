@@ -11,6 +11,7 @@ import heedful
 from heedful import presets
 from heedful.cache import Cache
 from heedful.config import SpecialTokens
+from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.beam import order_by_parent
 from heedful.layers.attention import explicit_attention, fused_attention
@@ -55,7 +56,7 @@ def test_rows_that_share_keys_attend_as_if_each_had_its_own(queries, kv_heads, k
 
 def test_rows_that_share_keys_have_no_mask_of_their_own():
     q, k = torch.randn(4, 2, 3, 8), torch.randn(2, 2, 3, 8)
-    with pytest.raises(AssertionError):
+    with pytest.raises(HeedfulError, match=r"^4 rows of queries share 2 rows of keys.* not 'causal'; give each row"):
         fused_attention(q, k, k, "causal", 1.0)
     with pytest.raises(RuntimeError):
         fused_attention(q, k, k, torch.ones(2, 1, 3, 3, dtype=torch.bool), 1.0)

@@ -64,7 +64,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
         if seed is not None:
             torch.manual_seed(seed)
         for group in _groups(model, paths):
-            weights = [_linear(model, path).weight for path in group]
+            weights = [model.get_parameter(f"{path}.weight") for path in group]
             a = torch.empty(config.rank, weights[0].size(1))
             nn.init.kaiming_uniform_(a, a=5**0.5)
             a = a.to(weights[0])
@@ -86,16 +86,22 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
         The model itself.
 
     Raises:
-        HeedfulError: for a model that already has an adapter, or has batch norms.
+        HeedfulError: for a model that already has an adapter, or has batch norms, and for a path without a linear map.
     """
     if model.adapter is not None:
         raise HeedfulError("the model already has an adapter; merge it first (heedful.adapters.merge), or remove it")
     if any(isinstance(part, BatchNorm) for part in model.modules()):
         raise HeedfulError("an adapter does not store the statistics of batch norm; train the whole model instead")
+    linear_maps = {
+        path: part for path, part in model.named_modules(remove_duplicate=False) if isinstance(part, nn.Linear)
+    }
+    for path in pairs:  # before the model changes
+        if path not in linear_maps:
+            raise HeedfulError(f"the model has no linear map {path!r} for an adapter; {nearest(path, linear_maps)}")
     parameters = {id(a): nn.Parameter(a) for a, _ in pairs.values()}
     for path, (a, b) in pairs.items():
         low_rank = LowRank(
-            _linear(model, path),
+            linear_maps[path],
             parameters[id(a)],
             nn.Parameter(b),
             alpha=config.alpha or 0.0,
@@ -110,11 +116,14 @@ def attach(model: M, config: LoraConfig, pairs: Mapping[str, tuple[Tensor, Tenso
 
 
 def train_whole(model: M, names: Sequence[str]) -> M:
-    """Makes the parameters called ``names`` trainable, to be saved with the adapter; returns the model."""
-    assert model.adapter is not None
+    """Makes the parameters called ``names`` trainable, to be saved with the adapter; returns the model.
+
+    Raises ``HeedfulError`` for a model without an adapter.
+    """
+    adapter = _adapter(model)
     for name in names:
         model.get_parameter(name).requires_grad_(True)
-    model.adapter = replace(model.adapter, whole=tuple(dict.fromkeys((*model.adapter.whole, *names))))
+    model.adapter = replace(adapter, whole=tuple(dict.fromkeys((*adapter.whole, *names))))
     return model
 
 
@@ -147,9 +156,14 @@ def remove(model: M) -> M:
     return _replace_parts(model, {path: part.base() for path, part in _adapted(model).items()})
 
 
-def _adapted(model: Model) -> dict[str, LowRank]:
+def _adapter(model: Model) -> Adapter:
     if model.adapter is None:
         raise HeedfulError("the model has no adapter; add one with heedful.adapters.add_adapter")
+    return model.adapter
+
+
+def _adapted(model: Model) -> dict[str, LowRank]:
+    _adapter(model)
     return low_rank_parts(model)
 
 
@@ -164,12 +178,6 @@ def _replace_parts(model: M, parts: Mapping[str, nn.Linear]) -> M:
 def _set_part(model: nn.Module, path: str, part: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, part)
-
-
-def _linear(model: nn.Module, path: str) -> nn.Linear:
-    part = model.get_submodule(path)
-    assert isinstance(part, nn.Linear)
-    return part
 
 
 def _targets(model: Model, targets: Iterable[str]) -> list[str]:

@@ -53,15 +53,20 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     """Computes softmax(scale · q kᵀ + mask) v by PyTorch's fused kernel; zeros for queries that may attend to nothing.
 
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
-    that share keys become queries of one row, so that the keys are read once for these rows. A plan may put another
-    implementation in its place: in training on a CPU, `heedful.kernels.blocked_attention`.
+    that share keys become queries of one row, so that the keys are read once for these rows; they raise
+    ``HeedfulError`` for "causal". A plan may put another implementation in its place: in training on a CPU,
+    `heedful.kernels.blocked_attention`.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape
     torch.Size([1, 4, 3, 8])
     """
     if len(q) > len(k):
-        assert not isinstance(mask, str)
+        if isinstance(mask, str):
+            raise HeedfulError(
+                f"{len(q)} rows of queries share {len(k)} rows of keys, which takes a mask of the keys alone, not "
+                f"{mask!r}; give each row of queries its own keys"
+            )
         shape = (len(k), -1, *q.shape[1:])  # (B / n, n, H, T, E)
         y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, scale, dropout)
         return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
