@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -87,6 +88,20 @@ def trained() -> tuple[FillMask, Encoder]:
         optimiser.step()
     task.before_training(model, settings())
     return task, model.eval()
+
+
+def test_another_model_or_a_wrapper_is_refused() -> None:
+    task, model = made("bpe")
+    encoded = task.encode(rows(BOOK), LENGTH)
+    calls: list[Callable[[Any], object]] = [
+        lambda wrong: task.objective(wrong, task.collate(encoded.examples)),
+        lambda wrong: task.measure(wrong, encoded.examples, encoded.rows),
+        lambda wrong: task.predict(wrong, ["The <mask>"]),
+    ]
+    for wrong in (heedful.create("gpt-micro", seed=0), torch.nn.DataParallel(model)):
+        for call in calls:
+            with pytest.raises(HeedfulError, match=rf"needs a model of class Encoder, not {type(wrong).__name__};"):
+                call(wrong)
 
 
 # ------------------------------------------------------------------------------------------------------------ the data

@@ -71,6 +71,14 @@ def trained(kind: str) -> tuple[TextGeneration, Model]:
     return task, model.eval()
 
 
+def test_the_loss_of_another_model_or_of_a_wrapper_is_refused() -> None:
+    task, model = trained("character")
+    batch = task.collate(task.encode(rows(BOOK), CONTEXT).examples[:1])
+    for wrong in (heedful.create("bert-tiny", seed=0), torch.nn.DataParallel(model)):
+        with pytest.raises(HeedfulError, match=rf"needs a model of class Decoder, not {type(wrong).__name__};"):
+            task.objective(wrong, batch)  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------------------------------------------------ the data
 
 

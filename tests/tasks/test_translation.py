@@ -72,6 +72,14 @@ def test_the_loss_by_hand(task: Translation, smoothing: float) -> None:
     assert together == approx(expected, "layer")
 
 
+def test_the_loss_of_another_model_or_of_a_wrapper_is_refused(task: Translation) -> None:
+    batch = task.collate(task.encode(ROWS).examples)
+    model = heedful.create(task.config(settings(dim=16, heads=2, depth=1)), seed=0)
+    for wrong in (heedful.create("gpt-micro", seed=0), torch.nn.DataParallel(model)):
+        with pytest.raises(HeedfulError, match=rf"needs a model of class EncoderDecoder, not {type(wrong).__name__};"):
+            task.objective(wrong, batch)
+
+
 def test_settings_change_the_preset(task: Translation) -> None:
     config = task.config(settings(dim=64, encoder_depth=2, decoder_depth=1, heads=2, dropout=0.25, tied=False))
     assert (config.encoder.depth, config.decoder.depth) == (2, 1)

@@ -21,7 +21,15 @@ from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
 from heedful.tasks.inputs_and_targets import Side, input_side, next_token_side
-from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, start_of, with_settings
+from heedful.tasks.model_setup import (
+    check_vocabulary,
+    model_of,
+    positions_of,
+    preset_of,
+    special_id,
+    start_of,
+    with_settings,
+)
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.r_drop import interleave_passes, repeat_batch
@@ -162,7 +170,7 @@ class EncoderDecoderTask(Task):
         ε is the label smoothing and V the size of the vocabulary (Szegedy et al. 2016, section 7). The head is not
         computed for padding. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
         """
-        assert isinstance(model, EncoderDecoder)
+        model = model_of(EncoderDecoder, model, self.name)
         batch = repeat_batch(batch) if self.agreement else batch
         real = batch["labels"] != IGNORED
         hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)[real]

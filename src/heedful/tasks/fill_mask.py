@@ -44,7 +44,7 @@ from heedful.tasks.masked_windows import (
     window_lengths,
     window_stream,
 )
-from heedful.tasks.model_setup import load_with_head, tokenizer_of
+from heedful.tasks.model_setup import load_with_head, model_of, tokenizer_of
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.task import (
     EVALUATED,
@@ -269,7 +269,7 @@ class FillMask(EncoderTask):
         The head is computed for these tokens alone. With label smoothing ε, a term becomes (1 − ε)(−log p(token)) + ε/V
         Σ_v(−log p(v)) over the vocabulary of V tokens.
         """
-        assert isinstance(model, Encoder)
+        model = model_of(Encoder, model, self.name)
         return output_loss(model.head, *self._chosen(model, batch), label_smoothing)
 
     def _chosen(self, model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -305,12 +305,11 @@ class FillMask(EncoderTask):
                 f"{name} has no effect: evaluation scores tokens and fills in no text; leave the option out"
             )
         row_sums, stream = np.zeros((len(rows), 5)), examples[0].stream
-        window_sums = np.zeros((stream.windows, 5))
+        window_sums, encoder = np.zeros((stream.windows, 5)), model_of(Encoder, model, self.name)
 
         def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-            assert isinstance(model, Encoder)
-            hidden, truth = self._chosen(model, batch)
-            logits = model.head(hidden).float()
+            hidden, truth = self._chosen(encoder, batch)
+            logits = encoder.head(hidden).float()
             losses = F.cross_entropy(logits, truth, reduction="none")
             sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
             return sums.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
@@ -321,19 +320,18 @@ class FillMask(EncoderTask):
             firsts = windows * stream.context - len(self.input_template.before)
             np.add.at(row_sums[:, :3], document_numbers(stream, firsts[window] + position), sums)
             np.add.at(window_sums[:, :3], windows[window], sums)
-        tokens = self._add_pseudo_likelihoods(model, examples, row_sums, most or IN_TURN, batch_tokens or EVALUATED)
+        tokens = self._add_pseudo_likelihoods(encoder, examples, row_sums, most or IN_TURN, batch_tokens or EVALUATED)
         scored = Sums(row_sums, masked_metrics)
         total = row_sums.sum(axis=0)
         details = {"tokens": tokens, "hidden": int(total[2]), "hidden_in_turn": int(total[4])}
         return Measured(overall(scored), details, scored, window_scores=Sums(window_sums, masked_metrics))
 
     def _add_pseudo_likelihoods(
-        self, model: Model, examples: Sequence[StreamWindow], row_sums: np.ndarray, most: int, tokens: int
+        self, model: Encoder, examples: Sequence[StreamWindow], row_sums: np.ndarray, most: int, tokens: int
     ) -> int:
         """Masks up to ``most`` tokens one at a time and adds −log p and 1 to the last two sums of their documents;
         returns the number of tokens.
         """
-        assert isinstance(model, Encoder)
         stream, before = examples[0].stream, len(self.input_template.before)
         drawn, total = drawn_positions(examples, self.evaluation_masking.ordinary, most)
         windows = (drawn // stream.context).tolist()
@@ -375,7 +373,7 @@ class FillMask(EncoderTask):
         text with it}``. For several masks it is a list of such lists, with the other masks left in the texts. If a text
         is longer than the model takes, only the part around each mask is read, with a warning.
         """
-        assert isinstance(model, Encoder)
+        encoder = model_of(Encoder, model, self.name)
         top_k, budget = options.get("top_k"), options.get("batch_tokens") or EVALUATED
         check_texts(self.name, inputs)
         nonblank = [i for i, text in enumerate(inputs) if text.strip()]
@@ -388,11 +386,11 @@ class FillMask(EncoderTask):
         @torch.no_grad()
         def guess_masks(batch: np.ndarray) -> list[list[Guess]]:
             ids, mask = (
-                tensor.to(model.device) for tensor in padded_with_mask([parts[i].ids for i in batch], self.padding)
+                tensor.to(encoder.device) for tensor in padded_with_mask([parts[i].ids for i in batch], self.padding)
             )
             batch_guesses = []
-            for i, hidden in zip(batch, model.hidden(ids, mask), strict=True):
-                p = model.head(hidden[parts[i].positions]).float().softmax(-1)
+            for i, hidden in zip(batch, encoder.hidden(ids, mask), strict=True):
+                p = encoder.head(hidden[parts[i].positions]).float().softmax(-1)
                 best = p.topk(min(top_k or 1, p.size(-1)))
                 batch_guesses.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
             return batch_guesses

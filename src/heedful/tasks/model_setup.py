@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from heedful import presets
 from heedful.config import (
@@ -41,6 +42,7 @@ FAMILIES: dict[type[Config], str] = {
     VisionConfig: "a vision model",
 }
 C = TypeVar("C", EncoderConfig, DecoderConfig, EncoderDecoderConfig, VisionConfig)
+M = TypeVar("M", bound=Model)
 
 
 def preset_of(name: str, family: type[C], task: str) -> C:
@@ -89,6 +91,16 @@ def positions_of(config: ModelConfig) -> int | None:
     schemes = (stack.position for stack in stacks_of(config))
     limited = (scheme for scheme in schemes if isinstance(scheme, LearnedPosition | RotaryPosition))
     return min((scheme.length for scheme in limited), default=None)
+
+
+def model_of(family: type[M], model: nn.Module, task: str) -> M:
+    """Returns the model; raises ``HeedfulError`` for a model of another family, and for a wrapper around a model."""
+    if not isinstance(model, family):
+        raise HeedfulError(
+            f"{task} needs a model of class {family.__name__}, not {type(model).__name__}; choose another model, or "
+            "pass the model itself instead of a wrapper around it"
+        )
+    return model
 
 
 def checked_folder(task: str, folder: Path, images: bool = False) -> Path:

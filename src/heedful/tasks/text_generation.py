@@ -52,6 +52,7 @@ from heedful.tasks.inputs_and_targets import Side, next_token_side
 from heedful.tasks.model_setup import (
     check_vocabulary,
     checked_folder,
+    model_of,
     positions_of,
     preset_of,
     tokenizer_of,
@@ -326,7 +327,7 @@ class TextGeneration(Task):
         With label smoothing ε, a term becomes (1 − ε)(−log p(token)) + ε/V Σ_v(−log p(v)) over the vocabulary of V
         tokens.
         """
-        assert isinstance(model, Decoder)
+        model = model_of(Decoder, model, self.name)
         hidden = model.hidden(batch["ids"], batch.get("texts"))
         return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
 
