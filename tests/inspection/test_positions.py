@@ -14,6 +14,7 @@ import heedful
 from heedful.config import AlibiPosition, NoPosition, Position, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.inspection.position_tables import position_bias, position_similarity, position_table
+from heedful.layers.position import Alibi, PositionBias, PositionEncoding, PositionScheme
 from heedful.models import Model, build
 from tolerances import assert_close
 
@@ -64,6 +65,29 @@ def test_biases() -> None:
     for query in range(4):  # a causal stack's buckets: one for each of the first four distances back
         for key in range(query + 1):
             assert_close(found[:, query, key], table[query - key])
+
+
+class Own(PositionScheme):
+    """A scheme of one's own, whose bias is minus the squared distance."""
+
+    def prepare(self, queries: torch.Tensor, keys: torch.Tensor) -> PositionEncoding:
+        return PositionBias(-((queries[:, None, :, None] - keys[:, None, None, :]).float() ** 2))
+
+
+class Silent(Alibi):
+    """A scheme of one's own, which has no bias although its base has one."""
+
+    def prepare(self, queries: torch.Tensor, keys: torch.Tensor) -> PositionEncoding:
+        return PositionEncoding()
+
+
+def test_the_bias_of_a_scheme_of_ones_own() -> None:
+    model = made(AlibiPosition())
+    model.decoder.position = Own()
+    assert position_bias(model, 3).tolist() == [[[0.0, -1.0, -4.0], [-1.0, 0.0, -1.0], [-4.0, -1.0, 0.0]]]
+    model.decoder.position = Silent(4)
+    with pytest.raises(HeedfulError, match="positions add nothing to the scores"):
+        position_bias(model, 3)
 
 
 @pytest.mark.parametrize(

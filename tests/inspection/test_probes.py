@@ -26,6 +26,7 @@ from heedful.config import AlibiPosition, RelativePosition
 from heedful.errors import HeedfulError
 from heedful.inspection import head_importance, intervene, observe, paths, record
 from heedful.layers.attention import explicit_attention
+from heedful.layers.probe import AttentionProbe
 from heedful.models import build
 from tolerances import assert_close, is_close
 
@@ -86,6 +87,18 @@ def test_any_order_of_entering_and_leaving() -> None:
             managers[number].__exit__(None, None, None)
     assert is_left_alone(model)
     assert torch.equal(model(IDS), plain)
+
+
+@pytest.mark.parametrize("own", [AttentionProbe(explicit_attention), explicit_attention])
+def test_a_probe_of_ones_own_is_neither_ignored_nor_lost(own: Any) -> None:
+    model = gpt()
+    model.decoder.block[1].attention.probe = own
+    for context in (record(model), intervene(model, "mixed", 0.0)):
+        with pytest.raises(HeedfulError, match=r"probe of its own .* set attention\.probe = None first"), context:
+            pass
+    assert model.decoder.block[1].attention.probe is own
+    model.decoder.block[1].attention.probe = None
+    assert is_left_alone(model)
 
 
 def test_what_is_put_there_meanwhile_stays() -> None:

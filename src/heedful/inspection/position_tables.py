@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.embedding_space import cosine_similarity
-from heedful.layers.position import Alibi, Learned, Relative, Rotary, Sinusoidal
+from heedful.layers.position import Learned, Rotary, Sinusoidal
 from heedful.stack import Stack
 
 LENGTH = 64  # positions by default, of schemes without a fixed number
@@ -64,20 +64,21 @@ def position_table(model: nn.Module, length: int | None = None, stack: str | Non
 
 
 def position_bias(model: nn.Module, length: int = 64, stack: str | None = None) -> Tensor:
-    """Returns the bias that ALiBi or T5's table adds to the scores before the softmax: (H, P, P), rows the queries.
+    """Returns the bias that ALiBi, T5's table or a scheme of one's own adds to the scores before the softmax.
+
+    The bias is (H, P, P), rows the queries. The arguments are those of ``position_similarity``, but ``length`` is 64 by
+    default. Raises ``HeedfulError`` for positions without a bias.
 
     >>> import heedful
     >>> position_bias(heedful.create(heedful.presets.t5(16, 2, 4, 24), seed=0), 5, "encoder").shape
     torch.Size([4, 5, 5])
     """
     module = _stack(model, stack)
-    position = module.position
-    if not isinstance(position, Alibi | Relative):
+    positions = torch.arange(_length(length, None), device=_device(module))[None]
+    bias = module.position.prepare(positions, positions).join(None)
+    if not isinstance(bias, Tensor):
         kind = module.config.position.kind
         raise HeedfulError(f"{kind!r} positions add nothing to the scores; use alibi or relative positions")
-    positions = torch.arange(_length(length, None), device=_device(module))[None]
-    bias = position.prepare(positions, positions).join(None)
-    assert isinstance(bias, Tensor)
     return bias[0].detach()
 
 

@@ -183,12 +183,18 @@ def _mask_rows(mask: Any, heads: Tensor, queries: Tensor, length: int, keys: int
 
 @contextmanager
 def _attention_probe(attention: Attention) -> Iterator[tuple[AttentionProbe, ObservedAttention]]:
-    """Sets ``attention.probe`` while it is in use: taps around ``attend``, and the observed weights beside it."""
+    """Sets ``attention.probe`` while it is in use: taps around ``attend``, and the observed weights beside it.
+
+    Raises ``HeedfulError`` if another probe is set.
+    """
+    if attention.probe is None:
+        attention.probe = AttentionProbe(ObservedAttention(attention))
     probe = attention.probe
-    if not isinstance(probe, AttentionProbe):
-        attention.probe = probe = AttentionProbe(ObservedAttention(attention))
-    observed = probe.attend
-    assert isinstance(observed, ObservedAttention)
+    if not isinstance(probe, AttentionProbe) or not isinstance(observed := probe.attend, ObservedAttention):
+        raise HeedfulError(
+            f"the attention has a probe of its own ({type(probe).__name__}), which would take no part; set "
+            "attention.probe = None first"
+        )
     try:
         yield probe, observed
     finally:
