@@ -102,6 +102,12 @@ def test_what_is_no_text(made: Make, one: object) -> None:
             heedful.inspect(made(kind), one)
 
 
+@pytest.mark.parametrize("view", ["steps", "embeddings"])
+def test_a_translator_takes_no_pair_of_texts(made: Make, view: str) -> None:
+    with pytest.raises(heedful.HeedfulError, match="takes a text or a list of texts; got tuple"):
+        heedful.inspect(made("pair"), ("two cats", "a dog"), view=view)
+
+
 def test_who_has_which_view() -> None:
     """The views of every kind of model, by their presets."""
 

@@ -89,7 +89,8 @@ def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the te
 def read_source(opened: OpenedModel, text: Any) -> tuple[str, list[int]]:
     """Returns the name and token ids of one text, which is the source of an encoder-decoder; generates nothing."""
     if translates(opened.model.config):
-        return short(text), _source(opened, text)
+        ids = _source(opened, text)  # first: it checks the text
+        return short(text), ids
     reading = _prompt(opened, text) if writes(opened.model.config) else _sentence(opened, text)
     return reading.name, list(reading.ids)
 
