@@ -8,7 +8,15 @@ import pytest
 import torch
 
 import heedful
-from heedful.config import DecoderConfig, EmbeddingConfig, LanguageHead, LearnedPosition, SpecialTokens, StackConfig
+from heedful.config import (
+    DecoderConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    LanguageHead,
+    LearnedPosition,
+    SpecialTokens,
+    StackConfig,
+)
 from heedful.errors import HeedfulError
 from heedful.inspection.find_heads import HeadMatch, find_heads
 from heedful.inspection.head_scores import (
@@ -20,6 +28,7 @@ from heedful.inspection.head_scores import (
     previous_token,
 )
 from heedful.inspection.intervene import intervene
+from heedful.layers import Attention
 from heedful.models import Model, build
 from tolerances import approx
 
@@ -73,6 +82,26 @@ def planted() -> Model:
     state[f"{block}.key.weight"][:TOKENS, before] = torch.eye(TOKENS)
     model.load_state_dict(state)
     return model
+
+
+class WithAttentionBefore(heedful.Encoder):
+    """A model of one's own, with an attention outside of its blocks."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.attention = Attention(config.encoder.dim, heads=2)
+
+    def hidden(self, ids: torch.Tensor, mask: torch.Tensor | None = None, *args: Any, **named: Any) -> torch.Tensor:
+        return self.encoder(self.attention(self.embedding(ids)), mask)
+
+
+def test_only_heads_of_blocks_are_searched() -> None:
+    stack = StackConfig(dim=16, depth=1, heads=2)
+    model = WithAttentionBefore(EncoderConfig(embedding=EmbeddingConfig(vocab_size=TOKENS), encoder=stack))
+    ids = torch.tensor([[3, 5, 7]])
+    for by in ("previous-token", torch.ones(1, 3, 3).bool()):
+        matches = find_heads(model, ids, by=by)
+        assert {(match.path, match.layer) for match in matches} == {("encoder.block.0.attention.pattern", 0)}
 
 
 def test_planted_heads_are_found_and_ablated() -> None:

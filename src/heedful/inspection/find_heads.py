@@ -90,14 +90,14 @@ def find_heads(
     inputs = inputs or (_default_input(model),)
     name = CROSS if is_alignment else SELF
     points = select_hook_points(model, name, layers)
-    sums = _sums(model, [point.path for point in points], by, _sides(model, *inputs, **named), gold, when)
-    with torch.no_grad(), evaluating(model), observe(model, sums.receive, name, layers=layers):
+    blocks = {point.path: layer for point in points if (layer := point.layer) is not None}  # not what is outside
+    sums = _sums(model, list(blocks), by, _sides(model, *inputs, **named), gold, when)
+    with torch.no_grad(), evaluating(model), observe(model, sums.receive, list(blocks)):
         model(*inputs, **named)
     matches = []
-    for point in points:
-        assert point.layer is not None
-        scores, uniform = sums.scores(point.path)
-        matches += [HeadMatch(point.path, point.layer, head, s, uniform) for head, s in enumerate(scores.tolist())]
+    for path, layer in blocks.items():
+        scores, uniform = sums.scores(path)
+        matches += [HeadMatch(path, layer, head, score, uniform) for head, score in enumerate(scores.tolist())]
     return sorted(matches, key=lambda match: (math.isnan(match.score), -match.score))
 
 
