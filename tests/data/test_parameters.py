@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from heedful.data import builtin, read
+from heedful.data.builtin import parameters
 from heedful.data.builtin.parameters import FORMS, LONGEST, MOST, described
 from heedful.data.rows import Kind, Span
 from heedful.errors import HeedfulError
@@ -53,6 +54,14 @@ def test_answers_are_pieces_of_what_names_the_parameter(sets: dict[str, list[dic
         assert len(row["context"]) <= LONGEST
         assert "\n\n" not in span.text
         assert " " in span.text
+
+
+def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters, "PACKAGES", ("babel", "sacrebleu"))
+    home = parameters.home
+    both = list(parameters._files())
+    monkeypatch.setattr(parameters, "home", lambda package: None if package == "babel" else home(package))
+    assert 0 < len(list(parameters._files())) < len(both)
 
 
 def test_no_function_and_no_answer_is_in_two_parts(sets: dict[str, list[dict[str, Any]]]) -> None:

@@ -163,7 +163,8 @@ def _all_functions() -> list[Described]:
 def _files() -> Iterator[str]:
     for package in PACKAGES:
         folder = home(package)
-        assert folder is not None, "heedful needs it"
+        if folder is None:  # not installed
+            continue
         for part in TORCH if package == "torch" else ("",):
             yield from (path for path in files_below(os.path.join(folder, part), FOLDERS) if path.endswith(".py"))
 
