@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from heedful.config import EncoderConfig, EncoderDecoderConfig, ModelConfig, VisionConfig
+from heedful.config import EncoderConfig, EncoderDecoderConfig, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.export import hugging_face
 from heedful.export.target import copy_beside
@@ -63,14 +63,15 @@ def as_published(model: Model, tokenizer: Tokenizer) -> bool:
 
     It needs one vocabulary for both sides, with padding as the last token, embedded as zeros, and as the start token.
     """
-    config = model.config
-    assert isinstance(config, EncoderDecoderConfig)
-    table = model.get_parameter("embedding.token.weight")
+    config, table = model.config, model.get_parameter("embedding.token.weight")
     last = len(table) - 1
-    starts_with_padding = (
-        config.special.start == config.special.pad == last and tokenizer.backend.id_to_token(last) == "<pad>"
+    return (
+        isinstance(config, EncoderDecoderConfig)
+        and config.target is None
+        and config.special.start == config.special.pad == last
+        and tokenizer.backend.id_to_token(last) == "<pad>"
+        and not bool(table[last].any())
     )
-    return starts_with_padding and config.target is None and not bool(table[last].any())
 
 
 @contextmanager
@@ -78,12 +79,17 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
     """Puts ``PlainLoader`` into the converter's table of readers if the usual reader would misread this model."""
     from ctranslate2.converters import transformers as readers
 
-    if layout not in PLAIN or (layout == "marian" and as_published(model, Tokenizer.load(folder))):
+    config = model.config
+    if (
+        layout not in PLAIN
+        or not isinstance(config, EncoderDecoderConfig)
+        or (layout == "marian" and as_published(model, Tokenizer.load(folder)))
+    ):
         yield
         return
     config_class, architecture, embedding_norm = PLAIN[layout]
     target = Tokenizer.load(folder, TARGET_NAME) if (folder / f"{TARGET_NAME}.json").exists() else None
-    config = model.config
+    target_size = (config.target or config.source).vocab_size
 
     class PlainLoader(readers.BartLoader):
         """Reader of Marian and BART models; start token, embeddings and vocabularies stay as in the folder."""
@@ -107,7 +113,7 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
             target_tokens = tokens
             if target is not None:
                 ids = sorted(target.backend.get_vocab().items(), key=lambda item: item[1])
-                target_tokens = _filled([token for token, _ in ids], _target_size(config))
+                target_tokens = _filled([token for token, _ in ids], target_size)
             spec.register_target_vocabulary(target_tokens)
 
     before = readers._MODEL_LOADERS[config_class]
@@ -116,11 +122,6 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
         yield
     finally:
         readers._MODEL_LOADERS[config_class] = before
-
-
-def _target_size(config: ModelConfig) -> int:
-    assert isinstance(config, EncoderDecoderConfig)
-    return (config.target or config.source).vocab_size
 
 
 def _filled(tokens: list[str], size: int) -> list[str]:

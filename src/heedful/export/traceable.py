@@ -83,12 +83,11 @@ def axis_limits(config: ModelConfig) -> dict[str, int | None]:
 
 def example_inputs(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
     """Returns example inputs by name, to trace a model with: unequal sizes, and padding on both sides."""
+    if isinstance(model.config, VisionConfig):
+        patches = model.config.patches
+        return {"pixel_values": torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)}
     ids = torch.ones(3, 7, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     inputs["decoder_input_ids"] = torch.ones(3, 5, dtype=torch.long)
-    if "pixel_values" in names:
-        assert isinstance(model.config, VisionConfig)
-        patches = model.config.patches
-        inputs["pixel_values"] = torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)
     return {name: inputs[name] for name in names}

@@ -72,20 +72,22 @@ class Recorder:
         self.recorded.clear()
         self.generation = RecordedGeneration(counts, width, reading)
 
+    @property
+    def _running(self) -> RecordedGeneration:
+        assert self.generation is not None  # between ``begin`` and ``over``
+        return self.generation
+
     def read(self) -> None:
         """Notes that the encoder has read the sources."""
-        assert self.generation is not None
-        self.generation.end_encoder()
+        self._running.end_encoder()
 
     def step(self, tokens: Tensor) -> None:
         """Notes the end of a call of the decoder, in which ``tokens`` (R,) were the last input tokens of its R rows."""
-        assert self.generation is not None
-        self.generation.end_call(tokens)
+        self._running.end_call(tokens)
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows with the indices ``rows``, in this order."""
-        assert self.generation is not None
-        self.generation.select(rows)
+        self._running.select(rows)
 
     def reread(self) -> None:
         """Raises ``HeedfulError``, because a row that is read again in a shorter context cannot be recorded."""
@@ -98,12 +100,12 @@ class Recorder:
 
         ``rows`` (N, columns) are the returned ids with their prompts, ``copies`` rows for each prompt.
         """
-        assert self.generation is not None
+        generation = self._running
         with torch.inference_mode(False):
-            tensors = self.generation.assembled(rows[:, self.generation.width :].clone(), copies, self.points)
+            tensors = generation.assembled(rows[:, generation.width :].clone(), copies, self.points)
             for path, tensor in tensors.items():
                 axes = self.points[path].kind.axes
-                if self.queries is not None and "T" in axes and path not in self.generation.encoder_tensors:
+                if self.queries is not None and "T" in axes and path not in generation.encoder_tensors:
                     axis = axes.index("T")
                     numbers = from_start(self.queries, tensor.size(axis))
                     tensor = tensor.index_select(axis, torch.as_tensor(numbers, device=tensor.device))

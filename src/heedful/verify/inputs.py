@@ -113,19 +113,19 @@ def batch_of(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall
 
     ``side`` is "left"; "right"; "mixed", for left, right and both sides in turn; or "none", for rows of equal length.
     """
-    if side == "none":
-        ids, target, segments = (
-            None if getattr(rows[0], name) is None else torch.stack([getattr(row, name) for row in rows])
-            for name in ("ids", "target", "segments")
-        )
-        assert ids is not None
-        return ModelCall(ids, target=target, segments=segments)
-    ids, mask = _padded([row.ids for row in rows], side, pad or 0)
+    ids_of_rows = [row.ids for row in rows]
+    targets = [row.target for row in rows if row.target is not None]  # of all rows, or of none
+    segments_of_rows = [row.segments for row in rows if row.segments is not None]
     target = target_mask = segments = None
-    if rows[0].target is not None:
-        target, target_mask = _padded([row.target for row in rows if row.target is not None], side, pad or 0)
-    if rows[0].segments is not None:
-        segments, _ = _padded([row.segments for row in rows if row.segments is not None], side, 0)
+    if side == "none":
+        target = torch.stack(targets) if targets else None
+        segments = torch.stack(segments_of_rows) if segments_of_rows else None
+        return ModelCall(torch.stack(ids_of_rows), target=target, segments=segments)
+    ids, mask = _padded(ids_of_rows, side, pad or 0)
+    if targets:
+        target, target_mask = _padded(targets, side, pad or 0)
+    if segments_of_rows:
+        segments, _ = _padded(segments_of_rows, side, 0)
     return ModelCall(ids, mask, target, target_mask, segments)
 
 
@@ -172,10 +172,12 @@ def distance(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return float("inf") if broken else difference / largest if largest else difference
 
 
-def need_language_head(verified: VerifiedFolder) -> None:
-    """Raises ``Skipped`` for a model that does not generate."""
-    if not hasattr(verified.stored, "decoder") or not isinstance(verified.config.head, LanguageHead):
+def need_language_head(verified: VerifiedFolder) -> DecoderConfig | EncoderDecoderConfig:
+    """Returns the configuration of a model that generates; raises ``Skipped`` for another model."""
+    config = verified.config
+    if not isinstance(config, DecoderConfig | EncoderDecoderConfig) or not isinstance(config.head, LanguageHead):
         raise Skipped("the model does not generate text")
+    return config
 
 
 def prompts(verified: VerifiedFolder) -> list[Tensor]:
@@ -183,8 +185,7 @@ def prompts(verified: VerifiedFolder) -> list[Tensor]:
 
     Texts are left out if the folder has no tokenizer.
     """
-    config = verified.config
-    assert not isinstance(config, VisionConfig)
+    config = need_language_head(verified)
     encoded: list[list[int]] = []
     if verified.tokenizer is not None:
         end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []

@@ -130,17 +130,9 @@ def _has(span: Span | None, pieces: Sequence[str]) -> bool:
 def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, Range]:
     """Returns the queries and keys to show: the requested ones, or as many as ``room`` weights allow."""
     high, wide, count = len(group.queries), len(group.keys), len(group.paths) * len(group.heads)
-    room = max(1, room // count)  # weights of a head
-    rows, columns = within(request.queries, high, "queries"), within(request.keys, wide, "keys")
-    if rows is None and columns is None:
-        side = max(LEAST, math.isqrt(room // 2))
-        rows, columns = ((0, high), (0, wide)) if high * wide <= room else ((0, min(side, high)), (0, min(side, wide)))
-    elif rows is None and columns is not None:
-        rows = _other_range(columns, high, room)
-    elif columns is None and rows is not None:
-        columns = _other_range(rows, wide, room)
-    assert rows is not None
-    assert columns is not None
+    rows, columns = _completed(
+        within(request.queries, high, "queries"), within(request.keys, wide, "keys"), high, wide, max(1, room // count)
+    )
     requested = count * (rows[1] - rows[0]) * (columns[1] - columns[0])
     if requested > MAX_WEIGHTS:
         raise HeedfulError(
@@ -148,6 +140,20 @@ def _ranges(group: AttentionGroup, request: Request, room: int) -> tuple[Range, 
             "layers, heads, queries or keys"
         )
     return rows, columns
+
+
+def _completed(rows: Range | None, columns: Range | None, high: int, wide: int, room: int) -> tuple[Range, Range]:
+    """Returns both ranges of ``high`` queries and ``wide`` keys, a missing one as large as ``room`` weights allow."""
+    if rows is not None and columns is not None:
+        return rows, columns
+    if rows is not None:
+        return rows, _other_range(rows, wide, room)
+    if columns is not None:
+        return _other_range(columns, high, room), columns
+    if high * wide <= room:
+        return (0, high), (0, wide)
+    side = max(LEAST, math.isqrt(room // 2))
+    return (0, min(side, high)), (0, min(side, wide))
 
 
 def _other_range(chosen: Range, length: int, room: int) -> Range:

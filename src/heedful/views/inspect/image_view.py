@@ -28,7 +28,6 @@ MAX_WEIGHTS = 64_000_000  # weights in memory: 256 MB
 def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of one image: its patches, their attention, and the predicted classes."""
     reading = read(opened, request.inputs[0], request)
-    assert reading.pixels is not None
     image = image_of(opened, reading.arguments[0], reading.pixels, request)
     title = f"{opened.name}: {reading.name}"
     data: dict[str, Any] = {
