@@ -394,7 +394,8 @@ class Stop:
             run.stop()
 
 run = heedful.train("text-classification", iter(rows), out=sys.argv[1], callbacks=[Stop()], **{SMALL!r})
-assert (run.step, run.result["stopped_because"]) == (4, "callback")
+if (run.step, run.result["stopped_because"]) != (4, "callback"):
+    sys.exit(f"step {{run.step}}, stopped because of {{run.result['stopped_because']}}")
 """
 
 

@@ -94,7 +94,8 @@ book.write_text("a line of a café\\n" * 400, encoding="utf-8")
 
 def check(*words):
     status = main([str(word) for word in words])
-    assert status == 0, (words, status)
+    if status != 0:
+        sys.exit(f"{words} ended with status {status}")
 
 
 train = ["train", "text-classification", "--train", table, "--out", run, "--preset", "bert-tiny", "--averaging.last", 2]
@@ -104,7 +105,8 @@ model = heedful.from_pretrained(run)
 parameters = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 model.save_pretrained(run)  # over the file that it was read from
 for name, tensor in heedful.from_pretrained(run).state_dict().items():
-    assert torch.equal(tensor, parameters[name]), name
+    if not torch.equal(tensor, parameters[name]):
+        sys.exit(f"{name} has changed")
 check(*train, "--max-steps", 2, "--overwrite")  # while the model is there
 check("predict", run, "--in", place / "in.txt", "--out", place / "out.jsonl")
 check("evaluate", run, "--data", table, "--baseline")
@@ -113,7 +115,8 @@ check("inspect", run, "un thé", "--out", place / "page.html")
 heedful.data.texts_on_disk.LARGE = 1  # tokens are mapped from files
 generate = ["train", "text-generation", "--train", book, "--valid", book, "--out", place / "book"]
 check(*generate, "--preset", "gpt-mini", "--max-steps", 2)
-assert list((place / "cache").iterdir())
+if not list((place / "cache").iterdir()):
+    sys.exit("no tokens were mapped")
 print("everything done", file=sys.stderr)
 """
 

@@ -103,8 +103,6 @@ def gathered(kind: str, seed: int, numbers: list[int], workers: int, limits: Lim
 
     def run(part: list[int]) -> None:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(" ".join(map(str, part)))
             process.stdin.close()
             for line in process.stdout:

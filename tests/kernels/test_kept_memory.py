@@ -37,18 +37,21 @@ def held():
 def gaps(count):
     both = [(torch.ones(2**21), torch.ones(10)) for _ in range(count)]  # 8 MiB each, and what keeps them apart
     return [small for _, small in both]
+def check(holds, said=""):
+    if not holds:
+        raise AssertionError(said)
 before = held()
 much, little = FreeMemory(2**30), FreeMemory(2**27)
-assert not much.release_if_grown() and not little.release_if_grown()  # so much is free as a step leaves
+check(not much.release_if_grown() and not little.release_if_grown())  # so much is free as a step leaves
 pinned = gaps(20)
-assert held() - before > 100
-assert not much.release_if_grown()
-assert held() - before > 100
-assert little.release_if_grown()
-assert held() - before < 60, held() - before
-assert not little.release_if_grown()
+check(held() - before > 100)
+check(not much.release_if_grown())
+check(held() - before > 100)
+check(little.release_if_grown())
+check(held() - before < 60, held() - before)
+check(not little.release_if_grown())
 torch.ones(2**26)  # 256 MiB that a step takes and frees are no gaps
-assert not FreeMemory(2**27).release_if_grown()
+check(not FreeMemory(2**27).release_if_grown())
 """
 
 

@@ -132,13 +132,11 @@ def learned():
     return loop.state()["numbers"]["parts"], model.weight.item()
 
 torch.set_num_threads(1)
-parts, plain = learned()
-assert parts == 1, parts
+whole, plain = learned()
 used = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)
 parts, limited = learned()
-assert parts in (2, 4, 8), parts
-assert abs(plain - limited) < 1e-5 * abs(plain), (plain, limited)
+print(whole, parts, plain, limited)
 """
 
 
@@ -147,6 +145,10 @@ def test_a_process_that_may_not_have_more_goes_on_in_parts() -> None:
     """Allocations fail in earnest."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    whole, parts, plain, limited = map(float, done.stdout.split())
+    assert whole == 1
+    assert parts in (2, 4, 8)
+    assert limited == pytest.approx(plain, rel=1e-5)
 
 
 def test_a_loss_of_a_whole_batch_ends_with_settings_that_work(
