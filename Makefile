@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install dev demo test test-full lint fuzz docs bench package clean
+.PHONY: install dev demo test test-full test-optimised lint fuzz docs bench package clean
 
 # the package alone, for those who use it
 install: $(VENV)/.installed
@@ -28,9 +28,14 @@ demo: install
 test: dev
 	$(BIN)/python -m pytest
 
-# grids, notebooks, long kills and fuzzing as well: about twice as long
+# grids, notebooks, long kills and fuzzing as well, about twice as long; then the suite under `python -O`
 test-full: dev
 	$(BIN)/python -m pytest --full
+	$(MAKE) test-optimised
+
+# the suite as under `python -O`: without the asserts of the package, in the processes that tests start too
+test-optimised: dev
+	PYTHONOPTIMIZE=1 $(BIN)/python -m pytest
 
 lint: dev
 	$(BIN)/ruff check .

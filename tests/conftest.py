@@ -15,6 +15,12 @@ import torch
 
 torch.set_num_threads(1)  # on tensors this small two wait for each other: tests take several times as long
 
+TESTS = Path(__file__).parent
+# The asserts of helper modules are rewritten as those of tests are: their failures show values, and stay under -O.
+pytest.register_assert_rewrite(
+    *(path.stem for path in TESTS.rglob("*.py") if not path.stem.startswith(("test_", "conftest")))
+)
+
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
