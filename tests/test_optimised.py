@@ -1,6 +1,6 @@
 """The suite under ``python -O``: the asserts of the package vanish, those of tests and of their helpers do not.
 
-The whole suite runs so by ``make test-optimised``; here a part of it does.
+The whole suite runs so by ``make test-optimised``; here a part of it does (marked `full`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parent
 # What callers must not do, refused by errors and not by asserts, and numerics with caches.
@@ -43,6 +45,7 @@ def test_fails_by_an_assert_of_a_helper():
 """
 
 
+@pytest.mark.full
 def test_a_selection_passes_and_false_asserts_fail(tmp_path: Path) -> None:
     failing = tmp_path / "test_failing.py"
     failing.write_text(FAILING, encoding="utf-8")
