@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +29,9 @@ from heedful.config import (
     SinusoidalPosition,
     StackConfig,
 )
-from heedful.kernels import apply_plan
+from heedful.kernels import apply_plan, plan
 from heedful.models.base import Model
-from tolerances import assert_close
+from tolerances import approx, assert_close
 
 VOCAB = EmbeddingConfig(vocab_size=40)
 LENGTHS = (7, 9, 16, 24, 33)
@@ -130,6 +131,67 @@ def test_a_plan_of_kernels_is_taken_back_first() -> None:
     expected = model(*inputs)[inputs[1]]
     fast, _ = compiled(apply_plan(model, "plain"))
     assert_close(fast(*inputs)[inputs[1]], expected)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo reads it of inputs
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blocks_of_a_run_are_compiled_once_for_all(
+    family: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--training.compile``: a graph of fixed shapes and one of any length for the blocks of each stack."""
+    torch._dynamo.reset()
+    graphs: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, example: list[Any]) -> Any:
+        graphs.append(len(graph.graph.nodes))
+        return graph
+
+    monkeypatch.setattr(plan, "_compiled", lambda function: torch.compile(function, fullgraph=True, backend=counting))
+    model = model_of(family)
+    reference = copy.deepcopy(model)
+    plan.apply_training_plan(model, recompute=recompute, compile_blocks=True)
+    run = plan.recomputed_compiled if recompute else plan.compiled
+    assert all(block.run is run for block in model.modules() if isinstance(block, heedful.Block))
+    assert f"run={run.__name__}" in repr(model)
+    for length in LENGTHS:
+        inputs = inputs_of(family, length, "padding")
+        for call in (model, reference):
+            call.zero_grad()
+            call(*inputs).square().mean().backward()
+        for ours, expected in zip(model.parameters(), reference.parameters(), strict=True):
+            assert_close(ours.grad, expected.grad, "training")
+    assert len(graphs) <= (4 if family == "encoder-decoder" else 2)
+
+
+def test_without_a_compiler_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        heedful.HeedfulError, match=r"--training.compile needs a C\+\+ compiler on a CPU; install g\+\+"
+    ):
+        plan.apply_training_plan(model_of("encoder"), compile_blocks=True)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # Inductor imports it
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_a_compiled_run_has_the_same_losses(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    rows = [{"text": f"{word} number {n} " + "and so on " * (n % 5)} for word in ("apple", "saw") for n in range(12)]
+    found = []
+    for compiled_blocks in (True, False):
+        run = heedful.train(
+            *("text-generation", rows),
+            out=tmp_path / str(compiled_blocks),
+            max_steps=6,
+            quiet=True,
+            model_settings={"dim": 32, "depth": 2, "heads": 2, "dropout": 0.0},
+            training={"log_every": 1, "compile": compiled_blocks},
+        )
+        found.append([line["loss"] for line in run.history])
+    assert len(found[0]) == 6
+    assert found[0] == approx(found[1], "gradient")
 
 
 @pytest.mark.full

@@ -11,9 +11,12 @@ whose attribute holds a callable that is in no plan.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -86,6 +89,28 @@ def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
     if not (torch.is_grad_enabled() and sublayers.__self__.training):  # type: ignore[attr-defined]  # a method
         return sublayers(*context)
     output: Tensor = checkpoint(sublayers, *context, use_reentrant=False)
+    return output
+
+
+@cache
+def _compiled(sublayers: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(sublayers)
+
+
+def compiled(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
+    """Runs the sublayers of a block, compiled by ``torch.compile``: one compilation serves all blocks of a stack.
+
+    The first two lengths of a batch are compiled, for fixed shapes and for any; this takes a minute or two.
+    """
+    method: Any = sublayers
+    return _compiled(method.__func__)(method.__self__, *context)
+
+
+def recomputed_compiled(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
+    """Runs the compiled sublayers of a block, and computes their activations again in the backward pass."""
+    if not (torch.is_grad_enabled() and sublayers.__self__.training):  # type: ignore[attr-defined]  # a method
+        return compiled(sublayers, *context)
+    output: Tensor = checkpoint(compiled, sublayers, *context, use_reentrant=False)
     return output
 
 
@@ -176,7 +201,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training),
-    "run": (called, recomputed),
+    "run": (called, recomputed, compiled, recomputed_compiled),
     "add": (every_slot, filled_slots),
 }
 
@@ -283,7 +308,9 @@ def decoding_kernels(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def apply_training_plan(model: M, kernels: str = AUTO, *, is_sharded: bool = False, recompute: bool = False) -> M:
+def apply_training_plan(
+    model: M, kernels: str = AUTO, *, is_sharded: bool = False, recompute: bool = False, compile_blocks: bool = False
+) -> M:
     """Applies the fastest training plan of the model's device: "cpu-training" on a CPU, else "gpu".
 
     On a CPU the process also keeps freed memory for the next step (``heedful.kernels.allocator``).
@@ -293,14 +320,25 @@ def apply_training_plan(model: M, kernels: str = AUTO, *, is_sharded: bool = Fal
         kernels: "auto", or the name of a plan that is applied instead, such as "plain".
         is_sharded: True if weights are sharded over ranks; training then uses PyTorch's products.
         recompute: True if activations are computed again in the backward pass (``recomputed``), with any plan.
+        compile_blocks: True if ``torch.compile`` compiles the blocks (``compiled``). On a CPU "auto" is then "plain",
+            whose kernels the compiler can read.
+
+    Raises:
+        HeedfulError: for an unknown plan, and if blocks are to be compiled for a CPU without a C++ compiler.
 
     >>> import heedful
     >>> apply_training_plan(heedful.create("bert-tiny", seed=0).to("cpu")).kernels
     'cpu-training'
     """
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    if compile_blocks and on_cpu and not shutil.which(os.environ.get("CXX", "g++")):
+        raise HeedfulError("--training.compile needs a C++ compiler on a CPU; install g++, or leave it out")
     if kernels != AUTO:
         plan = plan_of(kernels)
-    elif next(model.parameters()).device.type != "cpu":
+    elif compile_blocks and on_cpu:
+        keep_memory(any_size=True)
+        plan = PLANS["plain"]
+    elif not on_cpu:
         plan = PLANS["gpu"]
     else:
         keep_few_kernels()
@@ -308,4 +346,5 @@ def apply_training_plan(model: M, kernels: str = AUTO, *, is_sharded: bool = Fal
         plan = PLANS["cpu-training"]
         if is_sharded:
             plan = replace(plan, linear=_inference_linear)
-    return apply_plan(model, replace(plan, run=recomputed) if recompute else plan)
+    runs = {(True, False): recomputed, (False, True): compiled, (True, True): recomputed_compiled}
+    return apply_plan(model, replace(plan, run=runs.get((recompute, compile_blocks), plan.run)))

@@ -65,6 +65,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     defaults: ClassVar[Mapping[str, Any]] = {
         "skip_spikes": 0.0,
         "kernels": "auto",
+        "compile": False,
         "gradient_checkpointing": False,
         "shard": False,
         "report": (),
@@ -85,6 +86,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     eps: float
     precision: Literal["fp32", "bf16"]
     kernels: Literal["auto", "plain"]
+    compile: bool
     gradient_checkpointing: bool
     shard: bool
     patience: int

@@ -149,6 +149,7 @@ class TrainingSettings(Settings):
     eps: float | None = option("Adam's epsilon", above=0)
     precision: Literal["fp32", "bf16"] | None = option("precision of the forward pass")
     kernels: Literal["auto", "plain"] | None = option("plain: no optimised kernels, slower, to look for a bug")
+    compile: bool | None = option("compile the blocks with torch.compile: faster steps, a slow start")
     gradient_checkpointing: bool | None = option("recompute activations in the backward pass: less memory")
     shard: bool | None = option("shard the weights over the processes of torchrun (fully_shard)")
     patience: int | None = option(

@@ -391,7 +391,13 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         set_drop_path(model, settings.model.drop_path)
     logging = _logging(run, ranks, dtype, quiet)  # before the kernels are applied
     engine = create_engine(ranks, training.shard, training.precision == "bf16")
-    apply_training_plan(model, training.kernels, is_sharded=training.shard, recompute=training.gradient_checkpointing)
+    apply_training_plan(
+        model,
+        training.kernels,
+        is_sharded=training.shard,
+        recompute=training.gradient_checkpointing,
+        compile_blocks=training.compile,
+    )
     objective = _objective(run, engine)  # may shard the weights, which the average and the optimiser then hold
     averaging = settings.averaging
     loop = Loop(
