@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import pydoc
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+
+import heedful
 
 SLOW = ("torch", "numpy", "tokenizers", "transformers", "safetensors", "huggingface_hub", "sacrebleu", "babel", "PIL")
 REPORT = f"""
@@ -70,6 +75,29 @@ def test_light_modules(tmp_path: Path, module: str) -> None:
     code = f"import sys, {module}; print([name for name in ('torch', 'cyclopts', 'rich') if name in sys.modules])"
     done = run(tmp_path, code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("room", heedful._ROOMS)
+def test_every_room_is_reached_after_importing_the_package_alone(tmp_path: Path, room: str) -> None:
+    done = run(tmp_path, f"import heedful; print(heedful.{room}.__name__, len(heedful.{room}.__doc__) > 50)")
+    assert (done.stdout, done.stderr) == (f"heedful.{room} True\n", "")
+    assert room in dir(heedful)
+
+
+def test_help_begins_with_examples_that_run(tmp_path: Path) -> None:
+    """``help(heedful)`` shows the package's docstring; its lines of code are run as they stand there."""
+    text = pydoc.render_doc(heedful, renderer=pydoc.plaintext)
+    description = textwrap.dedent(text.partition("\nDESCRIPTION\n")[2].partition("\nPACKAGE CONTENTS\n")[0])
+    blocks = re.findall(r"(?:^    .*\n|^\n)+", description, re.M)
+    code = "".join(textwrap.dedent(block) for block in blocks)
+    for name in ("train", "pipeline", "create", "record"):
+        assert f"heedful.{name}(" in code
+    for room in heedful._ROOMS:
+        assert f"``{room}``" in description.replace("``heedful.", "``")
+    done = run(tmp_path, f"import torch, heedful\n{code}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("torch.Size([1, 4, 3, 3])")
+    assert "'output'" in done.stdout
 
 
 def test_the_module_is_the_command(tmp_path: Path) -> None:

@@ -1,7 +1,31 @@
 """Heedful: the classic Transformer, all four families from one readable core.
 
-The public names are loaded when first used: importing heedful, its configurations, presets and list of tasks never
-imports torch.
+Train on files or Python objects, and use the folder that was written::
+
+    rows = [{"text": f"film {n} is {word}", "label": word} for n in range(50) for word in ("good", "bad")]
+    run = heedful.train("text-classification", rows, out="runs/films", max_epochs=20)
+    print(run.metrics["accuracy"], run.verdict)
+
+    classify = heedful.pipeline("text-classification", "runs/films")  # a folder, or a name on the Hugging Face Hub
+    print(classify("a good day"))  # {"input": ..., "output": ..., "score": ...}
+
+Create a model, or load one with ``heedful.from_pretrained``; generate with it, and record what it computes::
+
+    model = heedful.create("gpt-micro", seed=0)
+    ids = torch.tensor([[5, 6, 7]])
+    print(model.generate(ids, max_new_tokens=5, do_sample=False))
+
+    with heedful.record(model, "pattern") as recorded:  # attention weights; heedful.intervene changes them
+        model(ids)
+    print(recorded["decoder.block.0.attention.pattern"].shape)  # (rows, heads, queries, keys)
+
+Rooms, each with a docstring of its own: ``heedful.layers`` (attention, norms, positions, masks), ``config`` and
+``presets``, ``generation``, ``inspection``, ``pretrained`` (folders in and out), ``adapters``, ``kernels``, ``tasks``,
+``data``, ``metrics``, ``training``, ``verify``, and ``registration`` (parts of your own, by ``heedful.register``).
+``heedful --help`` lists the commands. The documentation is the folder ``docs`` of the source; ``make docs`` builds it.
+
+Public names are loaded when first used: importing heedful, its configurations, presets and list of tasks never imports
+torch.
 """
 
 from __future__ import annotations
@@ -20,6 +44,7 @@ if TYPE_CHECKING:
     from heedful.api import evaluate, train
     from heedful.errors import HeedfulError
     from heedful.inference.pipeline import pipeline
+    from heedful.inspection.intervene import intervene
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
     from heedful.kernels.optimize import optimize
@@ -42,6 +67,7 @@ __all__ = [
     "evaluate",
     "from_pretrained",
     "inspect",
+    "intervene",
     "optimize",
     "pipeline",
     "record",
@@ -63,6 +89,7 @@ _HOMES = {
     "evaluate": "heedful.api",
     "from_pretrained": "heedful.pretrained:load",
     "inspect": "heedful.views.inspect.inspect",
+    "intervene": "heedful.inspection.intervene",
     "optimize": "heedful.kernels.optimize",
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
@@ -70,7 +97,10 @@ _HOMES = {
     "summary": "heedful.inspection.summary",
     "train": "heedful.api",
 }
-_ROOMS = ("adapters", "config", "layers", "presets", "tasks", "verify")
+_ROOMS = (
+    *("adapters", "config", "data", "generation", "inspection", "kernels", "layers", "metrics", "presets"),
+    *("pretrained", "registration", "tasks", "training", "verify"),
+)
 
 renamed.install()
 

@@ -118,9 +118,9 @@ def train(
         KeyboardInterrupt: after Ctrl-C or a notebook's stop button, once the step is saved; ``resume=True`` continues.
 
     >>> import heedful
-    >>> rows = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label": "bad"}] * 50
-    >>> run = heedful.train("text-classification", rows, out="runs/films", max_epochs=3)  # doctest: +SKIP
-    >>> run.pipeline("a fine day")["output"]  # doctest: +SKIP
+    >>> rows = [{"text": f"film {n} is {word}", "label": word} for n in range(50) for word in ("good", "bad")]
+    >>> run = heedful.train("text-classification", rows, out="runs/films", max_epochs=20)  # doctest: +SKIP
+    >>> run.pipeline("a good day")["output"]  # doctest: +SKIP
     'good'
     """
     from heedful import tasks
@@ -216,7 +216,7 @@ def evaluate(
         number; ``"task"``; and the other entries of :func:`heedful.evaluation.evaluate.evaluate`.
 
     >>> import heedful
-    >>> heedful.evaluate("runs/films", [{"text": "a fine day", "label": "good"}])["accuracy"]  # doctest: +SKIP
+    >>> heedful.evaluate("runs/films", [{"text": "a good day", "label": "good"}])["accuracy"]  # doctest: +SKIP
     100.0
     """
     from heedful.evaluation.evaluate import evaluate as evaluate_files
