@@ -1,6 +1,6 @@
 """``heedful.train`` and ``heedful.evaluate``: training and evaluation from Python, with files or Python objects.
 
-Python data is written once to tables in the run's folder (`heedful.data.python_data`), so that a run from a DataFrame
+Python data is written once to tables in the run's folder (``heedful.data.python_data``), so that a run from a DataFrame
 has everything that a run from files has: the same split after a resume, a fingerprint, ``heedful evaluate`` and
 ``heedful audit`` on its data. With ``torchrun`` rank 0 writes them.
 """
@@ -110,7 +110,7 @@ def train(
             section ``model``, ``data_settings={"limit": 1000}`` for the section ``data``, ``lora``, ``averaging``, ...
 
     Returns:
-        The run: its ``metrics``, ``model``, ``folder``, ``history`` and ``pipeline``. A notebook shows its curve.
+        The run, with its ``metrics``, ``model``, ``folder``, ``history`` and ``pipeline``. A notebook shows its curve.
 
     Raises:
         HeedfulError: the data or settings are wrong, or the folder holds a run and neither ``resume`` nor ``overwrite``

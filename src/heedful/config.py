@@ -60,7 +60,7 @@ class Config:
     """
 
     kind: ClassVar[str]
-    least: ClassVar[int] = 1  # lower bound of integers whose default is not 0
+    least: ClassVar[int] = 1  #: lower bound of integers whose default is not 0
     kinds: ClassVar[dict[str, type[Config]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -171,11 +171,11 @@ class RotaryPosition(Config):
     scaling: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
     original_length: int = 2048
-    low_frequency_factor: float = 1.0  # llama3
-    high_frequency_factor: float = 4.0  # llama3
-    beta_fast: float = 32.0  # yarn
-    beta_slow: float = 1.0  # yarn
-    attention_factor: float | None = None  # yarn; None: 0.1 ln(factor) + 1
+    low_frequency_factor: float = 1.0  #: llama3
+    high_frequency_factor: float = 4.0  #: llama3
+    beta_fast: float = 32.0  #: yarn
+    beta_slow: float = 1.0  #: yarn
+    attention_factor: float | None = None  #: yarn; None is 0.1 ln(factor) + 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -238,10 +238,10 @@ class DropoutRates(Config):
     """Dropout probabilities of embedding, attention weights, feed-forward and sublayer outputs."""
 
     kind: ClassVar[str] = "dropout"
-    embedding: float = 0.0  # after tokens, positions and the embedding norm
-    attention: float = 0.0  # on attention weights; has no fused kernel on CPU
-    hidden: float = 0.0  # inside the feed-forward
-    residual: float = 0.0  # on the output of a sublayer, before it is added to the stream
+    embedding: float = 0.0  #: after tokens, positions and the embedding norm
+    attention: float = 0.0  #: on attention weights; has no fused kernel on CPU
+    hidden: float = 0.0  #: inside the feed-forward
+    residual: float = 0.0  #: on the output of a sublayer, before it is added to the stream
 
     @classmethod
     def everywhere(cls, rate: float, *, attention: float = 0.0) -> DropoutRates:
@@ -254,32 +254,32 @@ class StackConfig(Config):
     """A stack of ``depth`` equal blocks: self-attention, cross-attention if ``cross``, feed-forward."""
 
     kind: ClassVar[str] = "stack"
-    dim: int
-    depth: int
-    heads: int
-    kv_heads: int | None = None  # None: as many as heads; fewer: grouped queries; 1: multi-query
-    head_dim: int | None = None  # None: dim / heads
-    ff_dim: int | None = None  # None: 4 dim
-    norm: Norm = "layer"
-    norm_eps: float = 1e-5
-    placement: Literal["pre", "post", "sandwich"] = "pre"
-    embedding_norm: bool = False
-    activation: Activation = "gelu"
-    gated: bool = False
-    attention_bias: Literal["all", "qkv", "out", "none"] = "all"
-    ff_bias: bool = True
-    scale: Literal["sqrt", "none"] = "sqrt"
-    qk_norm: Literal["head", "none"] = "none"
-    position: Position = field(default_factory=NoPosition)  # or the name of a registered scheme
-    attention: Literal["softmax"] = "softmax"
-    feed_forward: Literal["mlp"] = "mlp"
-    block: Literal["standard"] = "standard"
-    causal: bool = False
-    cross: bool = False
-    window: int | None = None  # a query attends to the last `window` keys, itself included
+    dim: int  #: width of the stream
+    depth: int  #: number of blocks
+    heads: int  #: query heads
+    kv_heads: int | None = None  #: None is as many as heads; fewer are grouped queries, 1 is multi-query
+    head_dim: int | None = None  #: None is dim / heads
+    ff_dim: int | None = None  #: None is 4 dim
+    norm: Norm = "layer"  #: or the name of a registered norm
+    norm_eps: float = 1e-5  #: ε of the norms
+    placement: Literal["pre", "post", "sandwich"] = "pre"  #: norms before, after the sum, or around
+    embedding_norm: bool = False  #: a norm of the embedding
+    activation: Activation = "gelu"  #: of the feed-forward network
+    gated: bool = False  #: a gated feed-forward network (Shazeer 2020)
+    attention_bias: Literal["all", "qkv", "out", "none"] = "all"  #: the projections that have a bias
+    ff_bias: bool = True  #: the linear maps of the feed-forward network have a bias
+    scale: Literal["sqrt", "none"] = "sqrt"  #: scores are divided by √head_dim, or not (T5)
+    qk_norm: Literal["head", "none"] = "none"  #: an RMS norm on the queries and keys of each head (Qwen3)
+    position: Position = field(default_factory=NoPosition)  #: or the name of a registered scheme
+    attention: Literal["softmax"] = "softmax"  #: or the name of a registered function
+    feed_forward: Literal["mlp"] = "mlp"  #: or the name of a registered part
+    block: Literal["standard"] = "standard"  #: or the name of a registered block
+    causal: bool = False  #: a token attends to itself and earlier tokens
+    cross: bool = False  #: each block has cross-attention
+    window: int | None = None  #: a query attends to the last ``window`` keys, itself included
     dropout: DropoutRates = field(default_factory=DropoutRates)
-    init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"
-    init_std: float = 0.02
+    init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"  #: distribution of the first weights
+    init_std: float = 0.02  #: standard deviation of the first weights; with "xavier" of embeddings alone
 
     def __post_init__(self) -> None:
         if isinstance(self.position, str):
@@ -316,7 +316,7 @@ class PatchConfig(Config):
     """An image cut into square patches, with prefix tokens before them."""
 
     kind: ClassVar[str] = "patches"
-    image_size: tuple[int, int] = (224, 224)  # height, width
+    image_size: tuple[int, int] = (224, 224)  #: height, width
     patch_size: int = 16
     channels: int = 3
     prefix: Literal["none", "class", "class+distillation"] = "class"
@@ -334,7 +334,7 @@ class PatchConfig(Config):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens: (H / P)(W / P) patches and the tokens before them."""
+        """Number of tokens, (H / P)(W / P) patches and the tokens before them."""
         height, width = self.image_size
         return (height // self.patch_size) * (width // self.patch_size) + self.prefix_tokens
 

@@ -1,4 +1,4 @@
-"""`HeedfulError`, a one-line error for users, and helpers for messages."""
+"""``HeedfulError``, a one-line error for users, and helpers for messages."""
 
 from __future__ import annotations
 

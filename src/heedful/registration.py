@@ -272,11 +272,13 @@ def register(kind: str, name: str, thing: T) -> T:
     """Registers a part under a name; returns the part.
 
     Args:
-        kind: what the part is; the protocol or class in brackets says what such a part must do: "norm" (`NormFactory`),
-            "position" (`PositionFactory`), "attention" (`AttentionFunction`), "feed_forward" (`FeedForwardFactory`),
-            "block" (`BlockFactory`), "head" (`HeadFactory`), "optimizer" (`OptimizerFactory`), "schedule"
-            (`ScheduleFactory`), "metric" (`heedful.metrics.registry.Metric`: label and direction), "task" (a subclass
-            of ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
+        kind: what the part is; the protocol or class in brackets says what such a part must do:
+
+            - "norm" (``NormFactory``), "position" (``PositionFactory``), "attention" (``AttentionFunction``),
+              "feed_forward" (``FeedForwardFactory``), "block" (``BlockFactory``), "head" (``HeadFactory``);
+            - "optimizer" (``OptimizerFactory``), "schedule" (``ScheduleFactory``);
+            - "metric" (``heedful.metrics.registry.Metric``: label and direction), "task" (a subclass of
+              ``heedful.tasks.task.Task``), "model_type" (``heedful.pretrained.model_type.ModelType``).
         name: the part's name, for the field of ``StackConfig`` or of a head's configuration, or the setting, that
             chooses parts of this kind. If it is registered already, models that are created afterwards have the new
             part.

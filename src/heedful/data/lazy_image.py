@@ -1,4 +1,4 @@
-"""`LazyImage`: an image that is decoded on access."""
+"""``LazyImage``: an image that is decoded on access."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ImageInfo(NamedTuple):
 class LazyImage:
     """Image that is read and decoded on access, and not kept in memory.
 
-    `source` is a path, encoded bytes or an array; `name` is the image's name in messages. Use `LazyImage.of` to create
-    one. Two images are equal if their stored bytes, or their arrays, are equal.
+    ``source`` is a path, encoded bytes or an array; ``name`` is the image's name in messages. Use ``LazyImage.of`` to
+    create one. Two images are equal if their stored bytes, or their arrays, are equal.
 
     >>> import numpy as np
     >>> image = LazyImage.of(np.array([[0, 128, 255]], dtype=np.uint8), "a strip")
@@ -52,7 +52,7 @@ class LazyImage:
         """Creates an image from a path, encoded bytes (PNG, JPEG, ...), a PIL image or an array.
 
         Arrays are (H, W) or (H, W, C), C = 1, 2 (grey, alpha), 3 or 4 (colour, alpha), with whole numbers from 0 to 255
-        or fractions from 0 to 1. `name` is for messages; by default the path. Raises `HeedfulError` for any other
+        or fractions from 0 to 1. ``name`` is for messages; by default the path. Raises ``HeedfulError`` for any other
         source.
         """
         import numpy as np
@@ -87,7 +87,7 @@ class LazyImage:
             return (height, width) if _orientation(image) >= 5 else (width, height)
 
     def header(self) -> ImageInfo:
-        """Returns the properties of the image. Raises `HeedfulError` if the header of the file is unreadable."""
+        """Returns the properties of the image. Raises ``HeedfulError`` if the header of the file is unreadable."""
         if not isinstance(self.source, str | bytes):
             return ImageInfo(self.size, self.source.shape[2] > 1, transparent=False, has_frames=False)
         size = self.size
@@ -98,12 +98,12 @@ class LazyImage:
     def pixels(self, channels: Literal[1, 3] | None = None) -> np.ndarray:
         """Returns the pixels as a new uint8 array (H, W, C), upright.
 
-        - `channels`: 1 is grey, 3 red, green and blue; None is the image's own (1 for grey, 3 for all others). Colour
+        - ``channels``: 1 is grey, 3 red, green and blue; None is the image's own (1 for grey, 3 for all others). Colour
           becomes grey by ITU-R BT.601: 0.299 R + 0.587 G + 0.114 B; grey becomes colour by repetition.
         - EXIF's orientation is applied. Transparent pixels are put on white. Palettes, CMYK and other colour spaces
           become RGB. 16 bits are rounded to 8. Of several frames the first is used.
 
-        Raises `HeedfulError`, which names the file, if it is missing, empty, broken, truncated, not an image, or has
+        Raises ``HeedfulError``, which names the file, if it is missing, empty, broken, truncated, not an image, or has
         more than 67 million pixels. A larger JPEG is decoded at a half, a quarter or an eighth of its size.
         """
         import numpy as np
@@ -163,7 +163,7 @@ def as_uint8(values: np.ndarray, name: str) -> np.ndarray:
     >>> as_uint8(np.array([0.0, 0.5, 1.0]), "a row").tolist()
     [0, 128, 255]
 
-    Raises `HeedfulError`, naming `name`, for any other values.
+    Raises ``HeedfulError``, naming ``name``, for any other values.
     """
     import numpy as np
 

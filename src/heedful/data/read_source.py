@@ -1,4 +1,4 @@
-"""`read`: rows from paths, standard input, built-in sets, the Hub or Python objects."""
+"""``read``: rows from paths, standard input, built-in sets, the Hub or Python objects."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def read(
             - A table: ``.tsv`` (tabs; quotes are plain characters), ``.csv`` (RFC 4180, or with semicolons or tabs),
               ``.jsonl`` or ``.ndjson`` (an object a line), ``.parquet``. The format of another extension is inferred
               from the first MiB: these, a JSON array of objects or, for labels, lines of a label, a space and a text.
-            - Plain text files, one for each of `columns`: lines with the same number form a row. With one column, each
-              line of a plain text file is a row.
+            - Plain text files, one for each of ``columns``: lines with the same number form a row. With one column,
+              each line of a plain text file is a row.
             - ``-``: standard input, TSV or, with one column, a row in each line.
-            - ``builtin:NAME[/ARG][:SPLIT]``: see `heedful.data.builtin`; the rows have all columns of the set.
-            - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: see `heedful.data.hub_datasets`.
-            - Documents (`heedful.data.documents`), images (`heedful.data.image_reader`), conversations
-              (`heedful.data.conversations`), words with tags (`heedful.data.conll`), questions with answers
-              (`heedful.data.squad`).
-        columns: names of the columns and their kinds (`heedful.data.rows.Kind`); names alone mean "text".
+            - ``builtin:NAME[/ARG][:SPLIT]``: see ``heedful.data.builtin``; the rows have all columns of the set.
+            - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: see ``heedful.data.hub_datasets``.
+            - Documents (``heedful.data.documents``), images (``heedful.data.image_reader``), conversations
+              (``heedful.data.conversations``), words with tags (``heedful.data.conll``), questions with answers
+              (``heedful.data.squad``).
+        columns: names of the columns and their kinds (``heedful.data.rows.Kind``); names alone mean "text".
         names: names of the columns in the file: names, numbers from 1, or dotted keys of nested JSON
             ("translation.en"), for all columns or for the required ones. "column=name" renames a single column
-            (`heedful.data.rows.resolve_columns`). A first row with all the names is a header. Without `names` a table
-            has the task's names, or its columns are inferred from their content (`heedful.data.column_inference`); a
-            TSV file of texts without a header is read by position.
+            (``heedful.data.rows.resolve_columns``). A first row with all the names is a header. Without ``names`` a
+            table has the task's names, or its columns are inferred from their content
+            (``heedful.data.column_inference``); a TSV file of texts without a header is read by position.
         split: "train" (default), "valid" or "test", if the source has splits and does not name one itself.
         limit: maximum number of rows.
         separator: separates the labels of a row that may have several or none.
-        remembered: names of the columns in an earlier file (`Rows.mapping`). Without `names`, they take precedence over
-            the task's.
+        remembered: names of the columns in an earlier file (``Rows.mapping``). Without ``names``, they take precedence
+            over the task's.
 
-    Rows with a blank value are left out and counted in `Rows.skipped`. Raises `HeedfulError` with file, line and remedy
-    for any other form, and for a source without rows.
+    Rows with a blank value are left out and counted in ``Rows.skipped``. Raises ``HeedfulError`` with file, line and
+    remedy for any other form, and for a source without rows.
 
     >>> read("builtin:cldr-dates/en-de:test", ["source", "target"], limit=2)[1].line
     2
@@ -170,7 +170,7 @@ def _table(
 
 
 def splits(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple[str, ...]:
-    """Returns the splits of a source ("train", "valid", "test"), which `read` accepts as its argument `split`.
+    """Returns the splits of a source ("train", "valid", "test"), which ``read`` accepts as its argument ``split``.
 
     A built-in set has all three, unless its name includes one. An image data set, a folder with sub-folders of these
     names and a data set of the Hub have those that are present. Files have none: ().
@@ -301,7 +301,7 @@ def _folder_hint(folder: str, split: str | None, max_files: int) -> str:
 def _check_plain(
     sources: Sequence[str], kinds: Mapping[str, Kind], names: Sequence[str] | None, split: str | None
 ) -> dict[str, Kind]:
-    """Returns the columns of plain text files, one a column. Raises `HeedfulError` if the files do not fit them."""
+    """Returns the columns of plain text files, one a column. Raises ``HeedfulError`` if the files do not fit them."""
     columns = required_columns(kinds)
     requested = f"{plural(len(columns), 'column')} ({', '.join(columns)})"
     remedy = f"give one table ({', '.join(EXTENSIONS)})" + (

@@ -1,4 +1,4 @@
-"""`Row` and `Rows`: values with the file and line that they come from."""
+"""``Row`` and ``Rows``: values with the file and line that they come from."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def resolve_columns(
     >>> resolve_columns(columns, ["1", "2", "score=5"])[1]
     ['1', '2', '5']
 
-    Raises `HeedfulError` if a column is named twice, or the number of plain names does not fit.
+    Raises ``HeedfulError`` if a column is named twice, or the number of plain names does not fit.
     """
     split = [(name, *name.partition("=")) for name in names or ()]
     pairs = [(column, name) for _, column, equals, name in split if equals and column in columns]
@@ -97,8 +97,8 @@ def resolve_columns(
 class Row:
     """Row of a data file.
 
-    `values` has the task's column names; `file` and `line` (from 1) are where the row starts; `name` is the row's name
-    in the file, if it has a name.
+    ``values`` has the task's column names; ``file`` and ``line`` (from 1) are where the row starts; ``name`` is the
+    row's name in the file, if it has a name.
     """
 
     values: Mapping[str, Any]
@@ -127,7 +127,7 @@ class Rows(list[Row]):
         self.notes: list[str] = []
 
     def inherit_from(self, other: Rows) -> None:
-        """Copies `mapping` and `notes` from `other`, the rows from which these were selected."""
+        """Copies ``mapping`` and ``notes`` from ``other``, the rows from which these were selected."""
         self.mapping, self.notes = other.mapping, other.notes
 
     def skip(self, file: str, line: int | None = None) -> None:

@@ -27,7 +27,7 @@ def split(
     by: str = "source",
     same: Same | None = None,
 ) -> tuple[list[Row], list[Row]]:
-    """Splits rows into (train, valid). Rows with equal values in column `by` stay on one side.
+    """Splits rows into (train, valid). Rows with equal values in column ``by`` stay on one side.
 
     Groups of equal values are drawn in the order of a hash of (seed, value). A group that would exceed ``valid`` is
     skipped. The draw does not depend on the order of the file; both sides keep that order.
@@ -37,10 +37,11 @@ def split(
         valid: number of validation rows (an int, from 1) or their fraction (a float between 0 and 1); None: 5 %, at
             least 1 and at most 2,000.
         seed: determines the draw.
-        by: name of the column that is compared; its values are texts, `LazyImage`s, or tuples of texts or messages.
-        same: returns the key of a value; values with equal keys are equal. Default: `content_digest`.
+        by: name of the column that is compared; its values are texts, ``LazyImage`` objects, or tuples of texts or
+            messages.
+        same: returns the key of a value; values with equal keys are equal. Default: ``content_digest``.
 
-    Raises `HeedfulError` if `valid` is out of range or the rows have fewer than two different values.
+    Raises ``HeedfulError`` if ``valid`` is out of range or the rows have fewer than two different values.
     """
     size = _validation_size(valid, len(rows))
     keys = list(map(same or content_digest, (row.values[by] for row in rows)))
@@ -72,12 +73,12 @@ def split(
 
 
 def split_text(text: str, fraction: float) -> tuple[str, str]:
-    r"""Splits one text into (head, tail) after a line end, the tail as near as possible to `fraction` of it.
+    r"""Splits one text into (head, tail) after a line end, the tail as near as possible to ``fraction`` of it.
 
     >>> split_text("one\ntwo\nthree\nfour", 0.2)
     ('one\ntwo\nthree\n', 'four')
 
-    Raises `HeedfulError` if `fraction` is not between 0 and 1, or no line end has text on both sides.
+    Raises ``HeedfulError`` if ``fraction`` is not between 0 and 1, or no line end has text on both sides.
     """
     check("the validation fraction of a text", fraction, float, above=0, below=1)
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
@@ -138,7 +139,7 @@ def collapse_blanks(text: str) -> str:
 def exact_bytes(value: Any) -> bytes:
     """Returns the exact bytes of a value; for an image, a digest.
 
-    Earlier versions of Heedful used them instead of `content_digest` to split rows.
+    Earlier versions of Heedful used them instead of ``content_digest`` to split rows.
     """
     if isinstance(value, LazyImage):
         return blake2b(value.digest_bytes(), digest_size=32).digest()

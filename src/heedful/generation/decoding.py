@@ -200,7 +200,7 @@ def generate(
         **options: ``max_new_tokens=50``, ``num_beams=4``, ``temperature=0.8``, ``seed=0``, ...
 
     Returns:
-        int64 ids (B · num_return_sequences, N), right-padded with the pad id (the end id where the model has none): a
+        int64 ids (B · num_return_sequences, N), right-padded with the pad id (the end id where the model has none), a
         decoder's with the prompt's non-padding tokens first, an encoder-decoder's with the start token.
 
     Raises:

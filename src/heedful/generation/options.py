@@ -224,12 +224,12 @@ class Options:
 
     @property
     def method(self) -> str:
-        """Name of ``base``: "greedy", "sampling", "beam" or "contrastive"."""
+        """Name of ``base``, "greedy", "sampling", "beam" or "contrastive"."""
         return self.base.name
 
     @property
     def variant(self) -> Method:
-        """Method that decodes: a method that extends ``base`` and has a switch that is on, otherwise ``base``."""
+        """Method that decodes, one that extends ``base`` and has a switch that is on, otherwise ``base``."""
         base = self.base
         return next((m for m in methods() if base.name in m.extends and _is_on(m, vars(self))), base)
 

@@ -36,8 +36,8 @@ class Near(NamedTuple):
     """Text that is near a query, with the cosine of their vectors and the text's file and line."""
 
     text: str
-    score: float  # cosine of its vector and the query's, −1 to 1
-    file: str  # of the text, "" if unknown
+    score: float  #: cosine of its vector and the query's, −1 to 1
+    file: str  #: of the text, "" if unknown
     line: int
 
 

@@ -84,7 +84,7 @@ def alignment_error_rate(
     sure: Sequence[Iterable[Link]],
     possible: Sequence[Iterable[Link]] | None = None,
 ) -> Agreement:
-    """Returns AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|) over a whole corpus. Och and Ney 2003, section 5.
+    """Returns AER = ``1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)`` over a whole corpus. Och and Ney 2003, section 5.
 
     Args:
         links: A, the predicted links of each sentence.

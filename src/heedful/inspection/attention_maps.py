@@ -27,8 +27,8 @@ def rollout(patterns: Iterable[Tensor], *, residual: float = 0.5) -> Tensor:
         residual: the share r of the residual connection, at least 0 and below 1; 0.5 in the paper.
 
     Returns:
-        (B, T, T): row t holds the shares of the input tokens in output token t; rows sum to 1. The row of a padding
-            token is 1 at its own position.
+        (B, T, T). Row t holds the shares of the input tokens in output token t; rows sum to 1. The row of a padding
+        token is 1 at its own position.
 
     Raises:
         HeedfulError: for no pattern, patterns that are not square or of different sizes, or a share out of range.

@@ -46,7 +46,7 @@ def neighbours(
         table: (V, D), such as ``embedding_tables(model)["embedding.token"]``.
         ids: numbers of the N rows.
         k: neighbours of each row, fewer than V.
-        by: the measure of nearness: "cosine", x·y / |x||y|, or the Euclidean "distance", |x − y|.
+        by: the measure of nearness: "cosine", ``x·y / |x||y|``, or the Euclidean "distance", ``|x − y|``.
 
     Returns:
         The ids of the nearest rows (N, k), and their cosines or distances (N, k). Of two equally near rows, the lower

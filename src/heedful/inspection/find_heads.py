@@ -32,11 +32,11 @@ SELF, CROSS = "attention.pattern", "cross_attention.pattern"
 class HeadMatch(NamedTuple):
     """Head of a model with its score for a pattern, and the score that equal weights on all keys would have."""
 
-    path: str  # of its weights, such as "decoder.block.1.attention.pattern"
+    path: str  #: of its weights, such as "decoder.block.1.attention.pattern"
     layer: int
     head: int
-    score: float  # mean weight on the expected keys, 0 to 1; mutual information, in nats; or NaN: no token to score
-    uniform: float  # the score of equal weights on all keys that the mask admits
+    score: float  #: mean weight on the expected keys, 0 to 1; mutual information in nats; NaN without tokens to score
+    uniform: float  #: the score of equal weights on all keys that the mask admits
 
 
 def __getattr__(name: str) -> Any:

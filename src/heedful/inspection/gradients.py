@@ -27,9 +27,9 @@ Index = int | Tensor
 class Attribution:
     """Contribution of each token to an explained number, such as a logit; it is positive or negative."""
 
-    input: Tensor  # (B, T): the ids, an encoder-decoder's source, or an image's tokens, prefix first
-    target: Tensor | None  # (B, T): an encoder-decoder's target
-    output: Tensor  # (B,): the explained number
+    input: Tensor  #: (B, T), the ids, an encoder-decoder's source, or an image's tokens, prefix first
+    target: Tensor | None  #: (B, T), an encoder-decoder's target
+    output: Tensor  #: (B,), the explained number
 
 
 def gradient_x_input(

@@ -22,7 +22,7 @@ from heedful.models import Model
 def head_importance(
     model: Model, loss: Callable[[], Tensor], *, signed: bool = False, normalise: bool = False
 ) -> dict[str, Tensor]:
-    """Returns the importance of each head: I_h = mean_x |∂L(x)/∂ξ_h|.
+    """Returns the importance of each head: ``I_h = mean_x |∂L(x)/∂ξ_h|``.
 
     ξ_h = 1 is a factor on the head's output. Michel, Levy and Neubig 2019, section 4.1; one backward pass.
 

@@ -30,12 +30,12 @@ MAX_LOGITS = 2**25  # computed at a time: 128 MB in float32
 class LogitLens:
     """Predictions of a model after each layer; the shapes have no T if the head has one output for the whole input."""
 
-    layers: Sequence[str]  # L names: "embedding", "block 0", "block 1", ...
-    ids: Tensor  # (L, B, T, top): the most probable tokens or classes, best first
-    probabilities: Tensor  # (L, B, T, top): of these tokens or classes
-    divergence: Tensor  # (L, B, T): KL(the model's prediction ‖ this layer's), in nats; 0 in the last row
-    target_probability: Tensor | None = None  # (L, B, T): of the given target; NaN without a target
-    target_rank: Tensor | None = None  # (L, B, T): 0 for the most probable; −1 without a target
+    layers: Sequence[str]  #: L names, "embedding", "block 0", "block 1", ...
+    ids: Tensor  #: (L, B, T, top), the most probable tokens or classes, best first
+    probabilities: Tensor  #: (L, B, T, top), of these tokens or classes
+    divergence: Tensor  #: (L, B, T), KL(the model's prediction ‖ this layer's), in nats; 0 in the last row
+    target_probability: Tensor | None = None  #: (L, B, T), of the given target; NaN without a target
+    target_rank: Tensor | None = None  #: (L, B, T), 0 for the most probable; −1 without a target
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     ``mask`` is None, "causal" (aligned bottom-right), a boolean tensor (True: may attend) or a float bias. Rows of q
     that share keys become queries of one row, so that the keys are read once for these rows; they raise
     ``HeedfulError`` for "causal". A plan may put another implementation in its place: in training on a CPU,
-    `heedful.kernels.blocked_attention`.
+    ``heedful.kernels.blocked_attention``.
 
     >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     >>> fused_attention(q, k, v, "causal", scale=8**-0.5).shape

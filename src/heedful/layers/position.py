@@ -225,7 +225,7 @@ SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _
 
 
 class Alibi(PositionScheme):
-    """Attention with linear biases: −m_h |p_query − p_key|, slopes m_h geometric from 2^(−8/H). Press et al. 2021.
+    """Attention with linear biases: ``−m_h |p_query − p_key|``, slopes m_h geometric from 2^(−8/H). Press et al. 2021.
 
     >>> import torch
     >>> p = torch.arange(3)[None]

@@ -19,10 +19,10 @@ from heedful import metrics
 class Metric:
     """Name, label and direction (higher or lower is better) of a metric."""
 
-    name: str
-    label: str  # on the axis of a figure, with its unit
-    lower_is_better: bool = False
-    headline: bool = False  # figures of a run show a headline metric before others
+    name: str  #: its key in the metrics of a run or an evaluation
+    label: str  #: on the axis of a figure, with its unit
+    lower_is_better: bool = False  #: else higher is better
+    headline: bool = False  #: figures of a run show a headline metric before others
 
 
 REGISTERED: dict[str, Metric] = {}  # by ``heedful.register``

@@ -89,7 +89,7 @@ def save(
             into shards, with an index, ``model.safetensors.index.json``.
 
     Returns:
-        The layout: other programs read "gpt2", "bert", ...; only heedful reads its own, "heedful".
+        The layout. Other programs read "gpt2", "bert", ...; only heedful reads its own, "heedful".
     """
     model.check_not_optimised("save it")
     check_parts(model)

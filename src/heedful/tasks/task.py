@@ -44,9 +44,9 @@ class Prediction:
 
     input: Any
     output: Any
-    score: float | None  # None for an empty input, and for tasks without a score
-    logprobs: list[float] | None = None  # if requested: log p of each generated token, the end token included
-    fills: list[str] | None = None  # of a text with masked spans: the text for each of them
+    score: float | None  #: None for an empty input, and for tasks without a score
+    logprobs: list[float] | None = None  #: if requested, log p of each generated token, the end token included
+    fills: list[str] | None = None  #: the text for each masked span of the input
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the prediction as ``{"input", "output", "score"}``, with ``"fills"`` and ``"logprobs"`` if it has
@@ -61,21 +61,21 @@ class Encoded(NamedTuple):
     """Rows encoded as examples, which ``Task.collate`` makes into batches."""
 
     examples: Sequence[Any]
-    rows: Rows  # the rows of the examples: one each, or all together if the task joins them to a stream
-    note: str = ""  # for people: the examples that were left out or truncated, and the option that sets the limit
-    lost: int = 0  # number of examples that were left out or truncated
-    unread: Sequence[Row] = ()  # their rows, if known
+    rows: Rows  #: the rows of the examples, one each, or all together if the task joins them to a stream
+    note: str = ""  #: a line for people on what was left out or truncated, and the option that sets the limit
+    lost: int = 0  #: number of examples that were left out or truncated
+    unread: Sequence[Row] = ()  #: their rows, if known
 
 
 @dataclass(frozen=True)
 class Measured:
     """Metrics of a model on some rows, with details, as plain numbers, texts, lists and mappings."""
 
-    metrics: dict[str, Any]  # by their usual names; percentages from 0 to 100, "loss" the mean over predictions in nats
-    details: dict[str, Any] = field(default_factory=dict)  # "by_format", "by_class", "confusion", "mistakes", ...
-    example_scores: Scored | None = None  # the metrics of any choice of the rows, for intervals and comparisons
-    outputs: Sequence[Any] = ()  # ``Prediction.output`` of each row; as many as there are ``example_scores``
-    window_scores: Scored | None = None  # of tasks that join rows to a stream: the metrics of any choice of its windows
+    metrics: dict[str, Any]  #: by their usual names; percentages from 0 to 100, "loss" the mean of predictions in nats
+    details: dict[str, Any] = field(default_factory=dict)  #: "by_format", "by_class", "confusion", "mistakes", ...
+    example_scores: Scored | None = None  #: the metrics of any choice of the rows, for intervals and comparisons
+    outputs: Sequence[Any] = ()  #: ``Prediction.output`` of each row; as many as there are ``example_scores``
+    window_scores: Scored | None = None  #: for rows joined to a stream, the metrics of any of its windows
 
 
 LoggedSample = dict[str, str]  # "input", "output" and, if there is one, "target", each shortened to a line
@@ -87,9 +87,9 @@ SAMPLES, LINE = 3, 200  # of a validation: number of samples in the log, and cha
 class Baseline:
     """Metrics of a baseline, a simple method, on the rows on which a model is evaluated."""
 
-    name: str  # for people: "TF-IDF and logistic regression"
-    metrics: dict[str, float]  # by the names of ``Measured.metrics``
-    example_scores: Scored | None = None  # comparable with ``Measured.example_scores`` of the same rows
+    name: str  #: for people, such as "TF-IDF and logistic regression"
+    metrics: dict[str, float]  #: by the names of ``Measured.metrics``
+    example_scores: Scored | None = None  #: comparable with ``Measured.example_scores`` of the same rows
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the baseline as ``{"name", "metrics"}``."""
@@ -100,16 +100,16 @@ class Task(ABC):
     """Base class of tasks. An instance has what was learned besides weights: tokenizers and label names."""
 
     name: ClassVar[str]
-    columns: Mapping[str, Kind]  # the columns of an example and their kinds; the first is the input
-    unit: str = "tokens"  # the unit of ``count``
-    ranks_rows: ClassVar[bool] = False  # True if the score of a row depends on all other rows
-    additive_loss: ClassVar[bool] = True  # True if the objective of a batch is the sum over its parts
-    main_metric: str  # the metric that chooses the best weights
-    used_settings: ClassVar[frozenset[str]] = TEXTS  # the task-specific settings that have an effect
-    head: ClassVar[str | None] = None  # the head that a model is loaded with if its folder names none
-    options: ClassVar[frozenset[str]] = frozenset()  # the decoding settings and other options that ``predict`` takes
-    display_options: ClassVar[frozenset[str]] = frozenset()  # options that change the output shown, but no score
-    input_names: ClassVar[tuple[str, ...]] = ()  # the columns of an input; by default the first alone
+    columns: Mapping[str, Kind]  #: the columns of an example and their kinds; the first is the input
+    unit: str = "tokens"  #: the unit of ``count``
+    ranks_rows: ClassVar[bool] = False  #: True if the score of a row depends on all other rows
+    additive_loss: ClassVar[bool] = True  #: True if the objective of a batch is the sum over its parts
+    main_metric: str  #: the metric that chooses the best weights
+    used_settings: ClassVar[frozenset[str]] = TEXTS  #: the task-specific settings that have an effect
+    head: ClassVar[str | None] = None  #: the head that a model is loaded with if its folder names none
+    options: ClassVar[frozenset[str]] = frozenset()  #: the decoding settings and other options that ``predict`` takes
+    display_options: ClassVar[frozenset[str]] = frozenset()  #: options that change the output shown, but no score
+    input_names: ClassVar[tuple[str, ...]] = ()  #: the columns of an input; by default the first alone
 
     # --------------------------------------------------------------------------------------------------------- creation
 

@@ -1,4 +1,4 @@
-"""`Tokenizer`: trains, encodes, decodes, saves and loads, with the `tokenizers` library."""
+"""``Tokenizer``: trains, encodes, decodes, saves and loads, with the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Tokenizer:
     """Converter of texts to token ids and back.
 
     Args:
-        backend: the `tokenizers.Tokenizer` that does the work.
+        backend: the ``tokenizers.Tokenizer`` that does the work.
         config: the entries of ``tokenizer_config.json``.
         unset_entries: entries of that file without an effect, such as null values; ``save`` writes them too.
 
@@ -59,7 +59,7 @@ class Tokenizer:
     ['a text']
 
     Args:
-        backend: the `tokenizers.Tokenizer` that does the work.
+        backend: the ``tokenizers.Tokenizer`` that does the work.
         config: the entries of ``tokenizer_config.json``.
         unset_entries: entries of that file without an effect, such as null values; ``save`` writes them too.
     """
@@ -88,7 +88,7 @@ class Tokenizer:
         mask: bool = False,
         sentinels: int = 0,
     ) -> Tokenizer:
-        """Trains a vocabulary of at most `size` tokens on `texts`; ``<pad> <s> </s> <unk>`` are ids 0 to 3.
+        """Trains a vocabulary of at most ``size`` tokens on ``texts``; ``<pad> <s> </s> <unk>`` are ids 0 to 3.
 
         - ``bpe``: byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in Radford et al. 2019). Encodes every
           string without loss. Each digit is a token, so unseen numbers consist of known tokens.
@@ -97,9 +97,9 @@ class Tokenizer:
         - ``wordpiece``: BERT's pipeline (Devlin et al. 2019): splits words and punctuation, takes the longest piece.
         - ``character``: each Unicode character is a token.
 
-        All but ``bpe`` write ``<unk>`` for characters that `texts` lack. A small text gives fewer tokens.
+        All but ``bpe`` write ``<unk>`` for characters that ``texts`` lack. A small text gives fewer tokens.
 
-        ``template`` is what `transformers` adds around a text (``encode`` adds nothing): ``end``, ``text </s>``, for
+        ``template`` is what ``transformers`` adds around a text (``encode`` adds nothing): ``end``, ``text </s>``, for
         translation; ``both``, ``<s> text </s>`` and for a pair ``<s> text </s> pair </s>`` in two segments, for
         encoders; ``none``, the bare text, for language models.
 
@@ -118,7 +118,7 @@ class Tokenizer:
         >>> tokenizer.pieces(tokenizer.encode(["a <extra_id_0> text"])[0])[:2]
         ['a', '<extra_id_0>']
 
-        Raises `HeedfulError` for an unknown `kind` or `template`, for blank `texts`, and for a `size` smaller
+        Raises ``HeedfulError`` for an unknown ``kind`` or ``template``, for blank ``texts``, and for a ``size`` smaller
         than the alphabet.
         """
         from heedful.text import tokenizer_training
@@ -154,7 +154,7 @@ class Tokenizer:
         role, such as padding, it is the usual one of the tokenizer's type, if the vocabulary has it. The type is given
         by ``tokenizer_class`` in these files, else by ``model_type`` in ``config.json``.
 
-        Raises `HeedfulError` if files are missing, broken or do not fit each other.
+        Raises ``HeedfulError`` if files are missing, broken or do not fit each other.
         """
         from tokenizers import Tokenizer as Backend
 
@@ -265,7 +265,7 @@ class Tokenizer:
         self.backend.add_tokens([AddedToken(token, rstrip=True, normalized=False, special=False) for token in tokens])
 
     def template(self, pair: bool = False) -> InputTemplate:
-        """Returns the template of special ids around a text or a pair. `encode` adds none of them.
+        """Returns the template of special ids around a text or a pair. ``encode`` adds none of them.
 
         Examples are Llama's ``<s>`` before a text, T5's ``</s>`` after it, BERT's ``[CLS] A [SEP] B [SEP]``.
 
@@ -306,7 +306,7 @@ class Tokenizer:
     def encode_words(self, rows: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """Encodes rows of words; returns for each row its ids, and for each id the index of its word.
 
-        Words are encoded as inside a text. A word without tokens has no ids. The ids are those of `transformers` with
+        Words are encoded as inside a text. A word without tokens has no ids. The ids are those of ``transformers`` with
         ``is_split_into_words=True`` and, for byte-level tokenizers, ``add_prefix_space=True``.
 
         >>> tokenizer = Tokenizer.train(["a small text"] * 2, size=300, kind="wordpiece")
@@ -347,7 +347,7 @@ class Tokenizer:
         """Returns the text of each list of ids.
 
         Special tokens are left out, and so are ids beyond the vocabulary (the spare rows of a padded embedding). Raises
-        `HeedfulError` for a negative id, such as -100, which marks an ignored label.
+        ``HeedfulError`` for a negative id, such as -100, which marks an ignored label.
         """
         rows = [[int(token) for token in row] for row in ids]
         for row in rows:
@@ -366,7 +366,7 @@ class Tokenizer:
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """Ids that represent no text: padding, start, end, unknown, mask, and the added tokens marked as special."""
+        """Ids without text, those of padding, start, end, unknown, mask, and the added tokens marked as special."""
         roles = (self.pad, self.start, self.end, self.unknown, self.mask)
         return frozenset([*(number for number in roles if number is not None), *self._special_added()])
 

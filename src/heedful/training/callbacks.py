@@ -66,7 +66,7 @@ class TrainingRun:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Lines of the log so far: ``"step"``, ``"loss"``, ``"lr"`` and, after an evaluation, ``"valid_..."``."""
+        """Lines of the log so far, with ``"step"``, ``"loss"``, ``"lr"`` and, after an evaluation, ``"valid_..."``."""
         log = self.folder / "metrics.jsonl"
         if not log.is_file():
             return []
@@ -75,7 +75,7 @@ class TrainingRun:
 
     @property
     def model(self) -> Model:
-        """The model: in training with its current weights, afterwards with the best ones."""
+        """The model, in training with its current weights, afterwards with the best ones."""
         return self._best_model if self._loop is None else self._loop.model  # type: ignore[return-value]
 
     @cached_property
@@ -86,7 +86,7 @@ class TrainingRun:
 
     @property
     def verdict(self) -> str:
-        """Verdict on a run that has ended: whether its model is better than a simple method. "" before the end."""
+        """Verdict on a run that has ended, whether its model is better than a simple method. "" before the end."""
         return str(self.result.get("verdict", {}).get("text", ""))
 
     def pipeline(self, inputs: Any, **options: Any) -> Any:

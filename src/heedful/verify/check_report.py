@@ -66,7 +66,7 @@ class CheckResult:
 
     @property
     def text(self) -> str:
-        """Text of the check's row in the table: the reason, or what the check proves."""
+        """Text of the check's row in the table, the reason, or what the check proves."""
         if self.verdict == "skipped":
             return self.reason
         return f"{self.description} ({self.reason})" if self.reason else self.description

@@ -90,7 +90,7 @@ def verify(
         say: called with the name of each check before it runs.
 
     Returns:
-        The report: ``ok``, ``seconds`` and ``checks``, each a ``CheckResult``.
+        The report, with ``ok``, ``seconds`` and ``checks``, each a ``CheckResult``.
 
     Raises:
         HeedfulError: the folder cannot be loaded, the task is unknown or does not suit the model, or a vision model is

@@ -48,8 +48,8 @@ def inspect(
         **decoding: options of ``generate``, if text is generated: ``num_beams=4``, ``max_new_tokens=20``, ...
 
     Returns:
-        An ``InspectionResult``: ``save("x.html")`` (or .svg, .png, .pdf), ``html()``, ``svg()``, and ``data`` with the
-        numbers. Notebooks show it as a page.
+        An ``InspectionResult``, with ``save("x.html")`` (or .svg, .png, .pdf), ``html()``, ``svg()``, and ``data`` with
+        the numbers. Notebooks show it as a page.
 
     Raises:
         HeedfulError: an unknown view, or one that the model does not support; an unknown layer, head or position; an
