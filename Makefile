@@ -57,4 +57,4 @@ package: dev
 	$(BIN)/python .ci/package.py
 
 clean:
-	rm -rf $(VENV) build dist docs/transformer .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/api docs/transformer .pytest_cache .mypy_cache .ruff_cache

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+
+from sphinx.application import Sphinx  # noqa: E402
 
 import heedful  # noqa: E402
 
@@ -16,6 +20,9 @@ copyright = "Heedful, Apache-2.0"
 version = release = heedful.__version__
 
 extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
     "myst_parser",
     "parts.equations",
@@ -26,7 +33,19 @@ extensions = [
 exclude_patterns = ["tour", "parts", "static"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 html_math_renderer = "mathml"
+myst_heading_anchors = 2  # for links to sections
 highlight_language = "text"  # of blocks that name none: commands, mostly
+
+# the reference: a page for each name that api.md lists
+templates_path = ["parts/templates"]
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # an attribute that a docstring lists is described once
+napoleon_attr_annotations = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+add_module_names = False
 
 sphinx_gallery_conf = {
     "examples_dirs": "tour",
@@ -56,3 +75,29 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#3a3fb0", "color-brand-content": "#3a3fb0"},
     "dark_css_variables": {"color-brand-primary": "#ffc35c", "color-brand-content": "#ffc35c"},
 }
+
+
+def shown_signature(app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, returned: str) -> Any:
+    """Returns a signature as a person would write it: functions by their names, and dots for a computed default."""
+    if signature is None:  # of a property
+        return None
+    named = re.sub(r"<function (\w+)>", r"\1", signature.replace("<factory>", "..."))
+    return named.removeprefix("(*args, **kwargs)"), returned
+
+
+def shown_text(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Removes Python's own text of the fields of named tuples."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
+def is_skipped(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Returns True for the method by which ``print(model)`` describes a part."""
+    return True if name == "extra_repr" else None
+
+
+def setup(app: Sphinx) -> None:
+    """Connects what changes the entries of the reference."""
+    app.connect("autodoc-process-signature", shown_signature)
+    app.connect("autodoc-process-docstring", shown_text)
+    app.connect("autodoc-skip-member", is_skipped)

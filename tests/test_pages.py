@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from heedful import renamed
+import heedful
+from heedful import inspection, layers, registration, renamed
 from heedful.tasks.task import Task
 from test_architecture import CORE, ROOMS
 
@@ -20,6 +25,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     (ROOT / "docs").glob("*.md")
 )
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+NO_OBJECTS = {"heedful.json", "heedful.run"}  # a file, a logger
 RENAMED = re.compile(r"^### Renamed\n.*\Z", re.M | re.S)  # names of before
 
 
@@ -52,7 +58,7 @@ def test_files_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_dotted_names_exist(page: Path) -> None:
     for name in set(re.findall(r"`(heedful(?:\.[A-Za-z_]\w*)+)\b(?!\.json)[^`]*`", text_of(page))):
-        if name not in ("heedful.json",):
+        if name not in NO_OBJECTS:
             assert named(name) is not None, name
 
 
@@ -69,6 +75,84 @@ def test_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text_of(page)):
         if not target.startswith("transformer/"):  # the tour, which is made when the site is built
             assert (page.parent / target).is_file(), target
+
+
+# ------------------------------------------------------------------------------------------------------- the reference
+
+LISTED = re.findall(r"^   (heedful[\w.]+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+USED = [page for page in PAGES if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md", "decisions.md", "api.md")]
+
+
+def imported(path: str) -> Any:
+    """The object of a dotted path, where a function may have the name of its module."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError:
+        return named(path)
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    assert len(LISTED) == len(set(LISTED))
+    reference = [imported(path) for path in LISTED]
+    assert len(reference) == len(set(map(id, reference)))  # nor under two names
+    for path, value in zip(LISTED, reference, strict=True):
+        assert inspect.getdoc(value), path
+    public = {f"heedful.{name}": getattr(heedful, name) for name in heedful.__all__}
+    for room in (layers, inspection):
+        public |= {f"{room.__name__}.{name}": getattr(room, name) for name in room.__all__}
+    public |= {
+        f"heedful.registration.{name}": value for name, value in vars(registration).items() if name.endswith("Factory")
+    }
+    assert [path for path, value in public.items() if id(value) not in set(map(id, reference))] == []
+
+
+FOREIGN = (torch.nn.functional.dropout,)  # a default in a class of ours, with a docstring of PyTorch's
+
+
+def test_docstrings_of_the_reference_are_valid_markup() -> None:
+    """The site has them as reStructuredText, after Sphinx has read their sections (Args, Returns, ...)."""
+    core, roles, nodes = (pytest.importorskip(f"docutils.{name}") for name in ("core", "parsers.rst.roles", "nodes"))
+    napoleon = pytest.importorskip("sphinx.ext.napoleon")
+    config = napoleon.Config(napoleon_use_ivar=True)
+    for name in ("class", "func", "mod", "meth"):
+        roles.register_generic_role(name, nodes.literal)
+    settings = {"report_level": 2, "halt_level": 5, "warning_stream": io.StringIO()}
+    for path in LISTED:
+        value = imported(path)
+        members = vars(value).items() if isinstance(value, type) else ()
+        own = [(name, part) for name, part in members if not name.startswith("_") and part not in FOREIGN]
+        for name, part in [("", value), *own]:
+            text = napoleon.GoogleDocstring(inspect.getdoc(part) or "", config, what="function")
+            core.publish_doctree(str(text), settings_overrides=settings)
+            assert settings["warning_stream"].getvalue() == "", f"{path}.{name}"
+
+
+@pytest.mark.parametrize("page", USED, ids=lambda page: page.name)
+def test_the_reference_has_what_the_pages_call(page: Path) -> None:
+    """Functions and classes, in sentences and in code; a method is in the reference if its class is."""
+    text = text_of(page)
+    paths = set(re.findall(r"(?<![\w/.-])heedful(?:\.[A-Za-z_]\w*)+", text)) - NO_OBJECTS
+    for module, names in re.findall(r"^from (heedful[\w.]*) import \(?([\w, \n]+)", text, re.M):
+        paths |= {f"{module}.{name}" for name in re.findall(r"\w+", names.partition("\n\n")[0])}
+    reference = {id(imported(path)) for path in LISTED}
+    for path in paths:
+        parts = path.split(".")
+        objects = [imported(".".join(parts[:end])) for end in range(2, len(parts) + 1)]
+        assert isinstance(objects[-1], ModuleType) or any(id(value) in reference for value in objects), path
+
+
+@pytest.mark.parametrize("page", [page for page in USED if page.parent.name == "docs"], ids=lambda page: page.name)
+def test_the_reference_is_linked(page: Path) -> None:
+    """From every page but those of results; a link to a section names a heading of the reference."""
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    links = re.findall(r"\]\(api\.md(?:#([\w-]+))?\)", text_of(page))
+    assert links or page.name in ("results.md", "benchmarks.md", "benchmarks-training.md", "processes.md")
+    assert set(filter(None, links)) <= anchors
+
+
+# ----------------------------------------------------------------------------------------------------------- the tables
 
 
 def test_the_map_has_every_room_in_the_order_of_imports() -> None:
