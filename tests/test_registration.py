@@ -39,8 +39,12 @@ from tolerances import assert_close
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "own_parts.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
 DEFINITIONS, USE = "\n".join(BLOCKS[:-1]), BLOCKS[-1]
+TABLE = re.findall(r"^\| \[(.*?)\]\(#([\w-]+)\) \| (\d+) \| (.*) \|$", PAGE, re.M)  # part, anchor, lines, use
 PARTS = {"norm": "dyt", "attention": "sigmoid", "position": "kerple", "feed_forward": "experts", "block": "parallel"}
 PARTS["head"] = "capped"
+EACH: dict[str, dict[str, Any]] = {kind: {"model_settings": {kind: name}} for kind, name in PARTS.items()}
+EACH |= {"optimizer": {"training": {"optimiser": "lion"}}, "schedule": {"training": {"schedule": "sawtooth"}}}
+EACH |= {"objective": {"objective": "with_z_loss"}, "metric": {"metrics": "recall_of_red"}, "data set": {}}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -88,9 +92,34 @@ def model_of(name: str = "gpt-micro", **changes: Any) -> Model:
 IDS = torch.randint(0, 60, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
+def arguments(part: str, page: dict[str, Any], folder: Path) -> tuple[str, Any, dict[str, Any]]:
+    """Task, data and arguments of a short run of a tiny model that has this part of the page alone."""
+    given = {**EACH[part], "max_steps": 3, "quiet": True, "out": folder}
+    given["model_settings"] = {"dim": 32, "depth": 2, "heads": 4, **given.get("model_settings", {})}
+    texts = [f"{a} {b} ." for a in ("one", "two", "three") for b in ("red", "blue")] * 8
+    rows = [{"text": text} for text in texts]
+    if part == "objective":
+        given["objective"] = page[given["objective"]]
+    if part == "data set":
+        (folder.parent / "texts").write_text("\n%\n".join(texts), encoding="utf-8")
+        return "text-generation", page["fortunes"](folder.parent / "texts"), given
+    if part == "metric":
+        given["metrics"] = {given["metrics"]: page[given["metrics"]]}
+        labelled = [{"text": f"{text} {n}", "label": text.split()[1]} for n, text in enumerate(texts)]
+        return "text-classification", labelled, given
+    return "text-generation", rows, given
+
+
 def test_each_part_of_the_page_is_short() -> None:
-    assert len(BLOCKS) == 8
-    assert max(len([line for line in block.splitlines() if line]) for block in BLOCKS[:-2]) <= 15
+    """The page's table is of its sections, with the number of lines of code that are not blank."""
+    headings = re.findall(r"^## (.*)$", PAGE, re.M)
+    anchors = [heading.lower().replace(" ", "-") for heading in headings]
+    lines = [len([line for line in block.splitlines() if line]) for block in BLOCKS]
+    counted = dict(zip(anchors, lines, strict=True))
+    assert [(anchor, int(number)) for _, anchor, number, _ in TABLE] == list(counted.items())[: len(TABLE)]
+    assert anchors[len(TABLE) :] == ["use-them"]
+    assert len(TABLE) == len(EACH) == 11
+    assert max(lines[:-1]) <= 15
 
 
 def test_the_page_is_true(
@@ -100,7 +129,10 @@ def test_the_page_is_true(
     monkeypatch.chdir(tmp_path)
     names = dict(page)
     exec(USE, names)
-    assert capsys.readouterr().out.endswith("torch.Size([1, 2, 4, 4])\n")
+    assert "torch.Size([1, 2, 4, 4])\n" in capsys.readouterr().out
+    assert names["colours"].model.config.encoder.norm == "dyt"
+    assert 0 <= names["colours"].metrics["recall_of_red"] <= 100
+    assert "with_z_loss" in (tmp_path / "runs" / "own" / "heedful.json").read_text()
     stored = json.loads((tmp_path / "runs" / "own" / "config.json").read_text())["decoder"]
     assert {kind: stored[kind] for kind in ("norm", "attention", "feed_forward", "block")} == {
         kind: PARTS[kind] for kind in ("norm", "attention", "feed_forward", "block")
@@ -131,34 +163,80 @@ def test_the_page_is_true(
     )
 
 
-@pytest.mark.parametrize(("kind", "name"), PARTS.items())
-def test_a_part_trains_reopens_generates_and_is_recorded(kind: str, name: str, tmp_path: Path) -> None:
-    rows = [{"text": f"{a} {b} ."} for a in ("one", "two", "three") for b in ("red", "blue")] * 8
-    run = heedful.train(
-        *("text-generation", rows),
-        out=tmp_path / "run",
-        max_steps=3,
-        quiet=True,
-        model_settings={kind: name, "dim": 32, "depth": 2, "heads": 4},
-    )
-    assert heedful.train("text-generation", out=tmp_path / "run", max_steps=4, resume=True, quiet=True).step == 4
+@pytest.mark.parametrize("part", EACH)
+def test_a_part_trains_resumes_generates_and_is_recorded(part: str, page: dict[str, Any], tmp_path: Path) -> None:
+    task, data, given = arguments(part, page, tmp_path / "run")
+    run = heedful.train(task, data, **given)
+    assert heedful.train(task, **given | {"max_steps": 4}, resume=True).step == 4
     model = run.model
-    described = model.config.head if kind == "head" else model.config.decoder
-    assert getattr(described, kind) in (name, config.CustomPosition(scheme="kerple"))
+    if part in PARTS:
+        described = model.config.head if part == "head" else model.config.decoder
+        assert getattr(described, part) in (PARTS[part], config.CustomPosition(scheme="kerple"))
+    if part == "metric":
+        assert 0 <= run.metrics["recall_of_red"] <= 100
+        assert registry.label_of("recall_of_red") == "recall of red, %"
+    if part == "data set":
+        assert len((run.folder / "data" / "train.jsonl").read_text().splitlines()) == 48
     fresh = heedful.create(model.config, seed=0)
     assert {n for n, p in model.named_parameters()} == {n for n, p in fresh.named_parameters()}
     plain = model(IDS % 15)
     with heedful.record(model, "pattern") as recorded:
         assert torch.equal(model(IDS % 15), plain)
     assert len(recorded) == 2
-    tokens = model.generate(IDS % 15, max_new_tokens=4, do_sample=False)
-    whole = model(tokens[:, :-1])  # with the cache as without it
-    new = tokens[:, IDS.size(1) :]
-    assert torch.equal(whole[:, IDS.size(1) - 1 :].argmax(-1)[new != 0], new[new != 0])  # 0: after the end
+    if isinstance(model, heedful.Decoder):
+        tokens = model.generate(IDS % 15, max_new_tokens=4, do_sample=False)
+        whole = model(tokens[:, :-1])  # with the cache as without it
+        new = tokens[:, IDS.size(1) :]
+        assert torch.equal(whole[:, IDS.size(1) - 1 :].argmax(-1)[new != 0], new[new != 0])  # 0: after the end
     copied, unpickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
     assert torch.equal(copied(IDS % 15), plain)
     assert torch.equal(unpickled(IDS % 15), plain)
     assert_close(optimize(copied)(IDS % 15), plain, "forward")
+
+
+REOPEN = """
+import json, sys, torch, heedful
+heedful.registration.import_file("mine.py")
+ids = torch.tensor(json.loads(sys.argv[1]))
+for folder in sys.argv[2:]:
+    model, prediction = heedful.from_pretrained(folder), heedful.pipeline(None, folder)
+    with heedful.record(model, "pattern") as recorded:
+        output = model(ids)
+    options = {"max_new_tokens": 3, "do_sample": False} if isinstance(model, heedful.Decoder) else {}
+    shapes = {name: list(pattern.shape) for name, pattern in recorded.items()}
+    print(json.dumps([output.tolist(), shapes, prediction("one red", **options)["output"]]))
+"""
+
+
+def test_each_part_reopens_generates_and_is_recorded_in_a_new_process(page: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DEFINITIONS, encoding="utf-8")
+    ids, expected = IDS[:, :5] % 15, []
+    for part in EACH:
+        task, data, given = arguments(part, page, tmp_path / part)
+        run = heedful.train(task, data, **given | {"max_steps": 1})
+        options = {"max_new_tokens": 3, "do_sample": False} if isinstance(run.model, heedful.Decoder) else {}
+        expected.append((run.model(ids), run.pipeline("one red", **options)["output"]))
+    command = [sys.executable, "-c", REOPEN, json.dumps(ids.tolist()), *EACH]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for part, line, (output, predicted) in zip(EACH, lines, expected, strict=True):
+        found, shapes, prediction = json.loads(line)
+        assert_close(torch.tensor(found), output, "forward")
+        assert list(shapes.values()) == [[2, 4, 5, 5]] * 2, part
+        assert prediction == predicted, part
+
+
+def test_the_objective_of_the_page_is_cross_entropy_and_z_loss(page: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 7, (2, 5), generator=generator)
+    labels[0, 3:] = -100
+    real = labels != -100
+    expected = nn.functional.cross_entropy(logits[real], labels[real], reduction="sum")
+    expected += 1e-4 * (logits[real].exp().sum(-1).log() ** 2).sum()
+    loss = page["with_z_loss"](lambda ids, mask: logits, {"ids": labels, "labels": labels})
+    assert_close(loss, expected.float(), "forward")
 
 
 @pytest.mark.parametrize(("kind", "name"), PARTS.items())
