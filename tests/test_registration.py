@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from heedful.layers import feedforward, norm, position
 from heedful.metrics import registry
 from heedful.models import Model
 from heedful.settings import RunSettings, base
+from heedful.tasks.task import Task
 from heedful.text import Tokenizer
 from heedful.training import optimisation
 from heedful.training.schedule import SCHEDULES
@@ -117,7 +118,7 @@ def test_each_part_of_the_page_is_short() -> None:
     lines = [len([line for line in block.splitlines() if line]) for block in BLOCKS]
     counted = dict(zip(anchors, lines, strict=True))
     assert [(anchor, int(number)) for _, anchor, number, _ in TABLE] == list(counted.items())[: len(TABLE)]
-    assert anchors[len(TABLE) :] == ["use-them"]
+    assert anchors[len(TABLE) :] == ["a-task", "use-them"]
     assert len(TABLE) == len(EACH) == 11
     assert max(lines[:-1]) <= 15
 
@@ -502,6 +503,53 @@ def test_a_metric_has_its_label_and_direction() -> None:
         heedful.register("metric", "my_error", registry.Metric("other", "x"))
 
 
+def test_a_task_reads_its_rows_in_another_way(page: dict[str, Any], tmp_path: Path) -> None:
+    """Training, validation, evaluation, the baseline and other processes call ``read_rows`` of the page's task."""
+    words = {"good": 5, "fair": 3, "bad": 1}
+    rows = [
+        {"title": f"film {n}", "body": f"it is {word}", "stars": stars}
+        for n in range(12)
+        for word, stars in words.items()
+    ]
+    folder = tmp_path / "run"
+    run = heedful.train("reviews", rows, valid=rows[:12], out=folder, max_steps=2, quiet=True)
+    assert list(run.model.labels) == ["1", "3", "5"]
+    task = page["Reviews"].load(folder)
+    assert list(task.columns) == ["text", "label"]
+    assert heedful.train("reviews", out=folder, max_steps=3, resume=True, quiet=True).step == 3
+    scores = heedful.evaluate(folder, rows, baseline=True, quiet=True)
+    assert scores["examples"] == len(rows)
+    assert scores["baseline"]["metrics"]["accuracy"] == 100
+    read = page["Reviews"].read_rows([str(folder / "data" / "train.jsonl")], task.columns, split="train")
+    assert read[0].values == {"text": "film 0: it is good", "label": "5"}
+
+    (tmp_path / "mine.py").write_text(DEFINITIONS, encoding="utf-8")
+    command = [sys.executable, "-m", "heedful", "evaluate", "run", "--data=run/data/train.jsonl", "--json"]
+    done = subprocess.run([*command, "--import=mine.py"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"]["accuracy"] == scores["accuracy"]
+
+
+def test_a_subclass_of_classifiers_learns_no_numbers(tmp_path: Path) -> None:
+    """Its rows became those of the built-in regression, whose folder names another task."""
+    rows = [{"title": f"film {n}", "body": "it is long", "stars": n / 7} for n in range(40)]
+    with pytest.raises(HeedfulError, match="reviews learns classes, not numbers"):
+        heedful.train("reviews", rows, out=tmp_path / "run", quiet=True, data_settings={"label_kind": "number"})
+
+
+class OtherColumns(tasks.get("text-classification")):  # type: ignore[misc]
+    """A task that renames the columns of its base class."""
+
+    name = "other-columns"
+    columns: ClassVar[dict[str, str]] = {"review": "text", "stars": "label"}
+
+
+class Incomplete(Task):
+    """A task without most of its parts."""
+
+    name = "incomplete"
+
+
 class Sorting(tasks.get("translation")):  # type: ignore[misc]
     """A source text with its words in another order."""
 
@@ -530,6 +578,13 @@ def test_a_task_is_known_to_every_command(capsys: pytest.CaptureFixture[str]) ->
         ("task", "other", Sorting, "the task is called 'sorting', not 'other'"),
         ("norm", "x", 3, "norm 'x' is of type int, which cannot be called"),
         ("task", "x", nn.Identity, "is no subclass of heedful.tasks.task.Task"),
+        ("task", "other-columns", OtherColumns, "TextClassification uses 'text' and 'label'; keep its columns, and ov"),
+        (
+            "task",
+            "incomplete",
+            Incomplete,
+            "task 'incomplete' lacks columns, main_metric, check_model, collate, config",
+        ),
         ("metric", "x", print, "give a heedful.metrics.registry.Metric"),
         ("model_type", "x", 3, "give a ModelType"),
     ],

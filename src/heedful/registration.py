@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
 
 from heedful.config import REGISTERED, Norm, Position
+from heedful.data.rows import required_columns
 from heedful.errors import HeedfulError, nearest
 
 T = TypeVar("T")
@@ -214,10 +215,30 @@ def _add_task(name: str, thing: Any) -> None:
         )
     if "<locals>" in thing.__qualname__:
         raise HeedfulError(f"task {name!r} is a class inside a function; define it at the top of a file or notebook")
+    _check_columns(name, thing)
     summary = (thing.__doc__ or name).strip().splitlines()[0]
     tasks.TASKS[name] = tasks.TaskEntry(
         path=f"{thing.__module__}:{thing.__qualname__}", summary=summary, main_metrics=(thing.main_metric,)
     )
+
+
+def _check_columns(name: str, task: Any) -> None:
+    """Raises ``HeedfulError`` for a task without a part that it needs, or without the columns of the built-in task that
+    it derives from.
+    """
+    absent = [part for part in ("columns", "main_metric") if not hasattr(task, part)]
+    missing = [*absent, *sorted(task.__abstractmethods__)]
+    if missing:
+        raise HeedfulError(f"task {name!r} lacks {', '.join(missing)}; heedful.tasks.task.Task says what each must be")
+    for base in task.__mro__[1:]:
+        if base.__module__.startswith("heedful.") and "columns" in vars(base):
+            required = [column for column in required_columns(base.columns) if column not in task.columns]
+            if required:
+                raise HeedfulError(
+                    f"task {name!r} has the columns {', '.join(task.columns)}, but its base class {base.__name__} uses "
+                    f"{' and '.join(map(repr, required))}; keep its columns, and override read_rows to make them from "
+                    "others"
+                )
 
 
 def _add_model_type(name: str, thing: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Rows, hub_datasets, read
+from heedful.data import Rows, hub_datasets
 from heedful.data.builtin import PREFIX, SPLITS
 from heedful.data.conll import with_stripped_words
 from heedful.data.prediction_inputs import name_columns_option
@@ -122,8 +122,9 @@ def read_rows(pipes: Sequence[Pipeline], data: Sequence[str], columns: Sequence[
     remembered = next(filter(None, (columns_in_card(pipe.card) for pipe in pipes)), {})
     separator = card.get("settings", {}).get("data", {}).get("label_separator")
     with name_columns_option():
-        rows = read(
-            list(data), pipes[0].task.columns, names=columns, split=split, separator=separator, remembered=remembered
+        task = pipes[0].task
+        rows = task.read_rows(
+            list(data), task.columns, names=columns, split=split, separator=separator, remembered=remembered
         )
     return with_stripped_words(rows, stripped_prefix(card))
 
@@ -197,7 +198,7 @@ def training_rows(pipe: Pipeline, columns: Sequence[str] | None = None, files: S
         data = None if settings is None else settings.data
         names, separator = (columns, None) if data is None else (data.columns or columns, data.label_separator)
         remembered = columns_in_card(pipe.card)
-        rows = read(
+        rows = pipe.task.read_rows(
             list(files), pipe.task.columns, names=names, split="train", separator=separator, remembered=remembered
         )
         return with_stripped_words(rows, stripped_prefix(pipe.card))

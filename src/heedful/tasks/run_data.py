@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Rows, read, splits
+from heedful.data import Rows, splits
 from heedful.data.conll import with_stripped_words
 from heedful.data.split import Same, content_digest, exact_bytes
 from heedful.errors import HeedfulError
@@ -56,9 +56,9 @@ def train_and_validation_rows(
     data.
     """
     data = settings.data
-    read_columns = partial(read, names=data.columns, separator=data.label_separator)
+    read_rows = partial(kind.read_rows, names=data.columns, separator=data.label_separator)
     remembered = training_columns(settings.start_from)
-    rows = read_columns(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
+    rows = read_rows(list(settings.train), kind.columns, split="train", limit=data.limit, remembered=remembered)
     if data.strip_prefix is not None:
         _check_prefix(rows, data.strip_prefix)
         rows = with_stripped_words(rows, data.strip_prefix)
@@ -70,8 +70,13 @@ def train_and_validation_rows(
             raise HeedfulError(
                 "--data.valid-fraction has no effect where validation data is given; leave the option out"
             )
-        held = read_columns(
-            list(settings.valid or settings.train), kind.columns, split="valid", remembered=rows.mapping
+        held = kind.read_rows(
+            list(settings.valid or settings.train),
+            kind.columns,
+            names=data.columns,
+            separator=data.label_separator,
+            split="valid",
+            remembered=rows.mapping,
         )
         return rows, with_stripped_words(held, data.strip_prefix)
     learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.config import NoHead
-from heedful.data import LazyImage, Rows, Span, split
+from heedful.data import LazyImage, Rows, Span, read, split
 from heedful.data.batching import evaluation_batches
 from heedful.data.split import content_digest
 from heedful.errors import HeedfulError
@@ -112,6 +112,21 @@ class Task(ABC):
     input_names: ClassVar[tuple[str, ...]] = ()  #: the columns of an input; by default the first alone
 
     # --------------------------------------------------------------------------------------------------------- creation
+
+    @classmethod
+    def read_rows(cls, source: Sequence[str], columns: Mapping[str, Kind], **options: Any) -> Rows:
+        """Returns the rows of the files of a run or an evaluation, by default those of ``heedful.data.read``.
+
+        A task that reads files of its own, or makes its columns from others, overrides this method. Each row has the
+        values of ``columns``.
+
+        Args:
+            source: paths of the files, or names of built-in sets.
+            columns: columns of an example and their kinds.
+            **options: further arguments of ``heedful.data.read``: ``names``, ``split``, ``limit``, ``separator`` and
+                ``remembered``.
+        """
+        return read(source, columns, **options)
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:

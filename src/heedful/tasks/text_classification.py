@@ -99,9 +99,13 @@ class TextClassification(TextPairTask):
 
         It is ``TextRegression`` for ``--data.label-kind number``. If that option is not set, it is also for labels that
         are quantities (``data.cell_values.are_quantities``), and for numeric labels if ``--from`` names a regression
-        model. Then a note is added if the labels are numbers.
+        model. Then a note is added if the labels are numbers. A subclass with a name of its own has no variant.
         """
         regression_task, kind = _regression_task(), settings.data.label_kind
+        if cls.name != TextClassification.name:
+            if kind == "number":
+                raise HeedfulError(f"{cls.name} learns classes, not numbers; leave --data.label-kind out")
+            return cls
         if rows and isinstance(rows[0].values["label"], float):
             return regression_task
         if kind == "class" or not rows or are_multi_label(rows):
