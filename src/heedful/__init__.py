@@ -19,9 +19,10 @@ Create a model, or load one with ``heedful.from_pretrained``; generate with it, 
         model(ids)
     print(recorded["decoder.block.0.attention.pattern"].shape)  # (rows, heads, queries, keys)
 
-Rooms, each with a docstring of its own: ``heedful.layers`` (attention, norms, positions, masks), ``config`` and
-``presets``, ``generation``, ``inspection``, ``pretrained`` (folders in and out), ``adapters``, ``kernels``, ``tasks``,
-``data``, ``metrics``, ``training``, ``verify``, and ``registration`` (parts of your own, by ``heedful.register``).
+Rooms, each with a docstring of its own: ``heedful.layers`` (attention, norms, positions, masks), ``stack``, ``cache``
+and ``models``; ``config`` and ``presets``; ``pretrained`` (folders in and out), ``adapters``, ``kernels``; ``text``,
+``data``, ``metrics``, ``tasks``, ``training``, ``evaluation``, ``inference``; ``generation``, ``inspection``,
+``verify``; and ``registration`` (parts of your own, by ``heedful.register``).
 ``heedful --help`` lists the commands. The documentation is the folder ``docs`` of the source; ``make docs`` builds it.
 
 Public names are loaded when first used: importing heedful, its configurations, presets and list of tasks never imports
@@ -98,8 +99,9 @@ _HOMES = {
     "train": "heedful.api",
 }
 _ROOMS = (
-    *("adapters", "config", "data", "generation", "inspection", "kernels", "layers", "metrics", "presets"),
-    *("pretrained", "registration", "tasks", "training", "verify"),
+    *("adapters", "cache", "config", "data", "evaluation", "generation", "inference", "inspection", "kernels"),
+    *("layers", "metrics", "models", "presets", "pretrained", "registration", "stack", "tasks", "text", "training"),
+    "verify",
 )
 
 renamed.install()
