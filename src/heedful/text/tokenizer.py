@@ -57,11 +57,6 @@ class Tokenizer:
     >>> tokenizer = Tokenizer.train(["a small text", "a smaller text"], size=300)
     >>> tokenizer.decode(tokenizer.encode(["a text"]))
     ['a text']
-
-    Args:
-        backend: the ``tokenizers.Tokenizer`` that does the work.
-        config: the entries of ``tokenizer_config.json``.
-        unset_entries: entries of that file without an effect, such as null values; ``save`` writes them too.
     """
 
     def __init__(
