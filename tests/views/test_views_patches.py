@@ -128,7 +128,7 @@ def test_pictures_of_two_images_may_stand_on_one_page():
         (random_pixels(230, 224), 16, "224 × 230 pixels cannot be cut into patches of 16 × 16"),
         (random_pixels(240, 240), 32, "cannot be cut"),
         (random_pixels(8, 8), 0, "cannot be cut"),
-        (random_pixels(130, 130), 2, "4,225 patches cannot be distinguished; draw at most 4,096"),
+        (random_pixels(130, 130), 2, "4,225 patches are too many for a figure; give at most 4,096"),
         (np.zeros((8, 8, 3)), 2, "float64"),
         (np.zeros((3, 8, 8), np.uint8), 2, r"shape \(3, 8, 8\)"),
     ],

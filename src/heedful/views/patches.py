@@ -156,7 +156,7 @@ def _cut(pixels: Any, patch: int) -> tuple[raster.Pixels, int, int]:
         raise HeedfulError(f"{wide} × {high} pixels cannot be cut into patches of {patch} × {patch}; resize the image")
     if (high // patch) * (wide // patch) > MAX_PATCHES:
         raise HeedfulError(
-            f"{high // patch * (wide // patch):,} patches cannot be distinguished; draw at most {MAX_PATCHES:,}"
+            f"{high // patch * (wide // patch):,} patches are too many for a figure; give at most {MAX_PATCHES:,}"
         )
     return array, high // patch, wide // patch
 
