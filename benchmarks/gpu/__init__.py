@@ -5,7 +5,7 @@
     python -m benchmarks.gpu --out dry.json --device cpu --short    tiny models on a CPU: shows that every row works
 
     rows        what is measured: a line a row, its part, its time limit and its sizes
-    worker      the process that measures; it is started anew after a row that failed
+    worker      the process that measures; it is started anew after a row that failed or left memory behind
     measure     timing, peak memory and the machine's ceilings
     training    rows that train: GPT-2, and the character model to its validation loss
     inference   rows that decode, encode, classify images and translate

@@ -20,6 +20,7 @@ from benchmarks.gpu.rows import ROWS, Row
 from benchmarks.speed.machine import described
 
 PART_MINUTES = 9.0  # at most, so that a part fits a machine that is lent for ten minutes
+LEFT_GB = 0.1  # memory that a row may leave behind, such as a compiled model's
 FORMAT = 1
 
 
@@ -142,7 +143,7 @@ def run(parts: Sequence[int], minutes: float, names: Sequence[str], settings: di
 
 
 def measured(row: Row, worker: Worker, results: Results, timeout: float) -> Worker | None:
-    """Measures a row and adds it; returns the worker, or None if it has ended.
+    """Measures a row and adds it; returns the worker, or None if it has been ended.
 
     A row that is cut off by the end of its part, before its own limit, is not added: the next call measures it.
     """
@@ -154,8 +155,9 @@ def measured(row: Row, worker: Worker, results: Results, timeout: float) -> Work
             print(f"{row.name}: left for the next call", flush=True)
             return None
         figures = {"error": f"not ended within {row.limit:.0f} s"}
+    left = figures.pop("left_gb", 0.0)
     print(line(row.name, results.add(row, figures, time.monotonic() - started)), flush=True)
-    if "error" in figures:  # its memory or the device's state may be spoilt
+    if "error" in figures or left > LEFT_GB:  # the next row begins on a clean device
         worker.end()
         return None
     return worker

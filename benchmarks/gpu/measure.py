@@ -67,7 +67,7 @@ def median_seconds(call: Callable[[], Any], device: str) -> tuple[float, float]:
 
 
 def begin_row(device: str) -> None:
-    """Frees what the last row left, and resets the peak of allocated memory."""
+    """Frees what the last row left, and resets the compiler and the peak of allocated memory."""
     gc.collect()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -80,6 +80,11 @@ def begin_row(device: str) -> None:
 def peak(device: str) -> dict[str, float]:
     """Returns the peak of allocated memory since ``begin_row`` in GB; nothing on a CPU."""
     return {"peak_gb": torch.cuda.max_memory_allocated() / 1e9} if device == "cuda" else {}
+
+
+def allocated(device: str) -> float:
+    """Returns the memory that tensors still hold in GB; 0 on a CPU."""
+    return torch.cuda.memory_allocated() / 1e9 if device == "cuda" else 0.0
 
 
 def machine(device: str) -> dict[str, Any]:

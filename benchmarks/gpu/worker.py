@@ -26,7 +26,9 @@ def figures(name: str, settings: measure.Settings) -> dict[str, Any]:
     try:
         measure.begin_row(settings.device)
         call = getattr(import_module(f"benchmarks.gpu.{module}"), function)
-        return {**call(settings, **row.sizes(settings.short)), **measure.peak(settings.device)}
+        result = {**call(settings, **row.sizes(settings.short)), **measure.peak(settings.device)}
+        measure.begin_row(settings.device)
+        return {**result, "left_gb": measure.allocated(settings.device)}
     except Exception as error:
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
