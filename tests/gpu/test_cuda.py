@@ -1,7 +1,9 @@
 """Heedful on a real GPU: numbers against float64 on the CPU, attention kernels, memory, graphs, NCCL, killed runs.
 
-python -m pytest -n 0 tests/gpu/test_cuda.py                  # on a machine with a CUDA GPU
-GPU_DRY_RUN=1 python -m pytest -n 0 tests/gpu/test_cuda.py    # the same bodies on a CPU, without the GPU's own tests
+    python -m pytest -n 4 --dist load tests/gpu/test_cuda.py                  # on a machine with a CUDA GPU
+    GPU_DRY_RUN=1 python -m pytest -n 2 --dist load tests/gpu/test_cuda.py    # on a CPU, what needs no GPU
+
+Most tests compare one small model or one kernel, in milliseconds; those of whole runs start processes of their own.
 """
 
 from __future__ import annotations
@@ -474,10 +476,16 @@ def train(text: Path, out: Path, *options: str) -> list[str]:
     return ["train", "text-generation", "--train", str(text), "--out", str(out), *sizes, *often, *fixed, *options]
 
 
-def run(*arguments: str, status: int = 0) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=200)
-    assert done.returncode == status, (done.stdout + done.stderr)[-3000:]
-    return done.stdout
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """A Python process; several can start at once."""
+    return subprocess.Popen([sys.executable, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def ended(process: subprocess.Popen[str], status: int = 0) -> str:
+    """What the process printed."""
+    told, _ = process.communicate(timeout=200)
+    assert process.returncode == status, told[-3000:]
+    return told
 
 
 def losses(folder: Path) -> list[float]:
@@ -505,10 +513,11 @@ cli.main(sys.argv[1:])
 def test_a_killed_and_resumed_run_has_the_same_bits(text: Path, tmp_path: Path, precision: str) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     options = ("--deterministic", f"--training.precision={precision}")
-    run("-m", "heedful", *train(text, whole, *options))
-    run("-c", KILLED, *train(text, stopped, *options), status=-9)
+    uninterrupted = started("-m", "heedful", *train(text, whole, *options))
+    ended(started("-c", KILLED, *train(text, stopped, *options)), status=-9)
+    ended(uninterrupted)
     assert len(losses(stopped)) < len(losses(whole))
-    run("-m", "heedful", *train(text, stopped, *options, "--resume"))
+    ended(started("-m", "heedful", *train(text, stopped, *options, "--resume")))
     assert losses(stopped) == losses(whole)
     weights = [(folder / "last" / "model.safetensors").read_bytes() for folder in (whole, stopped)]
     assert weights[0] == weights[1]
@@ -517,13 +526,15 @@ def test_a_killed_and_resumed_run_has_the_same_bits(text: Path, tmp_path: Path, 
 @commands
 def test_one_rank_of_ddp_and_of_fsdp_has_the_losses_of_one_process(text: Path, tmp_path: Path) -> None:
     """Over NCCL on a GPU, gloo in a dry run; see ``one_rank.py``."""
-    run("-m", "heedful", *train(text, tmp_path / "alone", "--training.accumulate=2"))
+    alone = started("-m", "heedful", *train(text, tmp_path / "alone", "--training.accumulate=2"))
     arguments = {"Replicated": [], "Sharded": ["--training.shard"]}
     file = tmp_path / "commands.json"
     ordered = [train(text, tmp_path / name, "--training.accumulate=2", *more) for name, more in arguments.items()]
     file.write_text(json.dumps(ordered), encoding="utf-8")
     script = str(Path(__file__).with_name("one_rank.py"))
-    told = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", script, str(file))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
+    told = ended(started(*torchrun, script, str(file)))
+    ended(alone)
     assert [line for line in told.splitlines() if line in arguments] == list(arguments)
     for name in arguments:
         assert losses(tmp_path / name) == approx(losses(tmp_path / "alone"), "gradient")
