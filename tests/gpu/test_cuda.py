@@ -60,7 +60,8 @@ B, T, VOCAB = 3, 45, 60  # an odd length: kernels that want rows of eight have t
 
 
 @pytest.fixture(autouse=True)
-def _unchanged_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # PyTorch's default for convolutions is True
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
