@@ -224,7 +224,7 @@ def test_own_optimizer_and_schedule_make_the_steps(tmp_path: Path) -> None:
 def test_a_run_with_parts_of_its_own_resumes_only_with_them(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", optimizer=Sgd, training=BESIDE_OPTIMIZER)
     train(tmp_path / "run", optimizer=Sgd, max_steps=3, training=BESIDE_OPTIMIZER)
-    with pytest.raises(HeedfulError, match=r"custom optimizer \(.*Sgd\); resume it from Python"):
+    with pytest.raises(HeedfulError, match=r"passed from Python: optimizer \(.*Sgd\); resume it there"):
         train(tmp_path / "run", None, resume=True)
     assert cli.main(["train", "text-classification", "--train", "x", "--out", str(tmp_path / "run"), "--resume"]) == 2
     with pytest.raises(HeedfulError, match="began without a custom schedule"):
@@ -486,7 +486,7 @@ def test_the_history_has_the_evaluation_that_a_callback_sees(tmp_path: Path) -> 
 def test_metrics_must_be_given_again_on_resuming(tmp_path: Path) -> None:
     metrics = {"share": lambda outputs, expected: 0.5}
     train(tmp_path / "run", max_steps=1, metrics=metrics)
-    with pytest.raises(HeedfulError, match=r"has a custom metrics \(share\)"):
+    with pytest.raises(HeedfulError, match=r"parts that were passed from Python: metrics \(share\)"):
         train(tmp_path / "run", None, resume=True, max_steps=2)
     assert train(tmp_path / "run", None, resume=True, max_steps=2, metrics=metrics).metrics["share"] == 0.5
 
@@ -581,3 +581,46 @@ def test_a_short_run_has_lines_enough_for_a_curve(limits: dict[str, int], every:
 def test_a_given_number_of_steps_between_lines_stays(tmp_path: Path) -> None:
     train(tmp_path / "run", training={"lr": 0.01, "log_every": 4})
     assert "log_every = 4\n" in (tmp_path / "run" / "run.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"validation_data": ROWS}, "write valid=..."),
+        ({"early_stopping": 3}, "write training={'patience': ...}"),
+        ({"validation_split": 0.2}, "write data_settings={'valid_fraction': ...}"),
+        ({"epochs": 3}, "write max_epochs=..."),
+        ({"training": {"learning_rate": 1e-3}}, "did you mean 'training.lr'?"),
+        ({"training": {"num_train_epochs": 3}}, "did you mean 'max_epochs'?"),
+        ({"model_settings": {"num_hidden_layers": 3}}, "did you mean 'model.depth'?"),
+        ({"model_settings": {"hidden_size": 3}}, "did you mean 'model.dim'?"),
+        ({"training": {"early_stopping_patience": 3}}, "did you mean 'training.patience'?"),
+    ],
+)
+def test_names_of_other_libraries_are_answered(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(HeedfulError, match=re.escape(words)):
+        heedful.train("text-classification", ROWS, out=tmp_path / "run", quiet=True, **arguments)
+
+
+def test_a_table_as_input_names_a_column(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    run = train(tmp_path / "run", max_steps=1)
+    with pytest.raises(HeedfulError, match="the model takes one text; give a column, such as 'text'"):
+        run.pipeline(pandas.DataFrame(ROWS[:2]))
+    assert len(run.pipeline(pandas.DataFrame(ROWS[:2])["text"])) == 2
+
+
+def test_all_missing_parts_of_a_resumed_run_are_named(tmp_path: Path) -> None:
+    def flat(step: int, progress: float | None) -> float:
+        return 1.0
+
+    def count(outputs: Any, expected: Any) -> float:
+        return len(outputs)
+
+    parts: dict[str, Any] = {"schedule": flat, "metrics": {"count": count}}
+    training = {"lr": 0.01, "evaluate_every": 3, "log_every": 1}
+    train(tmp_path / "run", training=training, **parts)
+    with pytest.raises(HeedfulError, match=r"metrics \(count\), schedule .*metrics=..., schedule=...\)"):
+        train(tmp_path / "run", None, resume=True, training=training, max_steps=8)
+    flat.__module__, flat.__qualname__ = "__main__", "flat"  # a function of a module that was one of a script
+    assert train(tmp_path / "run", None, resume=True, training=training, max_steps=8, **parts).step == 8

@@ -309,6 +309,36 @@ def test_a_head_of_labels_trains_reopens_and_takes_other_labels(tmp_path: Path) 
     assert len(other.model.labels) == 4
 
 
+def test_a_trained_body_takes_a_registered_head(tmp_path: Path) -> None:
+    """Also one that shares the embedding's weights, which stay as they were."""
+
+    class Shared(nn.Module):
+        def __init__(self, config: Any, dim: int, token: nn.Embedding) -> None:
+            super().__init__()
+            self.words = nn.Linear(dim, token.num_embeddings, bias=False)
+            self.words.weight = token.weight
+            self.output = nn.Linear(token.num_embeddings, config.labels)
+
+        def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+            return self.output(self.words(hidden[:, 0]))
+
+    heedful.register("head", "shared", Shared)
+    heedful.register("head", "attentive", Attentive)
+    rows = [{"text": f"{word} number {n}", "label": word[0]} for word in ("apple", "saw") for n in range(10)]
+    small: dict[str, Any] = {"max_steps": 1, "quiet": True}
+    sizes = {"dim": 16, "depth": 1, "heads": 2}
+    base = heedful.train("text-classification", rows, out=tmp_path / "base", model_settings=sizes, **small)
+    for name in ("attentive", "shared"):
+        settings: dict[str, Any] = {"training": {"lr": 1e-12, "weight_decay": 0.0}, "model_settings": {"head": name}}
+        run = heedful.train("text-classification", rows, out=tmp_path / name, model=base, **small, **settings)
+        assert run.model.config.head.head == name
+        assert type(run.model.head).__name__ == name.title()
+        assert_close(run.model.embedding.token.weight, base.model.embedding.token.weight)
+        assert run.pipeline("apple")["output"] in ("a", "s")
+        resumed = heedful.train("text-classification", out=tmp_path / name, resume=True, **{**small, "max_steps": 2})
+        assert resumed.model.config.head.head == name
+
+
 def test_a_registered_head_pools_and_is_refused_by_name_elsewhere(tmp_path: Path) -> None:
     heedful.register("head", "attentive", Attentive)
     given = heedful.create("bert-tiny", seed=0).config
@@ -702,7 +732,8 @@ def test_a_variable_names_the_file_to_import(mine: Path, monkeypatch: pytest.Mon
     [
         ("import = 3\n", "own.toml: import is 3; give a file"),
         ("import = [3]\n", "own.toml: import is [3]; give a file"),
-        ('import = "absent.py"\n', "--import absent.py: there is no such file"),
+        ('import = "absent.py"\n', "own.toml: import absent.py: there is no such file"),
+        ('[model]\nimport = "mine.py"\n', "own.toml:2: import is in a table; move it to the file's head"),
     ],
 )
 def test_a_wrong_import_in_a_settings_file_is_one_line(
@@ -712,6 +743,14 @@ def test_a_wrong_import_in_a_settings_file_is_one_line(
     assert cli.main([*TRAIN, "--config=own.toml"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def test_an_import_beside_the_settings_file_is_found(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mine / "own.toml").write_text('import = "mine.py"\n[model]\nnorm = "twice"\n', encoding="utf-8")
+    (mine / "sub").mkdir()
+    monkeypatch.chdir(mine / "sub")
+    train = [token.replace("rows.tsv", "../rows.tsv") for token in TRAIN]
+    assert cli.main([*train, "--config=../own.toml"]) == 0
 
 
 def test_the_settings_of_a_model_folder_import_nothing(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

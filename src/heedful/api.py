@@ -27,6 +27,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.export.target import copy_beside
 from heedful.pretrained.folder import find
 from heedful.settings import RunSettings, Settings, read_toml
+from heedful.settings.base import FOREIGN_NAMES
 from heedful.training.run_folder import DATA, RUN_MARKERS, SETTINGS, check_overwrite, is_unused, remove
 from heedful.util import files
 from heedful.util.locks import contents
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from heedful.training.schedule import Schedule
 
 SECTIONS = {"model_settings": "model", "data_settings": "data"}  # arguments whose section has another argument's name
+FOREIGN_ARGUMENTS = {  # names of other libraries for arguments of ``train``
+    **dict.fromkeys(("validation_data", "eval_dataset", "eval_data"), "valid"),
+    **dict.fromkeys(("train_dataset", "dataset"), "data"),
+}
 SETTING = {"optimizer": "optimiser", "schedule": "schedule"}  # settings that name a built-in part
 Metric = Callable[[Sequence[Any], Sequence[Any]], float]
 
@@ -394,10 +399,13 @@ def _sections(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hint(argument: str, known: set[str], hints: Mapping[str, Any]) -> str:
     """Returns what was meant by an unknown argument: a setting of a section, or another argument of ``train``."""
-    for section in sorted(known):
-        if argument in {f.name for f in fields(hints[section])}:
+    meant = FOREIGN_ARGUMENTS.get(argument, FOREIGN_NAMES.get(argument, argument))
+    if meant != argument and meant in inspect.signature(train).parameters:
+        return f"write {meant}=..."
+    for section in sorted(known, key=lambda section: (section != "training", section)):
+        if meant in {f.name for f in fields(hints[section])}:
             name = next((name for name, other in SECTIONS.items() if other == section), section)
-            return f"write {name}={{{argument!r}: ...}}"
+            return f"write {name}={{{meant!r}: ...}}"
     arguments = {*known, *SECTIONS, *inspect.signature(train).parameters} - {*SECTIONS.values(), "sections"}
     return nearest(argument, sorted(arguments | {"data", "model"}))
 

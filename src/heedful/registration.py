@@ -343,18 +343,18 @@ def register(kind: str, name: str, thing: T) -> T:
 IMPORTED: set[str] = set()  # names of the modules that ``import_file`` imported
 
 
-def import_file(source: str) -> None:
-    """Imports a Python file, or a module by its dotted name, for the parts that it registers (``--import``).
+def import_file(source: str, option: str = "--import") -> None:
+    """Imports a Python file, or a module by its dotted name, for the parts that it registers.
 
-    Raises ``HeedfulError`` for a missing file, and for an error in it, with its line.
+    Raises ``HeedfulError`` for a missing file, and for an error in it, with its line; ``option`` named it.
     """
     path = Path(source)
     if path.suffix != ".py":
         IMPORTED.add(source)
-        _run(source, lambda: importlib.import_module(source))
+        _run(f"{option} {source}", source, lambda: importlib.import_module(source))
         return
     if not path.is_file():
-        raise HeedfulError(f"--import {source}: there is no such file; give a Python file or a module's name")
+        raise HeedfulError(f"{option} {source}: there is no such file; give a Python file or a module's name")
     if path.stem in sys.modules and Path(getattr(sys.modules[path.stem], "__file__", None) or "") == path.resolve():
         return
     loader = importlib.machinery.SourceFileLoader(path.stem, str(path.resolve()))  # a link's target may have any name
@@ -363,7 +363,7 @@ def import_file(source: str) -> None:
     module = importlib.util.module_from_spec(specification)
     IMPORTED.add(path.stem)
     sys.modules[path.stem] = module  # so that its classes can be found by their module's name
-    _run(source, lambda: loader.exec_module(module))
+    _run(f"{option} {source}", source, lambda: loader.exec_module(module))
 
 
 def own_part_at_fault(error: BaseException) -> str | None:
@@ -382,15 +382,15 @@ def own_part_at_fault(error: BaseException) -> str | None:
     return place
 
 
-def _run(source: str, load: Callable[[], object]) -> None:
+def _run(named: str, source: str, load: Callable[[], object]) -> None:
     try:
         load()
     except HeedfulError as error:
-        raise HeedfulError(f"--import {source}: {error}") from None
+        raise HeedfulError(f"{named}: {error}") from None
     except Exception as error:
         trace, line = error.__traceback__, ""
         while trace is not None:
             if Path(trace.tb_frame.f_code.co_filename).name == Path(source).resolve().name:
                 line = f":{trace.tb_lineno}"
             trace = trace.tb_next
-        raise HeedfulError(f"--import {source}{line}: {type(error).__name__}: {error}; correct the file") from None
+        raise HeedfulError(f"{named}{line}: {type(error).__name__}: {error}; correct the file") from None

@@ -20,35 +20,12 @@ from heedful.cli.processes import rank
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import DecodingSettings
 from heedful.settings import AnsweringSettings, RunSettings, keys, read_toml
+from heedful.settings.base import FOREIGN_NAMES
 from heedful.util.files import parse_toml, read_bytes
 from heedful.util.locks import check_unlocked, contents
 
 TAIL = 2**16  # bytes at the end of a run's log that contain its last line
 
-# option names of other programs: ours
-FOREIGN_NAMES = {
-    "learning-rate": "lr",
-    "num-train-epochs": "max-epochs",
-    "num-epochs": "max-epochs",
-    "output-dir": "out",
-    "hidden-size": "dim",
-    "num-layers": "depth",
-    "layers": "depth",
-    "vocab-size": "size",
-    "optimizer": "optimiser",
-    "warmup-steps": "warmup",
-    "eval-steps": "evaluate-every",
-    "save-steps": "save-every",
-    "save-total-limit": "keep",
-    "gradient-accumulation-steps": "accumulate",
-    "fsdp": "shard",
-    "max-grad-norm": "clip",
-    "min-lr": "min-lr-ratio",
-    "report-to": "report",
-    "reprob": "random-erasing",
-    "fp16": "precision",
-    "bf16": "precision",
-}
 FIRST = "training", "model", "tokenizer"  # preferred sections, for an option name that several sections have
 
 
@@ -101,7 +78,7 @@ def likely(name: str, known: Iterable[str]) -> str | None:
     ('--model.dropout', '--training.lr', None)
     """
     last = name.lstrip("-").replace("_", "-").rpartition(".")[2]
-    last = FOREIGN_NAMES.get(last, last)
+    last = FOREIGN_NAMES.get(last.replace("-", "_"), last).replace("_", "-")
     options = [option for option in known if option.lstrip("-").replace("_", "-").rpartition(".")[2] == last]
     return min(options, key=_section_order, default=None)
 
@@ -154,6 +131,8 @@ def read_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection
     for name in _dotted(values):
         if name.replace("-", "_") not in known:
             suggestion = likely(name, known)
+            if name.rpartition(".")[2] == "import":
+                raise HeedfulError(f"{path}:{_line_of(name, text)}: import is in a table; move it to the file's head")
             hint = f"did you mean {suggestion!r}?" if suggestion else nearest(name, known)
             raise HeedfulError(f"{path}:{_line_of(name, text)}: unknown key {name!r}; {hint}")
     # Nested under the command: Dict drops flat keys that are a command's name, as train is, silently.
@@ -172,7 +151,8 @@ def _import_files(sources: Any, path: str) -> None:
             f"{shlex.quote(sources[0])}"
         )
     for source in sources:
-        import_own_parts(source)
+        beside = Path(path).parent / source
+        import_own_parts(str(beside) if beside.is_file() and not Path(source).is_file() else source, f"{path}: import")
 
 
 def _only(values: Mapping[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
@@ -353,7 +333,7 @@ def without_imports(tokens: Sequence[str]) -> list[str]:
     every command.
     """
     if variable := os.environ.get("HEEDFUL_IMPORT"):
-        import_own_parts(variable)
+        import_own_parts(variable, "HEEDFUL_IMPORT")
     rest: list[str] = []
     remaining = iter(tokens)
     for token in remaining:
@@ -367,8 +347,8 @@ def without_imports(tokens: Sequence[str]) -> list[str]:
     return rest
 
 
-def import_own_parts(source: str) -> None:
-    """Imports a file that registers parts."""
+def import_own_parts(source: str, option: str = "--import") -> None:
+    """Imports a file that registers parts; ``option`` named it."""
     from heedful.registration import import_file  # which imports torch with some parts
 
-    import_file(source)
+    import_file(source, option)

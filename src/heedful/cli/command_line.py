@@ -27,7 +27,11 @@ UNREAD = 141  # exit status of a program whose output is no longer read, as shel
 RANK_0_SECONDS = 2.0  # time for rank 0 to report an error: torchrun ends all processes when one has ended
 
 # The commands, in the order of ``heedful --help``: a function's signature is the options, its docstring the help.
-app.command(train, help_epilogue="Example:  heedful train translation --train train.en train.fr --out runs/en-fr")
+app.command(
+    train,
+    help_epilogue="Example:  heedful train translation --train train.en train.fr --out runs/en-fr\n"
+    "Also:     --import mine.py registers own parts; HEEDFUL_TRAINING_LR=1e-3 is --training.lr 1e-3",
+)
 app.command(audit, help_epilogue="Example:  heedful audit text-classification --train labels.csv --valid held.csv")
 app.command(watch, help_epilogue="Example:  heedful watch runs")
 app.command(
@@ -64,7 +68,7 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
     """Returns the error's message of one line, and the exit status."""
     command = tokens[0] if tokens and not tokens[0].startswith("-") else ""
     if isinstance(error, CycloptsError):
-        return f"{_usage_error(error)} (see heedful {command + ' ' if command in app else ''}--help)", 2
+        return f"{_usage_error(error, tokens)} (see heedful {command + ' ' if command in app else ''}--help)", 2
     if isinstance(error, KeyboardInterrupt):
         if not error.args:
             return "stopped", 130
@@ -93,7 +97,7 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
     return f"a bug in heedful: {type(error).__name__}: {error} (HEEDFUL_DEBUG=1 shows the traceback)", 1
 
 
-def _usage_error(error: CycloptsError) -> str:
+def _usage_error(error: CycloptsError, tokens: Sequence[str]) -> str:
     """Returns the parser's message, with the option that is likely meant."""
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected {error.unused_tokens}"
@@ -105,6 +109,8 @@ def _usage_error(error: CycloptsError) -> str:
         _, did_you_mean, hint = str(error).partition(" Did you mean")
         name = error.argument.name  # without error.keyword, option and value are missing, not the value alone
         label = name.removeprefix("--").upper() if error.argument.index is not None else name
+        if name == "--train" and "--resume" in tokens:
+            return "--train is missing; the settings of the run have it: --config OUT/run.toml --resume"
         return f"{label} is missing" + (f".{did_you_mean}{hint}" if did_you_mean else "")
     return str(error)
 

@@ -169,13 +169,18 @@ def _highest(tensor: Tensor) -> float:
     return float(torch.stack([bound for both in pieces for bound in both]).double().abs().amax())
 
 
+def build_head(model: Model) -> nn.Module:
+    """Returns a new head of the kind in the model's configuration; it may share weights with the embedding."""
+    config, embedding = model.config, getattr(model, "target_embedding", model.embedding)
+    prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
+    return head_of(config.head, model.main.dim, getattr(embedding, "token", None), prefix)
+
+
 def fresh_head(model: Model, names: list[str]) -> Tensors:
     """Returns initial values, drawn from torch's random state, for the head's parameters called ``names``."""
     if not names:
         return {}
-    config, embedding = model.config, getattr(model, "target_embedding", model.embedding)
-    prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
-    head = head_of(config.head, model.main.dim, getattr(embedding, "token", None), prefix)
+    head = build_head(model)
     initialise(head, model.main)
     state = head.state_dict()
     return {name: state[name.removeprefix("head.")] for name in names}

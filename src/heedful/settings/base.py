@@ -14,6 +14,53 @@ from heedful.util.values import BOUNDS, check
 REGISTERED: dict[str, list[str]] = {"training.optimiser": [], "training.schedule": []}
 
 
+# names of settings in other programs: ours
+FOREIGN_NAMES = {
+    "learning_rate": "lr",
+    "epochs": "max_epochs",
+    "num_epochs": "max_epochs",
+    "num_train_epochs": "max_epochs",
+    "output_dir": "out",
+    "hidden_size": "dim",
+    "d_model": "dim",
+    "n_embd": "dim",
+    "intermediate_size": "ff_dim",
+    "layers": "depth",
+    "num_layers": "depth",
+    "num_hidden_layers": "depth",
+    "n_layer": "depth",
+    "num_heads": "heads",
+    "num_attention_heads": "heads",
+    "n_head": "heads",
+    "vocab_size": "size",
+    "optimizer": "optimiser",
+    "optim": "optimiser",
+    "lr_scheduler_type": "schedule",
+    "warmup_steps": "warmup",
+    "per_device_train_batch_size": "batch_size",
+    "logging_steps": "log_every",
+    "eval_steps": "evaluate_every",
+    "save_steps": "save_every",
+    "save_total_limit": "keep_checkpoints",
+    "early_stopping": "patience",
+    "early_stopping_patience": "patience",
+    "gradient_accumulation_steps": "accumulate",
+    "label_smoothing_factor": "label_smoothing",
+    "max_seq_length": "max_length",
+    "block_size": "max_length",
+    "validation_split": "valid_fraction",
+    "fsdp": "shard",
+    "torch_compile": "compile",
+    "max_grad_norm": "clip",
+    "grad_clip": "clip",
+    "min_lr": "min_lr_ratio",
+    "report_to": "report",
+    "reprob": "random_erasing",
+    "fp16": "precision",
+    "bf16": "precision",
+}
+
+
 def option(help: str, default: Any = None, words: Sequence[str] = (), **bounds: float) -> Any:
     """Returns a field with its line of help and the bounds of its numbers (above, least, below, most).
 
@@ -94,7 +141,9 @@ class Settings(metaclass=_OldNames):
         for name in values:
             if name not in names:
                 known = [key(cls, n) for n in names]
-                raise HeedfulError(f"unknown setting {key(cls, name)!r}; {nearest(key(cls, name), known)}")
+                meant = FOREIGN_NAMES.get(name)
+                hint = nearest(key(cls, name), known) if meant is None else f"did you mean {_place(cls, meant)}?"
+                raise HeedfulError(f"unknown setting {key(cls, name)!r}; {hint}")
         for f in fields(cls):
             if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
                 raise HeedfulError(f"the setting {key(cls, f.name)!r} is missing; give it a value")
@@ -111,6 +160,12 @@ class Settings(metaclass=_OldNames):
 def key(cls: type[Settings], name: str) -> str:
     """Returns the name of a field for people: ``training.lr``, and ``from`` (reserved in Python) for ``start_from``."""
     return f"{cls.section}.{name}" if cls.section else {"start_from": "from"}.get(name, name)
+
+
+def _place(cls: type[Settings], name: str) -> str:
+    """Returns the quoted key of the field ``name``: of the section ``cls``, or of another one."""
+    owners = [cls, *Settings.__subclasses__()]
+    return repr(key(next((owner for owner in owners if name in {f.name for f in fields(owner)}), cls), name))
 
 
 def keys(cls: type[Settings]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from heedful.config import (
     ImageHead,
     LearnedPosition,
     ModelConfig,
+    NoHead,
     RotaryPosition,
     SequenceHead,
     StackConfig,
@@ -31,6 +32,7 @@ from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, home
+from heedful.pretrained.fill_model import build_head
 from heedful.settings import ModelSettings
 from heedful.stack import initialise
 from heedful.text import Tokenizer
@@ -160,6 +162,28 @@ def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None
             initialise(output, model.main)
             model.fresh = sorted({*model.fresh, *(f"{path}.{name}" for name in output.state_dict())})
     return model
+
+
+def replace_head(model: Model, name: str, seed: int) -> None:
+    """Replaces the head of a model by the registered head ``name``, initialised with ``seed``, in place."""
+    config = model.config
+    if isinstance(config.head, NoHead):
+        raise HeedfulError("the model has no head to replace; leave --model.head out")
+    registered: Any = name
+    model.config = replace(config, head=replace(config.head, head=registered))
+    model.head = nn.Identity()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = build_head(model)
+        own = {id(parameter) for parameter in model.parameters()}
+        shared = {parameter: parameter.detach().clone() for parameter in head.parameters() if id(parameter) in own}
+        initialise(head, model.main)
+    with torch.no_grad():
+        for parameter, value in shared.items():  # of the embedding, which stays as it was trained
+            parameter.copy_(value)
+    fresh = (f"head.{name}" for name, parameter in head.named_parameters() if parameter not in shared)
+    model.head = head.to(model.device)
+    model.fresh = sorted({*(name for name in model.fresh if not name.startswith("head.")), *fresh})
 
 
 def special_id(special: int | None) -> int:

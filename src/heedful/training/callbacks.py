@@ -95,6 +95,14 @@ class TrainingRun:
         ``inputs`` may also be a column of a DataFrame, or an array of texts or of images. The first call loads the
         model.
         """
+        if hasattr(inputs, "to_dict") and getattr(inputs, "ndim", 0) == 2:
+            columns = list(self._pipeline.task.input_columns)
+            if len(columns) == 1:
+                name = columns[0] if columns[0] in inputs else next(iter(inputs))
+                raise HeedfulError(
+                    f"inputs is a table, but the model takes one {columns[0]}; give a column, such as {name!r}"
+                )
+            inputs = inputs.to_dict("records")
         if hasattr(inputs, "tolist") and getattr(inputs, "ndim", 0) == 1:
             inputs = inputs.tolist()
         elif hasattr(inputs, "__array__") and getattr(inputs, "ndim", 0) == 4:

@@ -190,22 +190,30 @@ class CustomParts:
         ``stored`` has the names of the parts at the beginning, from ``heedful.json`` in the run's ``folder``.
         """
         given = self.names()
+        if missing := sorted(stored.keys() - given.keys()):
+            parts = ", ".join(f"{name} ({stored[name]})" for name in missing)
+            arguments = ", ".join(f"{name}=..." for name in missing)
+            raise HeedfulError(
+                f"the run in {folder} has parts that were passed from Python: {parts}; resume it there: "
+                f"heedful.train(..., out={folder!r}, resume=True, {arguments})"
+            )
         for name in sorted({*stored, *given}):
-            if name not in given:
-                raise HeedfulError(
-                    f"the run in {folder} has a custom {name} ({stored[name]}); resume it from Python: "
-                    f"heedful.train(..., out={folder!r}, resume=True, {name}=...)"
-                )
             if name not in stored:
                 raise HeedfulError(
                     f"the run in {folder} began without a custom {name}; resume it without {name}, or train into "
                     "another folder"
                 )
-            if stored[name] != given[name]:
+            if not _is_same(stored[name], given[name]):
                 raise HeedfulError(
                     f"the run in {folder} began with the {name} {stored[name]}, not {given[name]}; pass the same, or "
                     "train into another folder"
                 )
+
+
+def _is_same(first: str, second: str) -> bool:
+    """Returns True if two names are of one function, which may have moved from a script or notebook into a module."""
+    in_script = any(name.startswith("__main__.") for name in (first, second))
+    return first == second or (in_script and first.rpartition(".")[2] == second.rpartition(".")[2])
 
 
 def _name_of(part: object) -> str:

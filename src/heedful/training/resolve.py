@@ -43,6 +43,7 @@ FIXED = (
 
 DEFAULTS = {"model.class_token": True}  # of fixed settings, where it is not False or None
 REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fixed by prefix, but any run may change it
+FINE_TUNED = REGULARISATION | {"model.head"}  # that a fine-tuned model may have
 
 
 def check_resumed(settings: RunSettings, first: RunSettings) -> None:
@@ -94,7 +95,7 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
     ]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
-    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in REGULARISATION]
+    fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in FINE_TUNED]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from keeps the sizes and the tokenizer of its model; remove {', '.join(fixed)}")
     if settings.recipe is None:

@@ -37,6 +37,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
+from heedful.tasks.model_setup import replace_head
 from heedful.tasks.run_data import equality_rule, train_and_validation_rows
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
@@ -299,6 +300,8 @@ def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) ->
         return kind.load(out / "last"), load(out / "last", dtype="float32")
     if settings.start_from:
         task, model = kind.for_fine_tuning(settings.start_from, rows, settings)
+        if settings.model.head is not None:
+            replace_head(model, settings.model.head, settings.seed)
         if settings.lora.rank is not None or model.adapter is not None:
             _adapt(model, settings)
         return task, model
