@@ -90,13 +90,16 @@ def compiled(model: Model, backend: str = "eager") -> tuple[Callable[..., Tensor
     return torch.compile(model, fullgraph=True, backend=counting), graphs
 
 
-CASES = [
-    *((family, position, "padding") for family in FAMILIES[:2] + FAMILIES[3:4] for position in POSITIONS),
+CASES = [  # the first ten have every family, position scheme and kind of mask
+    *(("decoder", position, "padding") for position in POSITIONS),
+    *(("window", "rotary", "padding"), ("encoder-decoder", "relative", "no mask"), ("vision", "learned", "no mask")),
+    *(("encoder", "alibi", "packed"), ("decoder", "rotary", "pairs")),
+    *((family, position, "padding") for family in ("encoder", "encoder-decoder") for position in POSITIONS),
     *((family, "rotary", mask) for family in FAMILIES[:3] for mask in ("no mask", "packed", "pairs")),
-    *(("window", "rotary", "padding"), ("encoder-decoder", "rotary", "no mask"), ("vision", "learned", "no mask")),
 ]
 
 
+@pytest.mark.full(keep=10)
 @pytest.mark.parametrize(("family", "position", "mask"), CASES)
 def test_two_graphs_for_all_lengths(family: str, position: str, mask: str) -> None:
     model = model_of(family, position).eval()
@@ -107,6 +110,7 @@ def test_two_graphs_for_all_lengths(family: str, position: str, mask: str) -> No
     assert len(graphs) <= 2
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_steps(family: str) -> None:
     """The backward pass is compiled too; the weights after five steps are those of the uncompiled model."""
@@ -134,8 +138,9 @@ def test_a_plan_of_kernels_is_taken_back_first() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo reads it of inputs
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.full(keep=4)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recompute", [False, True])
 def test_blocks_of_a_run_are_compiled_once_for_all(
     family: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
