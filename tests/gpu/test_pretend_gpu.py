@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pretend
@@ -19,6 +20,7 @@ from heedful.inspection.intervene import intervene
 from heedful.inspection.logit_lens import logit_lens
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_training_plan
+from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
@@ -189,9 +191,16 @@ def test_sampling_without_float64() -> None:
         made("gpt-micro").to(CUDA).generate(IDS.to(CUDA), max_new_tokens=4, do_sample=True, seed=0)
 
 
-@pytest.mark.xfail(strict=True, reason="create(seed=) seeds the GPU's generator and does not restore it")
-def test_create_keeps_the_random_state_of_the_gpu() -> None:
+def test_new_weights_keep_the_random_state_of_the_gpu(tmp_path: Path) -> None:
+    heedful.create("bert-tiny", seed=0).save_pretrained(tmp_path)
+    expected = heedful.create("gpt-micro", seed=3).state_dict()
     with pretend_gpu():
-        before = torch.cuda.default_generators[0].get_state()
-        heedful.create("gpt-micro", seed=0)
-        assert torch.equal(before, torch.cuda.default_generators[0].get_state())
+        torch.cuda.default_generators[0].manual_seed(7)
+        before = torch.cuda.default_generators[0].get_state(), torch.get_rng_state()
+        model = heedful.create("gpt-micro", seed=3)
+        model.source = "a folder"
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+        add_adapter(model, LoraConfig(rank=4, targets=("query", "value")), seed=0)
+        load_with_head(tmp_path, "sequence", seed=0, labels=3)
+        assert torch.equal(before[0], torch.cuda.default_generators[0].get_state())
+        assert torch.equal(before[1], torch.get_rng_state())

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from heedful.training.engine import Alone
-from heedful.training.gradient import Gradient, seed_generators
+from heedful.training.gradient import Gradient
+from heedful.util.random_state import seed_generators
 from heedful.util.ranks import Ranks, own_device
 from tolerances import assert_close
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heedful.training.engine import Alone
 from heedful.training.guard import locate_nonfinite
 from heedful.training.memory import is_out_of_memory, split_batch
+from heedful.util.random_state import seed_generators
 
 Batch = Mapping[str, Tensor]
 
@@ -123,18 +124,6 @@ class Gradient:
 
     def _cast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
-
-
-def seed_generators(seed: int, device: torch.device) -> None:
-    """Seeds only the generators of the CPU and of ``device``; ``torch.manual_seed`` seeds all devices, which is
-    slow.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type in ("cuda", "xpu"):
-        backend = getattr(torch, device.type)
-        backend.default_generators[backend.current_device() if device.index is None else device.index].manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
 
 
 def _micro_batch_seed(seed: int, step: int, number: int) -> int:
