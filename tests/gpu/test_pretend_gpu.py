@@ -13,11 +13,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import heedful
+from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
+from heedful.generation import token_choice
 from heedful.inspection.ablation import ablate
+from heedful.inspection.embedding_space import principal_components
 from heedful.inspection.importance import head_importance
 from heedful.inspection.intervene import intervene
 from heedful.inspection.logit_lens import logit_lens
+from heedful.inspection.position_tables import position_similarity
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_training_plan
 from heedful.tasks.model_setup import load_with_head
@@ -26,6 +30,7 @@ from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
+from test_every_task import MADE, command_of
 from tolerances import assert_close
 
 REASON = pretend.missing()
@@ -165,30 +170,72 @@ def test_an_optimised_model_generates_on_the_device() -> None:
         assert model.generate(IDS.to(CUDA), max_new_tokens=4).device.type == "cuda"
 
 
-def test_inspection_stays_on_the_device() -> None:
-    with pretend_gpu():
+@pytest.mark.parametrize("no_float64", [False, True], ids=["float64", "no float64"])
+def test_inspection_stays_on_the_device(no_float64: bool) -> None:
+    plain = made("gpt-micro")
+
+    def loss_of_ids(model: Any, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+    importance = head_importance(plain, lambda: loss_of_ids(plain, IDS))
+    change = ablate(plain, lambda: loss_of_ids(plain, IDS).item()).change
+    similarity = position_similarity(made("stories260k"))
+    components = principal_components(plain.embedding.token.weight)
+    with pretend_gpu(no_float64) as watch:
         model, ids = made("gpt-micro").to(CUDA), IDS.to(CUDA)
-
-        def loss() -> Tensor:
-            return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-
         with heedful.record(model, ["pattern", "stream", "logits"]) as seen:
             model(ids, MASK.to(CUDA))
         assert {tensor.device.type for tensor in seen.values()} == {"cuda"}
         with heedful.record(model, ["pattern", "logits"]) as seen:
             model.generate(ids, MASK.to(CUDA), max_new_tokens=3)
         assert seen
-        assert head_importance(model, loss)["decoder.block.3.attention"].device.type == "cuda"
-        ablate(model, lambda: loss().item())
+        for path, values in head_importance(model, lambda: loss_of_ids(model, ids)).items():
+            assert values.dtype == torch.float64
+            assert values.device.type == ("cpu" if no_float64 else "cuda")
+            assert_close(values.cpu().float(), importance[path].float(), "gradient")
+        for path, values in ablate(model, lambda: loss_of_ids(model, ids).item()).change.items():
+            assert_close(values.float(), change[path].float(), "gradient")
+        assert_close(position_similarity(made("stories260k").to(CUDA)).cpu(), similarity, "gradient")
+        on_gpu = principal_components(model.embedding.token.weight)
+        for name, values in vars(components).items():
+            assert getattr(on_gpu, name).device.type == "cuda"
+            assert_close(getattr(on_gpu, name).cpu(), values, "gradient")
         logit_lens(model, ids[:1], top=2)
         with intervene(model, "decoder.block.0.stream", lambda stream: stream * 0):
             model(ids)
+    assert watch.launches
 
 
-@pytest.mark.xfail(strict=True, reason="sampling makes float64 on the device, which MPS does not have")
-def test_sampling_without_float64() -> None:
+@pytest.mark.parametrize("method", [*METHODS, "assisted", "typical"])
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.full(keep=8)
+def test_decoding_without_float64(name: str, method: str) -> None:
+    options = dict(METHODS.get(method, {"do_sample": True, "seed": 0}))
     with pretend_gpu(no_float64=True):
-        made("gpt-micro").to(CUDA).generate(IDS.to(CUDA), max_new_tokens=4, do_sample=True, seed=0)
+        model = made(name).to(CUDA)
+        if method == "assisted":
+            options["assistant_model"] = made(name).to(CUDA)
+        if method == "typical":
+            options["typical_p"] = 0.8
+        ids = model.generate(IDS.to(CUDA), MASK.to(CUDA), max_new_tokens=6, **options)
+        assert ids.device.type == "cuda"
+
+
+def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.tensor([[0.0, 1.0, float("-inf")]])
+    monkeypatch.setattr("heedful.util.exact.WITHOUT_FLOAT64", {"cpu"})
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.full(size, 1 - 2**-53, dtype=torch.float64))
+    numbers = token_choice.uniform_numbers(IDS[:1], 1, 1, 0)
+    assert numbers.dtype == torch.float32
+    assert token_choice.choose(scores, numbers[:, 0]).item() == 1, "a token of probability 0"
+
+
+@pytest.mark.parametrize("name", ["fill-mask", "translation", *sorted(set(MADE) - {"fill-mask", "translation"})])
+@pytest.mark.full(keep=2)
+def test_every_task_trains_and_evaluates_without_float64(name: str, tmp_path: Path) -> None:
+    command = [*command_of(name, tmp_path), "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]
+    with pretend_gpu(no_float64=True):
+        assert cli.main(command) == 0
 
 
 def test_new_weights_keep_the_random_state_of_the_gpu(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from heedful.tasks.r_drop import interleave_passes, repeat_batch
 from heedful.tasks.task import TEXTS, Batch, Task
 from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
 from heedful.text import Tokenizer
+from heedful.util.exact import exact
 
 Pair = tuple[list[int], list[int]]
 # settings of encoder-decoders
@@ -191,7 +192,7 @@ class EncoderDecoderTask(Task):
         def sums(batch: Batch) -> np.ndarray:
             logits, labels = model(batch["source"], batch["target"], batch["source_mask"]), batch["labels"]
             nats = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
-            return torch.stack([nats.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
+            return torch.stack([exact(nats).sum(1).cpu(), (labels != IGNORED).sum(1).cpu()], 1).numpy()
 
         for indices, batch_losses in self.map_batches(model, examples, sums):
             losses[indices] = batch_losses

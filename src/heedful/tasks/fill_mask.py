@@ -64,6 +64,7 @@ from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_has_mask, fill_masks, mask_token
 from heedful.text.word_boundaries import word_joints
 from heedful.util import sharding
+from heedful.util.exact import exact_dtype
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
@@ -312,7 +313,7 @@ class FillMask(EncoderTask):
             logits = encoder.head(hidden).float()
             losses = F.cross_entropy(logits, truth, reduction="none")
             sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
-            return sums.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
+            return sums.cpu().double().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
 
         for indices, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
             window, position = hidden.T
@@ -504,5 +505,6 @@ def pseudo_log_likelihoods(
         truth = ids[index, positions]
         ids[index, positions] = mask
         hidden = model.hidden(ids)
-        log_p[batch] = model.head(hidden[index, positions]).double().log_softmax(-1)[index, truth].cpu().numpy()
+        logits = model.head(hidden[index, positions])
+        log_p[batch] = logits.log_softmax(-1, dtype=exact_dtype(model.device))[index, truth].cpu().numpy()
     return log_p
