@@ -76,6 +76,10 @@ class MixedDevices(RuntimeError):
     """An operation got tensors of the CPU and of the pretend GPU."""
 
 
+class DeviceAssert(RuntimeError):
+    """An index out of range, after which a process cannot use a GPU any more."""
+
+
 class NoFloat64(TypeError):
     """An operation made float64 on a device that has none."""
 
@@ -173,7 +177,10 @@ def _run(operation: Any, args: Any, kwargs: Any) -> Any:
     if not to_gpu:
         return operation(*args_cpu, **kwargs_cpu)
     kwargs_cpu.pop("pin_memory", None)
-    result = operation(*args_cpu, **kwargs_cpu)
+    try:
+        result = operation(*args_cpu, **kwargs_cpu)
+    except IndexError as error:
+        raise DeviceAssert(f"device-side assert triggered: {error}, at {_line()}") from None
     wrapped = tree_map(lambda leaf: PretendTensor(leaf) if isinstance(leaf, Tensor) else leaf, result)
     if on_gpu:
         with contextlib.suppress(Exception):  # operations without aliasing information

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 import heedful
 from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
+from heedful.errors import HeedfulError
 from heedful.generation import token_choice
 from heedful.inspection.ablation import ablate
 from heedful.inspection.embedding_space import principal_components
@@ -93,6 +95,38 @@ def test_every_kind_of_mask_stays_on_the_device(mask: Tensor | None, dtype: torc
 def test_a_tensor_on_the_cpu_is_refused() -> None:
     with pretend_gpu(), pytest.raises(MixedDevices, match="cpu beside cuda:0"):
         made("gpt-micro").to(CUDA)(IDS.to(CUDA), MASK)
+
+
+def error_of(function: Callable[[], Any]) -> str:
+    with pytest.raises(HeedfulError) as caught:
+        function()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gpt-micro", "bert-tiny"])
+def test_too_long_an_input_is_found_before_the_lookup(name: str) -> None:
+    model, fitting = made(name), 64 if name == "gpt-micro" else 512
+    ids = torch.ones(1, fitting + 1, dtype=torch.int64)
+    mask = torch.ones(1, fitting + 1, dtype=torch.bool)
+    mask[0, 0] = False
+    expected, padded = error_of(lambda: model(ids)), model(ids, mask)
+    with pretend_gpu() as watch:
+        model = made(name).to(CUDA)
+        assert error_of(lambda: model(ids.to(CUDA))) == expected
+        assert_close(model(ids.to(CUDA), mask.to(CUDA))[:, 1:].cpu(), padded[:, 1:], "gradient")
+        watch.events.clear()
+        model(ids[:, 1:].to(CUDA))
+        assert watch.waits() == 0
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_ids_outside_the_vocabulary_are_found_before_the_lookup(name: str) -> None:
+    model, wrong = made(name), IDS.clone()
+    wrong[0, 0] = model.config.source.vocab_size if name == "transformer-tiny" else model.config.embedding.vocab_size
+    expected = error_of(lambda: model.generate(wrong, max_new_tokens=2))
+    with pretend_gpu():
+        model = made(name).to(CUDA)
+        assert error_of(lambda: model.generate(wrong.to(CUDA), max_new_tokens=2)) == expected
 
 
 @pytest.mark.parametrize("method", METHODS)
