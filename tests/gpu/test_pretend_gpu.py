@@ -26,12 +26,14 @@ from heedful.inspection.logit_lens import logit_lens
 from heedful.inspection.position_tables import position_similarity
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_training_plan
+from heedful.stack import Block
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
+from heedful.training.validation import Validation
 from test_every_task import MADE, command_of
 from tolerances import assert_close
 
@@ -253,6 +255,29 @@ def test_decoding_without_float64(name: str, method: str) -> None:
             options["typical_p"] = 0.8
         ids = model.generate(IDS.to(CUDA), MASK.to(CUDA), max_new_tokens=6, **options)
         assert ids.device.type == "cuda"
+
+
+@pytest.mark.parametrize("name", ["fill-mask", "translation", *sorted(set(MADE) - {"fill-mask", "translation"})])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.full(keep=3)
+def test_an_evaluation_computes_in_the_precision_of_the_run(
+    name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, dtypes = Validation._measured, set()
+
+    def measured(self: Validation, model: Any, examples: Any) -> Any:
+        block = next(module for module in model.modules() if isinstance(module, Block))
+        hook = block.feed_forward.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
+        try:
+            return inner(self, model, examples)
+        finally:
+            hook.remove()
+
+    monkeypatch.setattr(Validation, "_measured", measured)
+    command = [*command_of(name, tmp_path), "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]
+    with pretend_gpu():
+        assert cli.main([*command, f"--training.precision={precision}"]) == 0
+    assert dtypes == {{"bf16": torch.bfloat16, "fp32": torch.float32}[precision]}
 
 
 def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from heedful.training.engine import Alone
 from heedful.training.guard import locate_nonfinite
 from heedful.training.memory import is_out_of_memory, split_batch
+from heedful.training.precision import autocast
 from heedful.util.random_state import seed_generators
 
 Batch = Mapping[str, Tensor]
@@ -119,11 +119,8 @@ class Gradient:
     def _loss(self, step: int, number: int, batch: Batch) -> Tensor:
         moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
         seed_generators(_micro_batch_seed(self.seed, step, number), self.device)
-        with self._cast():
+        with autocast(self.precision, self.device):
             return self.loss(self.model, moved)
-
-    def _cast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
 
 def _micro_batch_seed(seed: int, step: int, number: int) -> int:
