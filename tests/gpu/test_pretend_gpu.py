@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
+from heedful.training.loop import Loop
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
 from heedful.training.validation import Validation
@@ -278,6 +280,31 @@ def test_an_evaluation_computes_in_the_precision_of_the_run(
     with pretend_gpu():
         assert cli.main([*command, f"--training.precision={precision}"]) == 0
     assert dtypes == {{"bf16": torch.bfloat16, "fp32": torch.float32}[precision]}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, []) for name in MADE),
+        *((name, ["--model.r-drop=1", "--model.dropout=0.1"]) for name in ("translation", "text-classification")),
+    ],
+)
+def test_no_step_of_any_task_waits_or_copies_but_its_batch(
+    name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, events = Loop._step, Counter[tuple[str, str, str]]()
+
+    def step(self: Loop) -> None:
+        before = Counter(watch.events)
+        inner(self)
+        events.update(watch.events - before)
+
+    monkeypatch.setattr(Loop, "_step", step)
+    command = [part.replace("log-every=1", "log-every=50") for part in command_of(name, tmp_path)]
+    with pretend_gpu() as watch:
+        assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]) == 0
+    steps = {event for event in events if event[1] != "outside"}
+    assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "training/gradient.py")}
 
 
 def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:

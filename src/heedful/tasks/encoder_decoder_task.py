@@ -34,7 +34,7 @@ from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.r_drop import interleave_passes, repeat_batch
 from heedful.tasks.task import TEXTS, Batch, Task
-from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
+from heedful.tasks.token_batches import IGNORED, label_index, padded, padded_with_mask, with_label_index
 from heedful.text import Tokenizer
 from heedful.util.exact import exact
 
@@ -165,6 +165,10 @@ class EncoderDecoderTask(Task):
         """Returns the number of target tokens, end tokens included."""
         return int((batch["labels"] != IGNORED).sum())
 
+    def complete(self, batch: Batch) -> Batch:
+        """Adds the indices of the target tokens, for which the head is computed."""
+        return with_label_index(batch)
+
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss of a batch, Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)).
 
@@ -172,10 +176,13 @@ class EncoderDecoderTask(Task):
         computed for padding. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
         """
         model = model_of(EncoderDecoder, model, self.name)
-        batch = repeat_batch(batch) if self.agreement else batch
+        index = label_index(batch)
+        if self.agreement:
+            index = torch.cat((index, index + batch["labels"].numel()))
+            batch = repeat_batch(batch)
         real = batch["labels"] != IGNORED
-        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)[real]
-        labels = batch["labels"][real]
+        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)
+        hidden, labels = (x.flatten(0, 1).index_select(0, index) for x in (hidden, batch["labels"]))
         if not self.agreement:
             return output_loss(model.head, hidden, labels, label_smoothing)
         return (

@@ -241,6 +241,13 @@ class Task(ABC):
     def count(self, batch: Batch) -> int:
         """Returns the number of predictions in a batch, by which the loop divides the summed loss."""
 
+    def complete(self, batch: Batch) -> Batch:
+        """Returns a batch of ``collate``, or some rows of it, with tensors that are not one row for each example.
+
+        They are computed on the CPU before the batch is moved to the device. By default there are none.
+        """
+        return batch
+
     @abstractmethod
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss *summed* over the batch's predictions."""
@@ -360,7 +367,7 @@ class Task(ABC):
 
         @torch.no_grad()
         def computed(indices: np.ndarray) -> R:
-            tensors = self.collate([examples[i] for i in indices])
+            tensors = self.complete(self.collate([examples[i] for i in indices]))
             return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
 
         budget = tokens or EVALUATED

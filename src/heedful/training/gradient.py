@@ -20,6 +20,11 @@ from heedful.util.random_state import seed_generators
 Batch = Mapping[str, Tensor]
 
 
+def as_it_is(batch: Batch) -> Batch:
+    """Returns a batch to which nothing is added."""
+    return batch
+
+
 @dataclass(frozen=True)
 class MicroBatches:
     """Micro-batches of one step that this rank computes, possibly with a filler."""
@@ -54,6 +59,7 @@ class Gradient:
     device: torch.device
     zero_grad: Callable[[], None]
     on_split: Callable[[int], None] | None  # called with the number of parts when it changes; None: never split
+    complete: Callable[[Batch], Batch] = as_it_is  # adds to a batch, or a part of it, before it is moved to the device
     parts: int = 1  # into which micro-batches are split
 
     def micro_batches(self, step: int, batches: Sequence[Batch]) -> MicroBatches:
@@ -117,7 +123,7 @@ class Gradient:
         self.on_split(self.parts)
 
     def _loss(self, step: int, number: int, batch: Batch) -> Tensor:
-        moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in self.complete(batch).items()}
         seed_generators(_micro_batch_seed(self.seed, step, number), self.device)
         with autocast(self.precision, self.device):
             return self.loss(self.model, moved)

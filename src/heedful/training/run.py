@@ -434,6 +434,7 @@ def _objective(run: Run, engine: Alone) -> Objective:
     return Objective(
         loss=engine.wrap(model, run.custom.objective or objective),
         count=task.count,
+        complete=task.complete,
         unit=task.unit,
         divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
     )
