@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from heedful.training.engine import Alone
 from heedful.training.guard import locate_nonfinite
-from heedful.training.memory import is_out_of_memory, split_batch
+from heedful.training.memory import split_batch
 from heedful.training.precision import autocast
+from heedful.util.out_of_memory import is_out_of_memory
 from heedful.util.random_state import seed_generators
 
 Batch = Mapping[str, Tensor]
@@ -48,6 +49,8 @@ class Gradient:
     Random numbers in a micro-batch (dropout) are a function of (seed, step, the micro-batch's number in the step),
     whichever rank computes it. If a micro-batch does not fit the memory of one process, this and all later
     micro-batches are split into halves, quarters and so on, with the same gradient; each part has a number of its own.
+    Several ranks never split: the rank without memory leaves its backward pass while others wait for its gradients, and
+    a word with them before each sum would make every step wait. Its error names settings that fit.
     """
 
     model: nn.Module
