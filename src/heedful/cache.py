@@ -363,6 +363,130 @@ class Cache(NoCache):
             self_attention.select(rows)
 
 
+class StaticAttention(AttentionCache):
+    """Cache of keys and values in buffers of fixed shape; every call stores one token of each row.
+
+    Args:
+        buffers: keys and values (B, K, C, E).
+        rows: (B,) 0, 1, 2, ...
+        slots: (B,) the slot of each row's new token, which the owner changes in place before each call.
+    """
+
+    def __init__(self, buffers: Stored, rows: Tensor, slots: Tensor) -> None:
+        self.buffers, self.rows, self.slots = buffers, rows, slots
+
+    def update(self, project: Project) -> KeysValues:
+        """Stores the keys and values that ``project`` computes, (B, K, 1, E), and returns all slots (B, K, C, E)."""
+        for buffer, new in zip(self.buffers, project(), strict=True):
+            buffer[self.rows, :, self.slots] = new[:, :, 0]
+        key, value = self.buffers
+        return key, value
+
+
+class StaticCache(NoCache):
+    """Key-value cache of fixed shape for calls of one token a row, as ``torch.cuda.graph`` needs it.
+
+    The token at position p of a row is in slot p mod C. Slot j therefore holds position p − ((p − j) mod C), where p
+    is the row's newest position; it is empty if that number is negative. Rows may have different lengths, padding is
+    not stored, and with C = window the slots are a sliding window. A call changes tensors in place and reads nothing
+    back; it must be in inference mode if the cache was made there, and takes no gradient.
+
+    Args:
+        prefix: the cache that read the prompts. Padding must be on the left.
+        lengths: (B,) number of tokens of each row in ``prefix``, without padding.
+        last: (B,) the last position of each row: a row that reaches it stays there, and overwrites its newest token.
+        capacity: number of slots C of a row.
+        end: all positions are below it.
+
+    Attributes:
+        positions: (B,) position of the newest token of each row.
+
+    >>> import heedful
+    >>> model = heedful.create("gpt-micro", seed=0).eval()
+    >>> prefix = Cache(model.config.decoder.depth)
+    >>> with torch.inference_mode():
+    ...     first = model(torch.tensor([[1, 2, 3]]), cache=prefix)
+    ...     cache = StaticCache(prefix, torch.tensor([3]), last=torch.tensor([9]), capacity=10, end=10)
+    ...     model(torch.tensor([[4]]), cache=cache).shape, cache.positions
+    (torch.Size([1, 1, 65]), tensor([3]))
+    """
+
+    def __init__(self, prefix: Cache, lengths: Tensor, last: Tensor, *, capacity: int, end: int) -> None:
+        self.capacity, self.end = capacity, end
+        self.positions, self.last = lengths - 1, last.clone()
+        self.columns = torch.arange(capacity, device=lengths.device)
+        self.rows = torch.arange(len(lengths), device=lengths.device)
+        self.slots = self.positions % capacity
+        self.pairs: list[tuple[StaticAttention, Cross]] = []
+        for self_attention, cross in prefix.pairs:
+            buffers = tuple(x.new_zeros(*x.shape[:2], capacity, x.size(3)) for x in self_attention.pair)
+            self.pairs.append((StaticAttention(buffers, self.rows, self.slots), cross))
+        self.fill(self.rows, prefix, lengths, last)
+
+    def fill(self, rows: Tensor, prefix: Cache, lengths: Tensor, last: Tensor) -> None:
+        """Replaces the ``rows`` (b,) by those of ``prefix``, a cache of b rows; the buffers stay the same.
+
+        ``lengths`` and ``last`` (b,) are as in the constructor. The keys and values of cross-attention do not change.
+        """
+        newest = lengths[:, None] - 1
+        back = (newest - self.columns) % self.capacity  # (b, C) tokens between a slot's token and the newest
+        for (self_attention, _), (source, _) in zip(self.pairs, prefix.pairs, strict=True):
+            for buffer, stored in zip(self_attention.buffers, source.pair, strict=True):
+                columns = (stored.size(2) - 1 - back).clamp(min=0)[:, None, :, None]  # of an empty slot: any
+                index = columns.expand(-1, stored.size(1), -1, stored.size(3))
+                buffer.index_copy_(0, rows, stored.gather(2, index))
+        self.positions.index_copy_(0, rows, lengths - 1)
+        self.last.index_copy_(0, rows, last)
+
+    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
+        """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
+        return self.pairs
+
+    def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
+        """Advances every row by the token of ``x`` (B, 1, D) and returns the positions and the mask of all slots."""
+        if x.shape[:2] != (len(self.rows), 1) or real is not None:
+            raise HeedfulError(
+                f"a static cache of {len(self.rows)} rows takes one token a row and no mask, not {tuple(x.shape[:2])}; "
+                "read prompts with a cache of another kind"
+            )
+        torch.minimum(self.positions.add_(1), self.last, out=self.positions)
+        torch.remainder(self.positions, self.capacity, out=self.slots)
+        newest = self.positions[:, None]
+        keys = newest - (newest - self.columns) % self.capacity  # (B, C)
+        return TokenPositions(newest, keys, None, self.end, (keys >= 0)[:, None])
+
+    def reorder(self, rows: Tensor) -> None:
+        """Reorders the rows of the self-attention caches; ``rows`` (B',) are the indices of the old rows.
+
+        The buffers stay the same if the number of rows does. The cross-attention caches are unchanged.
+        """
+        if len(rows) != len(self.rows):
+            self._resize(rows)
+            return
+        for self_attention, _ in self.pairs:
+            for buffer in self_attention.buffers:
+                buffer.copy_(buffer.index_select(0, rows))
+        self.positions.copy_(self.positions.index_select(0, rows))
+        self.last.copy_(self.last.index_select(0, rows))
+
+    def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Keeps the rows with the indices ``rows`` (B',), in that order, in new buffers.
+
+        ``sources`` are the indices of the rows that the cross-attention caches keep; None: ``rows``.
+        """
+        self._resize(rows)
+        for _, cross in self.pairs:
+            cross.select(rows if sources is None else sources)
+
+    def _resize(self, rows: Tensor) -> None:
+        self.positions, self.last, self.slots = self.positions[rows], self.last[rows], self.slots[rows]
+        self.rows = torch.arange(len(rows), device=rows.device)
+        self.pairs = [
+            (StaticAttention(_selected(self_attention.buffers, rows), self.rows, self.slots), cross)
+            for self_attention, cross in self.pairs
+        ]
+
+
 def _boolean(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:
     return x.new_ones(len(x), tokens, dtype=torch.bool) if real is None else real.bool()
 

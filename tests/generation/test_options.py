@@ -119,7 +119,13 @@ def test_what_transformers_writes_for_itself_is_no_option():
 
 def test_a_folder_without_a_generation_config_is_asked_for_all_that_is_obeyed_or_refused():
     own = {"seed", "presence_penalty", "frequency_penalty", "context_keep"}
-    newer = {"assistant_model", "num_assistant_tokens", "prompt_lookup_num_tokens", "prefill_chunk_size"}
+    newer = {
+        "cache_implementation",
+        "assistant_model",
+        "num_assistant_tokens",
+        "prompt_lookup_num_tokens",
+        "prefill_chunk_size",
+    }
     assert {*GENERATION_KEYS} == {*NAMES, *NEUTRAL} - own - newer
 
 

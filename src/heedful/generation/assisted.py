@@ -285,4 +285,5 @@ ASSISTED = Method(
     extends=("greedy", "sampling"),
     remedy="num_beams=1",
     check=_check,
+    is_static=False,
 )

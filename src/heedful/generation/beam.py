@@ -17,7 +17,7 @@ from torch import Tensor
 from heedful.generation.decoder_state import NONE
 from heedful.generation.method import Decoded, Method, MethodInput, as_steps
 from heedful.generation.processors import process
-from heedful.generation.token_choice import log_sum_exp, top
+from heedful.generation.token_choice import is_any, log_sum_exp, top
 
 if TYPE_CHECKING:
     from heedful.generation.options import Options
@@ -140,7 +140,7 @@ def ended_beams(inputs: MethodInput, beams: Beams, tokens: Tensor, limits: Tenso
     """Returns a mask (S, C) of the beams that end with their last ``tokens`` (S, C), at ``column``: by end id, limit
     or stop string.
     """
-    ended = torch.isin(tokens, inputs.end_ids) | (limits == column + 1 - inputs.width)[:, None]
+    ended = is_any(tokens, inputs.end_ids) | (limits == column + 1 - inputs.width)[:, None]
     if inputs.stop_strings is not None:
         ended |= inputs.stop_strings.ended(beams.ids[:, :, : column + 1].flatten(0, 1)).view_as(ended)
     return ended
@@ -172,7 +172,7 @@ def beam_search(inputs: MethodInput) -> Decoded:
     The options are ``num_beams``, ``num_return_sequences``, ``length_penalty`` and ``early_stopping``; processors are
     called with log-probabilities. Where fewer beams than ``num_return_sequences`` exist, the others score −∞.
     """
-    state, limits, count = inputs.state, inputs.limits, inputs.options.num_beams
+    state, limits, count = inputs.reader, inputs.limits, inputs.options.num_beams
     logits = state.prefill()
     beams, sums = prompt_beams(inputs, logits), logits.new_zeros(len(limits), 1)
     sentences, next_limit = torch.arange(len(limits), device=limits.device), int(limits.min())
@@ -200,7 +200,7 @@ def beam_search(inputs: MethodInput) -> Decoded:
         if not live:
             break
         rows = parents + before * torch.arange(len(parents), device=parents.device)[:, None]
-        if 2 * live <= len(limits) or step == next_limit:
+        if inputs.static is None and (2 * live <= len(limits) or step == next_limit):
             results.put(finished, sentences)
             remaining = (~finished.done).nonzero()[:, 0]
             state.select(rows[remaining].flatten(), remaining)

@@ -112,8 +112,8 @@ def constrained(inputs: MethodInput) -> Decoded:
 
     See ``beam_search``. Raises ``HeedfulError`` if no finished beam of a prompt contains all words.
     """
-    state, limits, count = inputs.state, inputs.limits, inputs.options.num_beams
-    words = ForcedWords(inputs.options.force_words_ids, inputs.end_ids.tolist(), state.vocab_size)
+    state, limits, count = inputs.reader, inputs.limits, inputs.options.num_beams
+    words = ForcedWords(inputs.options.force_words_ids, inputs.end_ids.tolist(), inputs.state.vocab_size)
     logits = state.prefill()
     beams, sums = prompt_beams(inputs, logits), logits.new_zeros(len(limits), 1)
     sentences = torch.arange(len(limits), device=limits.device)
@@ -138,7 +138,7 @@ def constrained(inputs: MethodInput) -> Decoded:
         if not live:
             break
         rows = parents + before * torch.arange(len(parents), device=parents.device)[:, None]
-        if 2 * live <= len(limits) or int(limits.min()) == step:
+        if inputs.static is None and (2 * live <= len(limits) or int(limits.min()) == step):
             results.put(finished, sentences)
             remaining = (~finished.done).nonzero()[:, 0]
             state.select(rows[remaining].flatten(), remaining)

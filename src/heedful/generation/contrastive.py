@@ -83,6 +83,7 @@ CONTRASTIVE = Method(
     switches=("penalty_alpha",),
     remedy="penalty_alpha above 0 with top_k",
     check=_check,
+    is_static=False,
     needs_whole_text="contrastive search",
     alternative="penalty_alpha=0",
 )

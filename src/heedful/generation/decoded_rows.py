@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.generation.decoder_state import NONE
 from heedful.generation.method import MethodInput
-from heedful.generation.token_choice import log_sum_exp
+from heedful.generation.token_choice import is_any, log_sum_exp
 
 
 class DecodedRows:
@@ -41,6 +41,10 @@ class DecodedRows:
         """Tokens (R, columns) of the running rows."""
         return self.ids[self.running, : self.columns]
 
+    def numbers(self, numbers: Tensor | None, step: int) -> Tensor | None:
+        """Returns the uniform ``numbers`` (N, steps, n) of the running rows from ``step`` on: (R, steps − step, n)."""
+        return None if numbers is None else numbers[self.running, step:]
+
     def append(self, tokens: Tensor) -> Tensor:
         """Appends ``tokens`` (R,) to the running rows, ``NONE`` to the other rows; returns the new column (N,)."""
         self.ids[self.running, self.columns] = torch.where(self.done, NONE, tokens)
@@ -59,14 +63,17 @@ class DecodedRows:
         ended.
         """
         step = self.columns - self.width
-        ended = torch.isin(tokens, self.end_ids) | (self.limits[self.running] == step)
-        if self.stop_strings is not None:
-            ended |= self.stop_strings.ended(self.history)
-        ended &= ~self.done
+        ended = self._newly_ended(tokens, self.limits[self.running] == step)
         self.lengths[self.running] = torch.where(ended, step, self.lengths[self.running])
         self.done = self.done | ended
         self.live_count = len(self.done) - int(self.done.sum())
         return self.live_count > 0
+
+    def _newly_ended(self, tokens: Tensor, at_limit: Tensor) -> Tensor:
+        ended = is_any(tokens, self.end_ids) | at_limit
+        if self.stop_strings is not None:
+            ended |= self.stop_strings.ended(self.history)
+        return ended & ~self.done
 
     def drop_ended(self) -> Tensor | None:
         """Drops ended rows once they are half of the running rows, or when rows reach their limit.
@@ -79,3 +86,62 @@ class DecodedRows:
         self.running, self.done = self.running[remaining], self.done[remaining]
         self.next_limit = int(self.limits[self.running].min())
         return remaining
+
+
+class FixedRows(DecodedRows):
+    """Tokens of rows that all stay in the batch until every row has ended, as a static step needs it.
+
+    All tensors are changed in place, at columns that the device counts. The host reads ``done`` once in
+    ``MethodInput.read_every`` tokens.
+
+    Attributes:
+        count: (N,) number of steps so far, the same for every row.
+    """
+
+    def __init__(self, inputs: MethodInput, prompt: Tensor, limits: Tensor, logits: Tensor) -> None:
+        super().__init__(inputs, prompt, limits, logits)
+        self.count, self.max_steps, self.read_every = torch.zeros_like(limits), inputs.max_steps, inputs.read_every
+
+    @property
+    def history(self) -> Tensor:
+        """Tokens (N, columns) of all rows."""
+        return self.ids[:, : self.columns]
+
+    def numbers(self, numbers: Tensor | None, step: int) -> Tensor | None:
+        """Returns the uniform numbers (N, 1, n) of the next token, of ``numbers`` (N, steps, n)."""
+        if numbers is None:
+            return None
+        return numbers.gather(1, self.count[:, None, None].expand(-1, 1, numbers.size(2)))
+
+    def append(self, tokens: Tensor) -> Tensor:
+        """Appends ``tokens`` (N,), ``NONE`` to rows that have ended; returns the new column (N,)."""
+        new = torch.where(self.done, NONE, tokens)
+        self.ids.scatter_(1, self._column, new[:, None])
+        self.columns += 1
+        return new
+
+    def score(self, logits: Tensor, tokens: Tensor) -> None:
+        """Adds log p of the last appended ``tokens`` (N,), computed from ``logits`` (N, V)."""
+        log_p = torch.where(self.done[:, None], 0.0, logits.gather(1, tokens[:, None]) - log_sum_exp(logits))
+        self.log_p.scatter_(1, self._column, log_p)
+        self.sums.add_(log_p[:, 0])
+
+    def end(self, tokens: Tensor) -> bool:
+        """Ends rows with their last ``tokens`` (N,), by end id, limit or stop string. Returns False if the host sees
+        that all rows have ended.
+        """
+        self.count.add_(1)
+        ended = self._newly_ended(tokens, self.limits == self.count)
+        self.lengths.copy_(torch.where(ended, self.count, self.lengths))
+        self.done.logical_or_(ended)
+        step = self.columns - self.width
+        if step == self.max_steps:
+            return False
+        return step % self.read_every != 0 or not bool(self.done.all())
+
+    def drop_ended(self) -> None:
+        """Returns None: all rows stay."""
+
+    @property
+    def _column(self) -> Tensor:
+        return (self.width + self.count)[:, None]

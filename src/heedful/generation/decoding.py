@@ -21,6 +21,7 @@ from heedful.generation.decoder_state import (
 from heedful.generation.method import MethodInput, decoding_mode
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
+from heedful.generation.static import StaticStep
 from heedful.generation.stopping import Detokenizer, StopStrings
 
 
@@ -71,6 +72,7 @@ def _steps(
     prefix: tuple[Tensor, Tensor | None] | None,
     with_scores: bool,
     with_logprobs: bool = False,
+    streams: bool = False,
 ) -> Generator[Tensor, None, Generated]:
     """Yields the tokens of each step and returns all rows. Inference mode is off between steps."""
     with decoding_mode(model):
@@ -91,6 +93,8 @@ def _steps(
             with_scores=with_scores,
             with_logprobs=with_logprobs,
             context=context,
+            static=StaticStep(state, limits, context) if options.cache_implementation == "static" else None,
+            read_every=1 if streams else tokens_between_reads(limits.device),
         )
         with _observed(state):
             rows, scores, log_p = yield from options.variant.steps(inputs)
@@ -101,6 +105,14 @@ def _steps(
         pad = next(number for number in (special.pad, *special.end, 0) if number is not None)
         token_log_p = align(log_p, is_token, "left")[0].masked_fill(~real, 0.0) if with_logprobs else None
         return Generated(rows.masked_fill(~real, pad), real.sum(1), scores, token_log_p)
+
+
+def tokens_between_reads(device: torch.device) -> int:
+    """Returns the number of tokens after which the host reads which rows have ended, in a static step.
+
+    A GPU runs ahead of the host in between; reading costs nothing on a CPU.
+    """
+    return 1 if device.type == "cpu" else 8
 
 
 def _all(steps: Generator[Tensor, None, Generated]) -> Generated:
@@ -257,7 +269,8 @@ def stream(
             "leave num_beams out"
         )
     parts: dict[str, Any] = {"context": context, "tokenizer": tokenizer, "prefix": prefix}
-    return (tokens.clone() for tokens in _steps(model, ids, mask, decoding, **parts, with_scores=False))
+    steps = _steps(model, ids, mask, decoding, **parts, with_scores=False, streams=True)
+    return (tokens.clone() for tokens in steps)
 
 
 def limits_of(state: DecoderState, options: Options, context: int | None = None) -> Tensor:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def diverse(inputs: MethodInput) -> Decoded:
     """Returns the best ``num_return_sequences`` finished beams of all groups of each prompt: see ``beam_search``."""
-    state, options, limits = inputs.state, inputs.options, inputs.limits
+    state, options, limits = inputs.reader, inputs.options, inputs.limits
     groups, count = options.num_beam_groups, options.num_beams // options.num_beam_groups
     logits = state.prefill()
     prompts = prompt_beams(inputs, logits)
@@ -65,7 +65,7 @@ def diverse(inputs: MethodInput) -> Decoded:
         before = groups * ids.size(2) if step > 1 else 1  # rows of a sentence: the prompt is read once for all groups
         offsets = torch.arange(groups, device=limits.device)[:, None] * (before // groups)
         rows = (torch.stack(all_parents, 1) + offsets).flatten(1) + index * before
-        if 2 * int((~done).sum()) <= len(done) or int(limits.min()) == step:
+        if inputs.static is None and (2 * int((~done).sum()) <= len(done) or int(limits.min()) == step):
             for result, group in zip(results, finished, strict=True):
                 result.put(group, sentences)
             remaining = (~done).nonzero()[:, 0]

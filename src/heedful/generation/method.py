@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from heedful.generation.decoder_state import DecoderState
 from heedful.generation.processors import Processor
+from heedful.generation.static import StaticStep
 from heedful.generation.stopping import StopStrings
 from heedful.kernels.plan import decoding_kernels
 
@@ -37,6 +38,8 @@ class MethodInput:
         with_scores: True if scores and log-probabilities are returned by a method that does not need them itself.
         with_logprobs: True if log-probabilities are returned by a search.
         context: maximum number of tokens that a decoder reads; None is unlimited.
+        static: reads the tokens in place of ``state``, if the shapes are fixed: rows then stay until all have ended.
+        read_every: number of tokens after which the host reads which rows have ended, if the shapes are fixed.
     """
 
     state: DecoderState
@@ -48,6 +51,13 @@ class MethodInput:
     with_scores: bool = False
     with_logprobs: bool = False
     context: int | None = None
+    static: StaticStep | None = None
+    read_every: int = 1
+
+    @property
+    def reader(self) -> DecoderState | StaticStep:
+        """The part that reads prompts and tokens: ``static``, or else ``state``."""
+        return self.static or self.state
 
     @property
     def width(self) -> int:
@@ -81,6 +91,7 @@ class Method:
         remedy: setting with which its options have an effect.
         check: raises ``HeedfulError`` for options that contradict each other.
         streams: True if its tokens are final before the end of decoding.
+        is_static: True if it reads one token of every row at a step, and so works with a static cache.
         needs_whole_text: its name in messages if it cannot continue from a part of the text (``context``), or "".
         alternative: setting that chooses another method, for a text that is too long.
     """
@@ -94,6 +105,7 @@ class Method:
     remedy: str = ""
     check: Callable[[Options], None] = accept_all
     streams: bool = True
+    is_static: bool = True
     needs_whole_text: str = ""
     alternative: str = ""
 

@@ -88,6 +88,7 @@ FORCED_WORDS: Check = (
     lambda v: isinstance(v, list | tuple) and all((_ids(word) or _words(word)) and word for word in v),
     "a list of lists of token ids, or of lists of such lists, none empty",
 )
+CACHES: Check = (lambda v: v in ("dynamic", "static"), "'dynamic' or 'static'")
 STOPPING: Check = (lambda v: isinstance(v, bool) or v == "never", 'True, False or "never"')
 TEMPERATURE: Check = _number(
     lambda v: v >= MIN_TEMPERATURE,
@@ -155,6 +156,11 @@ class Options:
             a stop string that names a special token matches that token. An empty list overrides a folder's.
         prefill_chunk_size: number of tokens of a prompt (an encoder-decoder's ``decoder_input_ids``) that are read at a
             time, so that a long prompt needs less memory; 0 reads all at once. The result is the same.
+        cache_implementation: "static" decodes with fixed shapes: keys and values stand in buffers with room for all
+            tokens of the call, rows stay in the batch until all have ended, and a step neither waits for the device nor
+            copies to or from it (``heedful.generation.static.StaticStep``). A GPU may decode 7 tokens too many after
+            the last row's end. Unset: "dynamic". The result is the same. Not with contrastive search or proposed
+            tokens, and not while the model is recorded. A folder's value is ignored, since it changes no token.
         context_keep: number of last tokens that are read again when the decoder's ``context`` is full; 0 is half of it.
             As many as ``context`` slides the window by a token a step, as nanoGPT does: every token is predicted from
             the last ``context`` tokens, for the time of reading them all. Without ``context`` in the call, it is the
@@ -205,6 +211,7 @@ class Options:
     renormalize_logits: bool = _checked(False, (lambda v: isinstance(v, bool), "True or False"))
     stop_strings: Sequence[str] = _checked((), TEXTS)
     prefill_chunk_size: int = _checked(0, _whole(0))
+    cache_implementation: str = _checked("dynamic", CACHES, neutral=True)
     context_keep: int = _checked(0, _whole(0))
     assistant_model: Any = _checked(None, ASSISTANT)  # noqa: RUF009 (immutable)
     num_assistant_tokens: int = _checked(5, _whole(1, MAX_WIDTH), needs="assistant_model")
@@ -366,7 +373,7 @@ def _folder_options(folder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the decoding options of a folder's generation config; raises for unsupported options with an effect."""
     options = {}
     for name, value in folder.items():
-        if name in NAMES:
+        if name in NAMES and name != "cache_implementation":
             options[name] = value
         elif value is None or name.startswith(OTHERS) or (name in NEUTRAL and value == NEUTRAL[name]):
             continue
@@ -434,6 +441,11 @@ def resolve(call: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
         )
     for method in (base, options.variant):
         method.check(options)
+    if options.cache_implementation == "static" and not options.variant.is_static:
+        raise HeedfulError(
+            f"cache_implementation='static' does not work with {options.variant.name} decoding, which reads several "
+            "tokens of a row at once; leave it out"
+        )
     if "min_length" in call and options.max_length is not None and options.min_length > options.max_length:
         raise HeedfulError(
             f"min_length={options.min_length} is more than max_length={options.max_length}; raise max_length"

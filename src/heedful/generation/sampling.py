@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.generation.decoded_rows import DecodedRows
+from heedful.generation.decoded_rows import DecodedRows, FixedRows
 from heedful.generation.method import Method, MethodInput, Steps
 from heedful.generation.processors import process
 from heedful.generation.token_choice import choose, uniform_numbers
@@ -57,8 +57,9 @@ def decode_stepwise(
 ) -> Steps:
     """Decodes one token per row and step, each row until its end token, a stop string or its limit.
 
-    Finished rows leave the batch when half of its rows are finished, or at their limit. A row of more than ``context``
-    tokens continues from its last ``context_keep`` tokens, which are read again.
+    Finished rows leave the batch when half of its rows are finished, or at their limit; with a static step they stay
+    until all are finished. A row of more than ``context`` tokens continues from its last ``context_keep`` tokens, which
+    are read again.
 
     Args:
         inputs: input of the method.
@@ -73,7 +74,7 @@ def decode_stepwise(
         ids (B · n, N) with the prompt, −1 for no token; scores (B · n,) and log p of each new token (B · n, N), both
         zeros unless ``with_scores``.
     """
-    state, processors, with_scores = state or inputs.state, inputs.processors, inputs.with_scores
+    state, processors, with_scores = state or inputs.reader, inputs.processors, inputs.with_scores
     width, steps = inputs.width, inputs.max_steps
     context = inputs.context or width + steps
     keep = inputs.options.context_keep or max(1, context // 2)
@@ -87,7 +88,7 @@ def decode_stepwise(
         samples = torch.arange(len(prompt), device=prompt.device).repeat_interleave(copies)
         state.select(samples)
         logits, prompt, limits, starts = logits[samples], prompt[samples], limits[samples], starts[samples]
-    rows = DecodedRows(inputs, prompt, limits, logits)
+    rows = (FixedRows if inputs.static else DecodedRows)(inputs, prompt, limits, logits)
     full = context + int(starts.min())  # columns at which the row that reads the most can read no more
 
     for step in range(steps):
@@ -95,7 +96,7 @@ def decode_stepwise(
         scores = logits
         if processors:
             scores = process(processors, history, logits.clone() if with_scores else logits)
-        tokens = choose_tokens(scores, history, None if numbers is None else numbers[rows.running, step:])
+        tokens = choose_tokens(scores, history, rows.numbers(numbers, step))
         yield rows.append(tokens)
         if with_scores:
             rows.score(logits, tokens)

@@ -37,6 +37,16 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, torch.cat((tokens, rest_tokens), 1).gather(1, indices)
 
 
+def is_any(tokens: Tensor, ids: Tensor) -> Tensor:
+    """Returns a mask of the ``tokens`` that are one of the few ``ids``; a GPU need not wait, as ``isin`` may.
+
+    >>> is_any(torch.tensor([[5, 2], [2, 7]]), torch.tensor([2, 3]))
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    return (tokens[..., None] == ids).any(-1)
+
+
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Returns log Σ exp of each row of ``logits`` (R, V): (R, 1). A few rows at a time, to save memory."""
     return torch.cat([rows.logsumexp(1, keepdim=True) for rows in logits.split(16)])

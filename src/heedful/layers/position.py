@@ -152,7 +152,19 @@ class Learned(PositionScheme):
         return x + self.table(positions + self.offset)
 
 
-class Rotary(PositionScheme):
+class ExactScheme(PositionScheme):
+    """Scheme whose buffer called ``exact`` keeps its dtype when the model changes its own: bfloat16 would round it."""
+
+    exact: str
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ExactScheme:
+        buffer = getattr(self, self.exact)
+        super()._apply(fn, recurse)
+        setattr(self, self.exact, buffer.to(getattr(self, self.exact).device))
+        return self
+
+
+class Rotary(ExactScheme):
     """Rotary positions: the pair (x_i, x_{i+E/2}) of every head is rotated by the angle p · base^(−2i/E).
 
     Su et al. 2021, equation 34, in the half-split layout of the Hub's Llama checkpoints. ``scaling`` stretches the
@@ -165,6 +177,7 @@ class Rotary(PositionScheme):
     torch.Size([2, 4, 5, 8])
     """
 
+    exact = "frequencies"
     frequencies: Tensor
 
     def __init__(self, head_dim: int, config: RotaryPosition | None = None) -> None:
@@ -174,13 +187,6 @@ class Rotary(PositionScheme):
         config = config or RotaryPosition()
         frequencies, self.magnitude = SCALINGS[config.scaling](head_dim, config)
         self.register_buffer("frequencies", frequencies, persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        """Keeps the frequencies in float32 when the model changes dtype: bfloat16 would change the angles."""
-        exact = self.frequencies
-        super()._apply(fn, recurse)
-        self.frequencies = exact.to(self.frequencies.device)
-        return self
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """Returns tables for ``queries`` (B or 1, T); new keys use the same, cached keys are already rotated."""
@@ -229,7 +235,7 @@ def _yarn(head_dim: int, config: RotaryPosition) -> tuple[Tensor, float]:
 SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
-class Alibi(PositionScheme):
+class Alibi(ExactScheme):
     """Attention with linear biases: −m_h |p_query − p_key|, slopes m_h geometric from 2^(−8/H). Press et al. 2021.
 
     >>> import torch
@@ -240,16 +246,21 @@ class Alibi(PositionScheme):
             [-0.1250, -0.0625, -0.0000]])
     """
 
+    exact = "factors"
+    factors: Tensor
+
     def __init__(self, heads: int) -> None:
         super().__init__()
         power = 2 ** math.floor(math.log2(heads))  # other head counts take every other of the next finer slopes
-        self.slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]  # no buffer: bfloat16 would round them
+        self.slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
         self.slopes += [2 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
+        factors = -torch.tensor(self.slopes, device="cpu")[:, None, None]  # on the model's device: no copy at each step
+        self.register_buffer("factors", factors, persistent=False)
 
     def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """Returns the bias (B or 1, H, T, S)."""
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
-        return PositionBias(-torch.tensor(self.slopes, device=queries.device)[:, None, None] * distance)
+        return PositionBias(self.factors * distance)
 
 
 class Relative(PositionScheme):
