@@ -61,6 +61,14 @@ METHODS = {
     "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
     "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
     "penalties": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "min_new_tokens": 3, "bad_words_ids": [[7, 8]]},
+    "lists of ids": {
+        "min_new_tokens": 5,
+        "bad_words_ids": [[7], [8, 9]],
+        "suppress_tokens": [3],
+        "begin_suppress_tokens": [4],
+        "forced_eos_token_id": 5,
+    },
+    "forced words": {"num_beams": 3, "force_words_ids": [[7, 9]]},
 }
 
 
@@ -135,17 +143,20 @@ def test_ids_outside_the_vocabulary_are_found_before_the_lookup(name: str) -> No
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", GENERATORS)
-@pytest.mark.full(keep=6)
+@pytest.mark.full(keep=8)
 def test_generation_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
-    options, waits = METHODS[method], []
-    for count in (8, 16):
+    options, events = METHODS[method], []
+    for count in (8, 24):
         expected = made(name).generate(IDS, MASK, max_new_tokens=count, **options)
         with pretend_gpu() as watch:
-            ids = made(name).to(CUDA).generate(IDS.to(CUDA), MASK.to(CUDA), max_new_tokens=count, **options)
+            model, ids, mask = made(name).to(CUDA), IDS.to(CUDA), MASK.to(CUDA)
+            watch.events.clear()
+            ids = model.generate(ids, mask, max_new_tokens=count, **options)
+            events.append(Counter(watch.events))
             assert torch.equal(ids.cpu(), expected)
-            waits.append(watch.waits())
-    if method in ("greedy", "sampling"):
-        assert waits[1] - waits[0] <= 8, "more than one wait a token"
+    steps = {event: count for event, count in (events[1] - events[0]).items() if event[1] != "outside"}
+    assert {kind for kind, _, _ in steps} == {"wait"}, "a copy between host and device at each step"
+    assert sum(steps.values()) == (16 if "num_beams" in options else 2)
 
 
 @pytest.mark.parametrize("texts", [False, True], ids=["padded", "packed"])
