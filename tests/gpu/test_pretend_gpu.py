@@ -318,6 +318,34 @@ def test_no_step_of_any_task_waits_or_copies_but_its_batch(
     assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "training/gradient.py")}
 
 
+@pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])
+def test_a_run_rounds_float32_products_unless_it_is_told_not_to(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, allowed = Loop._step, []
+
+    def step(self: Loop) -> None:
+        allowed.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        inner(self)
+
+    monkeypatch.setattr(Loop, "_step", step)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--max-steps=1", *options]
+    with pretend_gpu():
+        assert cli.main([*command, "--device=cuda:0", "--training.precision=fp32"]) == 0
+    assert allowed == [(not options, not options)]
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+    assert f"tf32 = {str(not options).lower()}" in (tmp_path / "run/run.toml").read_text()
+
+
+def test_tf32_has_no_effect_on_a_cpu_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_float32_matmul_precision()
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--max-steps=1"]
+    assert cli.main([*command, "--device=cpu", "--training.tf32"]) == 0
+    assert "--training.tf32 has no effect on cpu" in capsys.readouterr().out
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.tensor([[0.0, 1.0, float("-inf")]])
     monkeypatch.setattr("heedful.util.exact.WITHOUT_FLOAT64", {"cpu"})

@@ -64,6 +64,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "skip_spikes": 0.0,
+        "tf32": False,
         "kernels": "auto",
         "gradient_checkpointing": False,
         "shard": False,
@@ -84,6 +85,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     betas: tuple[float, float]
     eps: float
     precision: Literal["fp32", "bf16"]
+    tf32: bool
     kernels: Literal["auto", "plain"]
     gradient_checkpointing: bool
     shard: bool
