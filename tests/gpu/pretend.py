@@ -226,6 +226,13 @@ def _is_composite(operation: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd")
 
 
+def _pinned(tensor: Tensor, device: Any = None) -> Tensor:
+    assert tensor.device.type == "cpu"
+    if _watch is not None:
+        _watch.pinned += 1
+    return tensor
+
+
 def _held(leaf: Any) -> Any:
     return leaf.held.clone() if isinstance(leaf, PretendTensor) else leaf
 
@@ -249,6 +256,7 @@ class Watch(TorchDispatchMode):
     Attributes:
         events: number of each ``(kind, line, operation)``; kind is "wait", "to device" or "to host".
         launches: number of operations on the device.
+        pinned: number of tensors that were copied to pinned memory.
         attention: number of attention calls by the kernel that CUDA would take by its published rules.
     """
 
@@ -257,7 +265,7 @@ class Watch(TorchDispatchMode):
         self.no_float64 = no_float64
         self.events: Counter[tuple[str, str, str]] = Counter()
         self.attention: Counter[str] = Counter()
-        self.launches = 0
+        self.launches = self.pinned = 0
 
     def waits(self) -> int:
         """Number of waits that code of the package causes."""
@@ -357,6 +365,7 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         (torch.cuda, "set_rng_state"): lambda state, device=None: generator.set_state(state),
         (torch.accelerator, "current_accelerator"): lambda check_available=False: None,  # a CUDA build without a driver
         (torch.cuda.amp.common, "amp_definitely_not_available"): lambda: False,
+        (torch.Tensor, "pin_memory"): _pinned,
         (checkpoint, "copy_to_cpu"): lambda state: tree_map(_held, dict(state)),  # which reads the storages
         (torch, "autocast"): Autocast,
         (torch, "is_autocast_enabled"): lambda device=None: (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pretend
 import pytest
@@ -30,12 +32,13 @@ from heedful.kernels.plan import apply_training_plan
 from heedful.stack import Block
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
-from heedful.training.engine import Alone
+from heedful.training.engine import Alone, Sharded
 from heedful.training.gradient import Gradient
 from heedful.training.loop import Loop
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
 from heedful.training.validation import Validation
+from heedful.util.ranks import Ranks
 from test_every_task import MADE, command_of
 from tolerances import assert_close
 
@@ -315,7 +318,8 @@ def test_no_step_of_any_task_waits_or_copies_but_its_batch(
     with pretend_gpu() as watch:
         assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]) == 0
     steps = {event for event in events if event[1] != "outside"}
-    assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "training/gradient.py")}
+    assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "util/to_device.py")}
+    assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"
 
 
 @pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])
@@ -344,6 +348,26 @@ def test_tf32_has_no_effect_on_a_cpu_and_says_so(tmp_path: Path, capsys: pytest.
     assert cli.main([*command, "--device=cpu", "--training.tf32"]) == 0
     assert "--training.tf32 has no effect on cpu" in capsys.readouterr().out
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_sharding_never_has_the_model_twice_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, devices = copy.deepcopy, []
+
+    def deepcopy(model: Any) -> Any:
+        devices.append(model.device.type)
+        return inner(model)
+
+    monkeypatch.setattr("heedful.training.engine.copy.deepcopy", deepcopy)
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda device, size: None)
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda *modules, **options: mock.MagicMock())
+    with pretend_gpu():
+        model = made("gpt-micro").to(CUDA)
+        engine = Sharded(mock.Mock(spec=Ranks, size=2, is_first=True))
+        engine.wrap(model, loss_of)
+        assert devices[0] == "cpu"
+        assert engine._whole_model is not None
+        assert next(engine._whole_model.parameters()).device.type == "cpu"
+        assert {parameter.device.type for parameter in model.parameters()} == {"cuda"}
 
 
 def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:

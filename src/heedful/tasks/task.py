@@ -20,6 +20,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained import load
 from heedful.util import sharding
 from heedful.util.escaping import pictured
+from heedful.util.to_device import to_device
 
 if TYPE_CHECKING:
     from heedful.config import ModelConfig
@@ -367,8 +368,7 @@ class Task(ABC):
 
         @torch.no_grad()
         def computed(indices: np.ndarray) -> R:
-            tensors = self.complete(self.collate([examples[i] for i in indices]))
-            return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
+            return compute(to_device(self.complete(self.collate([examples[i] for i in indices])), model.device))
 
         budget = tokens or EVALUATED
         return sharding.each(evaluation_batches(self.lengths(examples), budget, pairs=budget * SQUARE), computed)

@@ -17,6 +17,7 @@ from heedful.training.memory import split_batch
 from heedful.training.precision import autocast
 from heedful.util.out_of_memory import is_out_of_memory
 from heedful.util.random_state import seed_generators
+from heedful.util.to_device import to_device
 
 Batch = Mapping[str, Tensor]
 
@@ -126,7 +127,7 @@ class Gradient:
         self.on_split(self.parts)
 
     def _loss(self, step: int, number: int, batch: Batch) -> Tensor:
-        moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in self.complete(batch).items()}
+        moved = to_device(self.complete(batch), self.device)
         seed_generators(_micro_batch_seed(self.seed, step, number), self.device)
         with autocast(self.precision, self.device):
             return self.loss(self.model, moved)
