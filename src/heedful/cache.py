@@ -334,13 +334,15 @@ class Cache(NoCache):
         """Reorders the rows of the self-attention caches; ``rows`` (B',) are the indices of the old rows.
 
         It is for beams that stay with their sources: the cross-attention caches are unchanged. If the number of rows
-        stays, only rows that change are copied.
+        stays, only rows that change are copied; on a GPU all rows, since to count them the host would wait.
         """
         self.real = None if self.real is None else self.real[rows]
         if len(rows) != self.rows:
             self._select(rows)
             return
-        changed = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        changed = torch.arange(len(rows), device=rows.device)
+        if rows.device.type == "cpu":
+            changed = (rows != changed).nonzero()[:, 0]
         if len(changed):
             sources = rows[changed]
             for self_attention, _ in self.pairs:

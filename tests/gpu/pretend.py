@@ -25,6 +25,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from heedful.training import checkpoint
+from heedful.util import exact
+
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 INNER = torch.device("lazy", 0)  # the device in C++: of "cuda" autograd would ask a CPU build for its streams
@@ -71,6 +74,10 @@ _autocast: list[torch.dtype | None] = [None]
 
 class MixedDevices(RuntimeError):
     """An operation got tensors of the CPU and of the pretend GPU."""
+
+
+class DeviceAssert(RuntimeError):
+    """An index out of range, after which a process cannot use a GPU any more."""
 
 
 class NoFloat64(TypeError):
@@ -170,7 +177,10 @@ def _run(operation: Any, args: Any, kwargs: Any) -> Any:
     if not to_gpu:
         return operation(*args_cpu, **kwargs_cpu)
     kwargs_cpu.pop("pin_memory", None)
-    result = operation(*args_cpu, **kwargs_cpu)
+    try:
+        result = operation(*args_cpu, **kwargs_cpu)
+    except IndexError as error:
+        raise DeviceAssert(f"device-side assert triggered: {error}, at {_line()}") from None
     wrapped = tree_map(lambda leaf: PretendTensor(leaf) if isinstance(leaf, Tensor) else leaf, result)
     if on_gpu:
         with contextlib.suppress(Exception):  # operations without aliasing information
@@ -216,6 +226,17 @@ def _is_composite(operation: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), "CompositeImplicitAutograd")
 
 
+def _pinned(tensor: Tensor, device: Any = None) -> Tensor:
+    assert tensor.device.type == "cpu"
+    if _watch is not None:
+        _watch.pinned += 1
+    return tensor
+
+
+def _held(leaf: Any) -> Any:
+    return leaf.held.clone() if isinstance(leaf, PretendTensor) else leaf
+
+
 def _line() -> str:
     """File and line of the package from which the current operation is called."""
     for frame in reversed(traceback.extract_stack()):
@@ -235,6 +256,7 @@ class Watch(TorchDispatchMode):
     Attributes:
         events: number of each ``(kind, line, operation)``; kind is "wait", "to device" or "to host".
         launches: number of operations on the device.
+        pinned: number of tensors that were copied to pinned memory.
         attention: number of attention calls by the kernel that CUDA would take by its published rules.
     """
 
@@ -243,7 +265,7 @@ class Watch(TorchDispatchMode):
         self.no_float64 = no_float64
         self.events: Counter[tuple[str, str, str]] = Counter()
         self.attention: Counter[str] = Counter()
-        self.launches = 0
+        self.launches = self.pinned = 0
 
     def waits(self) -> int:
         """Number of waits that code of the package causes."""
@@ -323,12 +345,12 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
     """The device ``cuda``, as far as a CPU can pretend it.
 
     Args:
-        no_float64: raise where float64 is made on the device, which MPS does not have.
+        no_float64: raise where float64 is made on the device, as on MPS, which has none.
     """
     global _watch
     _give_guard()
     watch, generator = Watch(no_float64), torch.Generator()
-    replaced = {
+    replaced: dict[tuple[Any, str], Any] = {
         (torch.cuda, "_lazy_init"): lambda: None,
         (torch.cuda, "is_available"): lambda: True,
         (torch.cuda, "is_current_stream_capturing"): lambda: False,
@@ -343,6 +365,8 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         (torch.cuda, "set_rng_state"): lambda state, device=None: generator.set_state(state),
         (torch.accelerator, "current_accelerator"): lambda check_available=False: None,  # a CUDA build without a driver
         (torch.cuda.amp.common, "amp_definitely_not_available"): lambda: False,
+        (torch.Tensor, "pin_memory"): _pinned,
+        (checkpoint, "copy_to_cpu"): lambda state: tree_map(_held, dict(state)),  # which reads the storages
         (torch, "autocast"): Autocast,
         (torch, "is_autocast_enabled"): lambda device=None: (
             _autocast[-1] is not None if device == "cuda" else _ENABLED(*([device] if device is not None else []))
@@ -351,6 +375,8 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
             (_autocast[-1] or torch.float16) if device == "cuda" else _DTYPE(device)
         ),
     }
+    if no_float64:
+        replaced[exact, "WITHOUT_FLOAT64"] = {"cuda"}
     with contextlib.ExitStack() as stack:
         for (owner, name), value in replaced.items():
             stack.enter_context(mock.patch.object(owner, name, value))

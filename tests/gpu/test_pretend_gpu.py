@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pretend
 import pytest
@@ -14,22 +18,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import heedful
+from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
 from heedful.config import AlibiPosition, RelativePosition, SinusoidalPosition
+from heedful.errors import HeedfulError
+from heedful.generation import token_choice
 from heedful.generation.decoder_state import create_state
 from heedful.generation.static import StaticStep
 from heedful.generation.token_choice import choose
 from heedful.inspection.ablation import ablate
+from heedful.inspection.embedding_space import principal_components
 from heedful.inspection.importance import head_importance
 from heedful.inspection.intervene import intervene
 from heedful.inspection.logit_lens import logit_lens
+from heedful.inspection.position_tables import position_similarity
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_training_plan
+from heedful.stack import Block
+from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
-from heedful.training.engine import Alone
+from heedful.training.engine import Alone, Sharded
 from heedful.training.gradient import Gradient
+from heedful.training.loop import Loop
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
+from heedful.training.validation import Validation
+from heedful.util.ranks import Ranks
+from test_every_task import MADE, command_of
 from tolerances import assert_close
 
 REASON = pretend.missing()
@@ -54,6 +69,14 @@ METHODS = {
     "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
     "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
     "penalties": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "min_new_tokens": 3, "bad_words_ids": [[7, 8]]},
+    "lists of ids": {
+        "min_new_tokens": 5,
+        "bad_words_ids": [[7], [8, 9]],
+        "suppress_tokens": [3],
+        "begin_suppress_tokens": [4],
+        "forced_eos_token_id": 5,
+    },
+    "forced words": {"num_beams": 3, "force_words_ids": [[7, 9]]},
 }
 
 
@@ -94,19 +117,54 @@ def test_a_tensor_on_the_cpu_is_refused() -> None:
         made("gpt-micro").to(CUDA)(IDS.to(CUDA), MASK)
 
 
+def error_of(function: Callable[[], Any]) -> str:
+    with pytest.raises(HeedfulError) as caught:
+        function()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gpt-micro", "bert-tiny"])
+def test_too_long_an_input_is_found_before_the_lookup(name: str) -> None:
+    model, fitting = made(name), 64 if name == "gpt-micro" else 512
+    ids = torch.ones(1, fitting + 1, dtype=torch.int64)
+    mask = torch.ones(1, fitting + 1, dtype=torch.bool)
+    mask[0, 0] = False
+    expected, padded = error_of(lambda: model(ids)), model(ids, mask)
+    with pretend_gpu() as watch:
+        model = made(name).to(CUDA)
+        assert error_of(lambda: model(ids.to(CUDA))) == expected
+        assert_close(model(ids.to(CUDA), mask.to(CUDA))[:, 1:].cpu(), padded[:, 1:], "gradient")
+        watch.events.clear()
+        model(ids[:, 1:].to(CUDA))
+        assert watch.waits() == 0
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_ids_outside_the_vocabulary_are_found_before_the_lookup(name: str) -> None:
+    model, wrong = made(name), IDS.clone()
+    wrong[0, 0] = model.config.source.vocab_size if name == "transformer-tiny" else model.config.embedding.vocab_size
+    expected = error_of(lambda: model.generate(wrong, max_new_tokens=2))
+    with pretend_gpu():
+        model = made(name).to(CUDA)
+        assert error_of(lambda: model.generate(wrong.to(CUDA), max_new_tokens=2)) == expected
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", GENERATORS)
-@pytest.mark.full(keep=6)
+@pytest.mark.full(keep=8)
 def test_generation_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
-    options, waits = METHODS[method], []
-    for count in (8, 16):
+    options, events = METHODS[method], []
+    for count in (8, 24):
         expected = made(name).generate(IDS, MASK, max_new_tokens=count, **options)
         with pretend_gpu() as watch:
-            ids = made(name).to(CUDA).generate(IDS.to(CUDA), MASK.to(CUDA), max_new_tokens=count, **options)
+            model, ids, mask = made(name).to(CUDA), IDS.to(CUDA), MASK.to(CUDA)
+            watch.events.clear()
+            ids = model.generate(ids, mask, max_new_tokens=count, **options)
+            events.append(Counter(watch.events))
             assert torch.equal(ids.cpu(), expected)
-            waits.append(watch.waits())
-    if method in ("greedy", "sampling"):
-        assert waits[1] - waits[0] <= 8, "more than one wait a token"
+    steps = {event: count for event, count in (events[1] - events[0]).items() if event[1] != "outside"}
+    assert {kind for kind, _, _ in steps} == {"wait"}, "a copy between host and device at each step"
+    assert sum(steps.values()) == (16 if "num_beams" in options else 2)
 
 
 @pytest.mark.parametrize(("method", "most_waits"), [("greedy", 1), ("sampling", 1), ("beams", 8), ("groups", 8)])
@@ -211,35 +269,181 @@ def test_an_optimised_model_generates_on_the_device() -> None:
         assert model.generate(IDS.to(CUDA), max_new_tokens=4).device.type == "cuda"
 
 
-def test_inspection_stays_on_the_device() -> None:
-    with pretend_gpu():
+@pytest.mark.parametrize("no_float64", [False, True], ids=["float64", "no float64"])
+def test_inspection_stays_on_the_device(no_float64: bool) -> None:
+    plain = made("gpt-micro")
+
+    def loss_of_ids(model: Any, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+    importance = head_importance(plain, lambda: loss_of_ids(plain, IDS))
+    change = ablate(plain, lambda: loss_of_ids(plain, IDS).item()).change
+    similarity = position_similarity(made("stories260k"))
+    components = principal_components(plain.embedding.token.weight)
+    with pretend_gpu(no_float64) as watch:
         model, ids = made("gpt-micro").to(CUDA), IDS.to(CUDA)
-
-        def loss() -> Tensor:
-            return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-
         with heedful.record(model, ["pattern", "stream", "logits"]) as seen:
             model(ids, MASK.to(CUDA))
         assert {tensor.device.type for tensor in seen.values()} == {"cuda"}
         with heedful.record(model, ["pattern", "logits"]) as seen:
             model.generate(ids, MASK.to(CUDA), max_new_tokens=3)
         assert seen
-        assert head_importance(model, loss)["decoder.block.3.attention"].device.type == "cuda"
-        ablate(model, lambda: loss().item())
+        for path, values in head_importance(model, lambda: loss_of_ids(model, ids)).items():
+            assert values.dtype == torch.float64
+            assert values.device.type == ("cpu" if no_float64 else "cuda")
+            assert_close(values.cpu().float(), importance[path].float(), "gradient")
+        for path, values in ablate(model, lambda: loss_of_ids(model, ids).item()).change.items():
+            assert_close(values.float(), change[path].float(), "gradient")
+        assert_close(position_similarity(made("stories260k").to(CUDA)).cpu(), similarity, "gradient")
+        on_gpu = principal_components(model.embedding.token.weight)
+        for name, values in vars(components).items():
+            assert getattr(on_gpu, name).device.type == "cuda"
+            assert_close(getattr(on_gpu, name).cpu(), values, "gradient")
         logit_lens(model, ids[:1], top=2)
         with intervene(model, "decoder.block.0.stream", lambda stream: stream * 0):
             model(ids)
+    assert watch.launches
 
 
-@pytest.mark.xfail(strict=True, reason="sampling makes float64 on the device, which MPS does not have")
-def test_sampling_without_float64() -> None:
+@pytest.mark.parametrize("method", [*METHODS, "assisted", "typical"])
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.full(keep=8)
+def test_decoding_without_float64(name: str, method: str) -> None:
+    options = dict(METHODS.get(method, {"do_sample": True, "seed": 0}))
     with pretend_gpu(no_float64=True):
-        made("gpt-micro").to(CUDA).generate(IDS.to(CUDA), max_new_tokens=4, do_sample=True, seed=0)
+        model = made(name).to(CUDA)
+        if method == "assisted":
+            options["assistant_model"] = made(name).to(CUDA)
+        if method == "typical":
+            options["typical_p"] = 0.8
+        ids = model.generate(IDS.to(CUDA), MASK.to(CUDA), max_new_tokens=6, **options)
+        assert ids.device.type == "cuda"
 
 
-@pytest.mark.xfail(strict=True, reason="create(seed=) seeds the GPU's generator and does not restore it")
-def test_create_keeps_the_random_state_of_the_gpu() -> None:
+@pytest.mark.parametrize("name", ["fill-mask", "translation", *sorted(set(MADE) - {"fill-mask", "translation"})])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.full(keep=3)
+def test_an_evaluation_computes_in_the_precision_of_the_run(
+    name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, dtypes = Validation._measured, set()
+
+    def measured(self: Validation, model: Any, examples: Any) -> Any:
+        block = next(module for module in model.modules() if isinstance(module, Block))
+        hook = block.feed_forward.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
+        try:
+            return inner(self, model, examples)
+        finally:
+            hook.remove()
+
+    monkeypatch.setattr(Validation, "_measured", measured)
+    command = [*command_of(name, tmp_path), "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]
     with pretend_gpu():
-        before = torch.cuda.default_generators[0].get_state()
-        heedful.create("gpt-micro", seed=0)
-        assert torch.equal(before, torch.cuda.default_generators[0].get_state())
+        assert cli.main([*command, f"--training.precision={precision}"]) == 0
+    assert dtypes == {{"bf16": torch.bfloat16, "fp32": torch.float32}[precision]}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, []) for name in MADE),
+        *((name, ["--model.r-drop=1", "--model.dropout=0.1"]) for name in ("translation", "text-classification")),
+    ],
+)
+def test_no_step_of_any_task_waits_or_copies_but_its_batch(
+    name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, events = Loop._step, Counter[tuple[str, str, str]]()
+
+    def step(self: Loop) -> None:
+        before = Counter(watch.events)
+        inner(self)
+        events.update(watch.events - before)
+
+    monkeypatch.setattr(Loop, "_step", step)
+    command = [part.replace("log-every=1", "log-every=50") for part in command_of(name, tmp_path)]
+    with pretend_gpu() as watch:
+        assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]) == 0
+    steps = {event for event in events if event[1] != "outside"}
+    assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "util/to_device.py")}
+    assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"
+
+
+@pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])
+def test_a_run_rounds_float32_products_unless_it_is_told_not_to(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, allowed = Loop._step, []
+
+    def step(self: Loop) -> None:
+        allowed.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        inner(self)
+
+    monkeypatch.setattr(Loop, "_step", step)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--max-steps=1", *options]
+    with pretend_gpu():
+        assert cli.main([*command, "--device=cuda:0", "--training.precision=fp32"]) == 0
+    assert allowed == [(not options, not options)]
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+    assert f"tf32 = {str(not options).lower()}" in (tmp_path / "run/run.toml").read_text()
+
+
+def test_tf32_has_no_effect_on_a_cpu_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_float32_matmul_precision()
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--max-steps=1"]
+    assert cli.main([*command, "--device=cpu", "--training.tf32"]) == 0
+    assert "--training.tf32 has no effect on cpu" in capsys.readouterr().out
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_sharding_never_has_the_model_twice_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, devices = copy.deepcopy, []
+
+    def deepcopy(model: Any) -> Any:
+        devices.append(model.device.type)
+        return inner(model)
+
+    monkeypatch.setattr("heedful.training.engine.copy.deepcopy", deepcopy)
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda device, size: None)
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda *modules, **options: mock.MagicMock())
+    with pretend_gpu():
+        model = made("gpt-micro").to(CUDA)
+        engine = Sharded(mock.Mock(spec=Ranks, size=2, is_first=True))
+        engine.wrap(model, loss_of)
+        assert devices[0] == "cpu"
+        assert engine._whole_model is not None
+        assert next(engine._whole_model.parameters()).device.type == "cpu"
+        assert {parameter.device.type for parameter in model.parameters()} == {"cuda"}
+
+
+def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.tensor([[0.0, 1.0, float("-inf")]])
+    monkeypatch.setattr("heedful.util.exact.WITHOUT_FLOAT64", {"cpu"})
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.full(size, 1 - 2**-53, dtype=torch.float64))
+    numbers = token_choice.uniform_numbers(IDS[:1], 1, 1, 0)
+    assert numbers.dtype == torch.float32
+    assert token_choice.choose(scores, numbers[:, 0]).item() == 1, "a token of probability 0"
+
+
+@pytest.mark.parametrize("name", ["fill-mask", "translation", *sorted(set(MADE) - {"fill-mask", "translation"})])
+@pytest.mark.full(keep=2)
+def test_every_task_trains_and_evaluates_without_float64(name: str, tmp_path: Path) -> None:
+    command = [*command_of(name, tmp_path), "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]
+    with pretend_gpu(no_float64=True):
+        assert cli.main(command) == 0
+
+
+def test_new_weights_keep_the_random_state_of_the_gpu(tmp_path: Path) -> None:
+    heedful.create("bert-tiny", seed=0).save_pretrained(tmp_path)
+    expected = heedful.create("gpt-micro", seed=3).state_dict()
+    with pretend_gpu():
+        torch.cuda.default_generators[0].manual_seed(7)
+        before = torch.cuda.default_generators[0].get_state(), torch.get_rng_state()
+        model = heedful.create("gpt-micro", seed=3)
+        model.source = "a folder"
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+        add_adapter(model, LoraConfig(rank=4, targets=("query", "value")), seed=0)
+        load_with_head(tmp_path, "sequence", seed=0, labels=3)
+        assert torch.equal(before[0], torch.cuda.default_generators[0].get_state())
+        assert torch.equal(before[1], torch.get_rng_state())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from heedful.training.engine import Alone
-from heedful.training.gradient import Gradient, seed_generators
+from heedful.training.gradient import Gradient
+from heedful.util.random_state import seed_generators
 from heedful.util.ranks import Ranks, own_device
 from tolerances import assert_close
 
@@ -68,6 +71,43 @@ def test_what_is_drawn_depends_on_the_step_and_the_number_alone():
     gradient = made(Alone())
     drawn = [gradient.compute(gradient.micro_batches(step, BATCHES)).item() for step in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 17.00 GB, other allocations: 1.00 GB)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:116] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_every_kind_of_full_memory_splits_a_batch(error: RuntimeError) -> None:
+    parts = []
+
+    def objective(model: nn.Module, batch) -> torch.Tensor:
+        if len(batch["x"]) > 2:
+            raise error
+        return model[0](batch["x"]).square().sum()
+
+    gradient = made(Alone(), loss=objective, on_split=parts.append)
+    gradient.compute(gradient.micro_batches(0, BATCHES))
+    assert parts == [2]
+    several = made(Alone(Pretended(0, 2, total=10)), loss=objective, on_split=parts.append)
+    with pytest.raises(RuntimeError, match=re.escape(str(error)[:20])):  # the others wait in a sum
+        several.compute(several.micro_batches(0, BATCHES))
+
+
+def test_another_error_splits_no_batch() -> None:
+    def objective(model: nn.Module, batch) -> torch.Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    gradient = made(Alone(), loss=objective, on_split=list)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        gradient.compute(gradient.micro_batches(0, BATCHES))
 
 
 def test_what_does_not_fit_is_cut_until_it_does_and_stays_so():

@@ -16,6 +16,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.layers.norm import BatchNorm
 from heedful.models.base import Model
 from heedful.settings import LORA_TARGETS
+from heedful.util.random_state import seeded
 
 M = TypeVar("M", bound=Model)
 
@@ -60,9 +61,7 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
             "model instead"
         )
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
-    with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with nullcontext() if seed is None else seeded(seed):
         for group in _groups(model, paths):
             weights = [model.get_parameter(f"{path}.weight") for path in group]
             a = torch.empty(config.rank, weights[0].size(1))

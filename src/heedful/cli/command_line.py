@@ -22,6 +22,7 @@ from heedful.cli.prediction import nearest, predict
 from heedful.cli.processes import check_shared, rank, several, wait_passively
 from heedful.cli.train import audit, demo, train, watch
 from heedful.errors import HeedfulError, shorten
+from heedful.util.out_of_memory import is_out_of_memory
 
 UNREAD = 141  # exit status of a program whose output is no longer read, as shells report SIGPIPE
 RANK_0_SECONDS = 2.0  # time for rank 0 to report an error: torchrun ends all processes when one has ended
@@ -81,7 +82,7 @@ def _explain(error: BaseException, tokens: Sequence[str]) -> tuple[str, int]:
             errno.EACCES: "; change the permissions or use another folder",
         }
         return f"{file}{error.strerror or error}{remedy.get(error.errno or 0, '')}", 2
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         amount = re.search(r"allocate ([\d,]+) bytes|allocate ([\d.]+ [KMGT]iB)", str(error))
         size = f" (could not allocate {next(filter(None, amount.groups()))})" if amount else ""
         remedy_of = {
@@ -113,14 +114,6 @@ def _usage_error(error: CycloptsError, tokens: Sequence[str]) -> str:
             return "--train is missing; the settings of the run have it: --config OUT/run.toml --resume"
         return f"{label} is missing" + (f".{did_you_mean}{hint}" if did_you_mean else "")
     return str(error)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Returns True for Python's MemoryError and PyTorch's errors on GPU and CPU; the CPU error has no own type."""
-    on_cpu = isinstance(error, RuntimeError) and (
-        "can't allocate memory" in str(error) or "not enough memory" in str(error)
-    )
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu
 
 
 def _check_current_folder() -> None:

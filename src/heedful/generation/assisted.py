@@ -23,6 +23,7 @@ from heedful.generation.method import Method, MethodInput, Steps, decoding_mode
 from heedful.generation.processors import process
 from heedful.generation.sampling import choose_next, decode_stepwise
 from heedful.generation.token_choice import choose
+from heedful.util.exact import exact_dtype
 
 if TYPE_CHECKING:
     from heedful.generation.options import Options
@@ -214,10 +215,10 @@ def accept_or_resample(
     >>> [int(accept_or_resample(p, q, torch.tensor([0]), torch.tensor([u]), torch.tensor([0.3]))) for u in (0.5, 0.6)]
     [0, 1]
     """
-    exact = torch.float32 if scores.device.type == "mps" else torch.float64
-    p, q = scores.softmax(1, dtype=exact), assistant_scores.softmax(1, dtype=exact)
+    dtype = exact_dtype(scores.device)
+    p, q = scores.softmax(1, dtype=dtype), assistant_scores.softmax(1, dtype=dtype)
     index = proposed[:, None]
-    is_accepted = (accept.to(exact)[:, None] * q.gather(1, index) < p.gather(1, index))[:, 0]
+    is_accepted = (accept.to(dtype)[:, None] * q.gather(1, index) < p.gather(1, index))[:, 0]
     rest = (p - q).clamp(min=0)
     rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p)  # zero if p and q are equal up to rounding
     return torch.where(is_accepted, proposed, choose(rest.log(), resample))

@@ -42,11 +42,19 @@ class ForcedWords:
 
     def __init__(self, words: Sequence[Sequence[Any]], end: Sequence[int], size: int) -> None:
         self.words = [word if isinstance(word[0], list | tuple) else [word] for word in words]
+        self._tensors: dict[Any, Tensor] = {}
         for token in (token for alternatives in self.words for tokens in alternatives for token in tokens):
             if token >= size:
                 raise HeedfulError(f"force_words_ids has id {token}, but the model has {size} tokens; remove the id")
             if token in end:
                 raise HeedfulError(f"force_words_ids has the end token {token}, which ends every text; remove it")
+
+    def _tensor(self, tokens: Sequence[int], device: torch.device) -> Tensor:
+        """Returns the ``tokens`` of a word, which are copied to the device once."""
+        key = tuple(tokens), device
+        if key not in self._tensors:
+            self._tensors[key] = torch.tensor(tokens, device=device)
+        return self._tensors[key]
 
     def progress(self, new_tokens: Tensor) -> WordProgress:
         """Returns the progress of rows of ``new_tokens`` (R, n)."""
@@ -56,7 +64,7 @@ class ForcedWords:
         for alternatives in self.words:
             occurs, following = torch.zeros_like(is_complete), []
             longest_prefix = torch.zeros_like(bank)
-            for word in (torch.tensor(tokens, device=new_tokens.device) for tokens in alternatives):
+            for word in (self._tensor(tokens, new_tokens.device) for tokens in alternatives):
                 if new_tokens.size(1) >= len(word):
                     occurs |= (new_tokens.unfold(1, len(word), 1) == word).all(2).any(1)
                 prefix = torch.zeros_like(bank)  # tokens of the word that the row ends with
@@ -103,7 +111,7 @@ def allocate(sums: Tensor, bank: Tensor, count: int) -> Tensor:
     size = sums.size(1)
     is_before = torch.ones(size, size, dtype=torch.bool, device=sums.device).tril(-1)
     rank = ((bank[:, :, None] == bank[:, None]) & is_before).sum(2)  # (S, C) in its bank
-    priority = rank * (int(bank.max()) + 1) - bank
+    priority = rank * (bank.amax() + 1) - bank
     return priority.masked_fill(sums == NEVER, torch.iinfo(priority.dtype).max).argsort(dim=1, stable=True)[:, :count]
 
 
@@ -116,7 +124,7 @@ def constrained(inputs: MethodInput) -> Decoded:
     words = ForcedWords(inputs.options.force_words_ids, inputs.end_ids.tolist(), inputs.state.vocab_size)
     logits = state.prefill()
     beams, sums = prompt_beams(inputs, logits), logits.new_zeros(len(limits), 1)
-    sentences = torch.arange(len(limits), device=limits.device)
+    sentences, next_limit = torch.arange(len(limits), device=limits.device), int(limits.min())
     results = FinishedBeams(inputs.options, count, beams, logits)
     finished = results.part(sentences)
 
@@ -138,12 +146,13 @@ def constrained(inputs: MethodInput) -> Decoded:
         if not live:
             break
         rows = parents + before * torch.arange(len(parents), device=parents.device)[:, None]
-        if inputs.static is None and (2 * live <= len(limits) or int(limits.min()) == step):
+        if inputs.static is None and (2 * live <= len(limits) or step == next_limit):
             results.put(finished, sentences)
             remaining = (~finished.done).nonzero()[:, 0]
             state.select(rows[remaining].flatten(), remaining)
             finished, beams, sums = finished.part(remaining), beams.sentences(remaining), sums[remaining]
             limits, sentences = limits[remaining], sentences[remaining]
+            next_limit = int(limits.min())
         else:
             state.reorder(rows.flatten())
         logits = state.step(beams.ids[:, :, column].flatten())

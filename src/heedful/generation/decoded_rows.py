@@ -35,6 +35,10 @@ class DecodedRows:
         self.lengths, self.next_limit = limits.clone(), int(limits.min())
         self.running = torch.arange(len(prompt), device=prompt.device)
         self.done = torch.zeros_like(limits, dtype=torch.bool)
+        self.live_count = len(prompt)
+        # an observer sees each call, and stop strings are read on the host at each token anyway
+        reads_each = self.stop_strings is not None or bool(inputs.state.observers)
+        self.read_every = 1 if reads_each else inputs.read_every
 
     @property
     def history(self) -> Tensor:
@@ -59,14 +63,16 @@ class DecodedRows:
         self.sums[self.running] += log_p
 
     def end(self, tokens: Tensor) -> bool:
-        """Ends rows with their last ``tokens`` (R,), by end id, limit or stop string. Returns False if all rows have
-        ended.
+        """Ends rows with their last ``tokens`` (R,), by end id, limit or stop string. Returns False if the host sees
+        that all rows have ended: it looks at every ``MethodInput.read_every``-th token, and where a row reaches its
+        limit.
         """
         step = self.columns - self.width
         ended = self._newly_ended(tokens, self.limits[self.running] == step)
         self.lengths[self.running] = torch.where(ended, step, self.lengths[self.running])
         self.done = self.done | ended
-        self.live_count = len(self.done) - int(self.done.sum())
+        if step % self.read_every == 0 or step == self.next_limit:
+            self.live_count = len(self.done) - int(self.done.sum())
         return self.live_count > 0
 
     def _newly_ended(self, tokens: Tensor, at_limit: Tensor) -> Tensor:
@@ -100,7 +106,7 @@ class FixedRows(DecodedRows):
 
     def __init__(self, inputs: MethodInput, prompt: Tensor, limits: Tensor, logits: Tensor) -> None:
         super().__init__(inputs, prompt, limits, logits)
-        self.count, self.max_steps, self.read_every = torch.zeros_like(limits), inputs.max_steps, inputs.read_every
+        self.count, self.max_steps = torch.zeros_like(limits), inputs.max_steps
 
     @property
     def history(self) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from heedful.cache import Cache
 from heedful.config import LanguageHead, LearnedPosition, StackConfig
 from heedful.errors import HeedfulError
+from heedful.layers.embedding import check_ids
 from heedful.layers.mask import attended_tokens
 
 NONE = -1  # in ids: no token here
@@ -260,7 +261,7 @@ def create_state(
 
 def checked_ids(name: str, ids: Tensor, mask: Tensor | None, model: Any) -> tuple[Tensor, Tensor]:
     """Returns ``ids`` and a mask, False for padding, both (B, T), on the model's device; raises ``HeedfulError`` for
-    other shapes.
+    other shapes, and for a GPU also for ids outside the vocabulary (on a CPU the embedding finds them).
     """
     if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
         raise HeedfulError(f"{name} are {ids.dtype} of shape {tuple(ids.shape)}; give integers of shape (rows, tokens)")
@@ -268,5 +269,8 @@ def checked_ids(name: str, ids: Tensor, mask: Tensor | None, model: Any) -> tupl
         raise HeedfulError(
             f"the mask has shape {tuple(mask.shape)}, but the {name} have {tuple(ids.shape)}; make the shapes equal"
         )
+    if model.device.type != "cpu":
+        table = model.target_embedding if name != "ids" else model.embedding
+        check_ids(ids, table.token.num_embeddings)
     ids = ids.to(model.device, torch.int64)
     return ids, torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.to(model.device).bool()

@@ -108,7 +108,7 @@ def _steps(
 
 
 def tokens_between_reads(device: torch.device) -> int:
-    """Returns the number of tokens after which the host reads which rows have ended, in a static step.
+    """Returns the number of tokens after which the host reads which rows have ended.
 
     A GPU runs ahead of the host in between; reading costs nothing on a CPU.
     """

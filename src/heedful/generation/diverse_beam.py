@@ -30,7 +30,7 @@ def diverse(inputs: MethodInput) -> Decoded:
     logits = state.prefill()
     prompts = prompt_beams(inputs, logits)
     results = [FinishedBeams(options, count, prompts, logits) for _ in range(groups)]
-    sentences = torch.arange(len(limits), device=limits.device)
+    sentences, next_limit = torch.arange(len(limits), device=limits.device), int(limits.min())
     finished = [result.part(sentences) for result in results]
     beams, sums = [prompts] * groups, [logits.new_zeros(len(limits), 1)] * groups  # of each group
     logits = logits.repeat_interleave(groups, 0)
@@ -60,12 +60,13 @@ def diverse(inputs: MethodInput) -> Decoded:
             finished[g].update_done(sums[g][:, 0], limits, step)
 
         done = torch.stack([group.done for group in finished]).all(0)
-        if bool(done.all()):
+        live = len(done) - int(done.sum())
+        if not live:
             break
         before = groups * ids.size(2) if step > 1 else 1  # rows of a sentence: the prompt is read once for all groups
         offsets = torch.arange(groups, device=limits.device)[:, None] * (before // groups)
         rows = (torch.stack(all_parents, 1) + offsets).flatten(1) + index * before
-        if inputs.static is None and (2 * int((~done).sum()) <= len(done) or int(limits.min()) == step):
+        if inputs.static is None and (2 * live <= len(done) or step == next_limit):
             for result, group in zip(results, finished, strict=True):
                 result.put(group, sentences)
             remaining = (~done).nonzero()[:, 0]
@@ -73,6 +74,7 @@ def diverse(inputs: MethodInput) -> Decoded:
             finished = [group.part(remaining) for group in finished]
             beams, sums = [group.sentences(remaining) for group in beams], [total[remaining] for total in sums]
             limits, sentences = limits[remaining], sentences[remaining]
+            next_limit = int(limits.min())
         else:
             state.reorder(rows.flatten())
         logits = state.step(torch.stack([group.ids[:, :, column] for group in beams], 1).flatten())

@@ -39,7 +39,7 @@ class MethodInput:
         with_logprobs: True if log-probabilities are returned by a search.
         context: maximum number of tokens that a decoder reads; None is unlimited.
         static: reads the tokens in place of ``state``, if the shapes are fixed: rows then stay until all have ended.
-        read_every: number of tokens after which the host reads which rows have ended, if the shapes are fixed.
+        read_every: number of tokens after which the host reads which rows have ended; searches read at each token.
     """
 
     state: DecoderState

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,19 @@ def tokens_after(tokens: Tensor, suffix: Tensor) -> Tensor:
     """Returns the tokens that follow ``suffix`` (R, n − 1) in ``tokens`` (R, N): (R, N − n + 1), −1 elsewhere."""
     windows = tokens.unfold(1, suffix.size(1) + 1, 1)  # (R, N − n + 1, n)
     return windows[..., -1].where((windows[..., :-1] == suffix[:, None]).all(-1), -1)
+
+
+class OnDevice:
+    """Base of processors with lists of ids, which are copied to the scores' device at the first call alone."""
+
+    def ids(self, tokens: Sequence[int], scores: Tensor) -> Tensor:
+        """Returns the ``tokens`` inside the vocabulary of the scores (R, V)."""
+        copies: dict[Any, Tensor] = self.__dict__.setdefault("_copies", {})
+        key = tuple(tokens), scores.size(1), scores.device
+        if key not in copies:
+            ids = [i for i in tokens if 0 <= i < scores.size(1)]
+            copies[key] = torch.tensor(ids, dtype=torch.int64, device=scores.device)
+        return copies[key]
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class NoRepeatNGram:
 
 
 @dataclass(frozen=True)
-class MinNewTokens:
+class MinNewTokens(OnDevice):
     """Forbids end tokens before there are ``least`` new tokens; ``prompt`` is the prompt's width in the history."""
 
     prompt: int
@@ -95,7 +108,7 @@ class MinNewTokens:
         """Returns the new scores (R, V)."""
         if history.size(1) - self.prompt >= self.least:
             return scores
-        return scores.index_fill_(1, torch.tensor(self.end, device=scores.device), NEVER)
+        return scores.index_fill_(1, self.ids(self.end, scores), NEVER)
 
 
 @dataclass(frozen=True)
@@ -182,11 +195,6 @@ def process(processors: Sequence[Processor], history: Tensor, scores: Tensor) ->
     return scores
 
 
-def _ids(tokens: Sequence[int], scores: Tensor) -> Tensor:
-    """Returns the ``tokens`` inside the vocabulary of the scores (R, V)."""
-    return torch.tensor([i for i in tokens if 0 <= i < scores.size(1)], dtype=torch.int64, device=scores.device)
-
-
 def _mask_tokens(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
     """Sets the scores (R, V) of ``tokens`` to −∞ in the ``rows`` (R,) that are True."""
     scores[:, tokens] = scores[:, tokens].masked_fill(rows[:, None], NEVER)
@@ -194,7 +202,7 @@ def _mask_tokens(scores: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MinLength:
+class MinLength(OnDevice):
     """Forbids end tokens before a row has ``least`` tokens, counting the prompt."""
 
     least: int
@@ -203,7 +211,7 @@ class MinLength:
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
         is_short = (history != NONE).sum(1) < self.least
-        return _mask_tokens(scores, _ids(self.end, scores), is_short)
+        return _mask_tokens(scores, self.ids(self.end, scores), is_short)
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,7 @@ class EncoderNoRepeatNGram:
 
 
 @dataclass(frozen=True)
-class NoBadWords:
+class NoBadWords(OnDevice):
     """Forbids ``words`` of one or more tokens: the last token of a word never follows its other tokens."""
 
     words: Sequence[Sequence[int]]
@@ -231,27 +239,27 @@ class NoBadWords:
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
         for *before, last in self.words:
-            if last >= scores.size(1) or len(before) > history.size(1):
+            if max((*before, last)) >= scores.size(1) or len(before) > history.size(1):
                 continue
-            prefix = torch.tensor(before, dtype=torch.int64, device=history.device)
+            prefix = self.ids(before, scores)
             matches = history[:, history.size(1) - len(before) :].eq(prefix).all(1)
             scores[:, last].masked_fill_(matches, NEVER)
         return scores
 
 
 @dataclass(frozen=True)
-class SuppressTokens:
+class SuppressTokens(OnDevice):
     """Forbids ``tokens``."""
 
     tokens: Sequence[int]
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
-        return scores.index_fill_(1, _ids(self.tokens, scores), NEVER)
+        return scores.index_fill_(1, self.ids(self.tokens, scores), NEVER)
 
 
 @dataclass(frozen=True)
-class SuppressTokensAtBegin:
+class SuppressTokensAtBegin(OnDevice):
     """Forbids ``tokens`` as the first new token, or as the second new token if the first is ``forced``."""
 
     tokens: Sequence[int]
@@ -262,31 +270,31 @@ class SuppressTokensAtBegin:
         """Returns the new scores (R, V)."""
         is_single = self.state.prompt_lengths[self.state.prompt_index] == 1  # a first token is forced only there
         is_begin = (is_single & self.forced).long() == history.size(1) - self.state.prompt.size(1)
-        return _mask_tokens(scores, _ids(self.tokens, scores), is_begin)
+        return _mask_tokens(scores, self.ids(self.tokens, scores), is_begin)
 
 
-def _force(name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
+def _force(forced: OnDevice, name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
     """Sets the scores (R, V) to 0 for ``tokens`` and to −∞ for all others, in the ``rows`` (R,) that are True."""
     for token in tokens:
         if token >= scores.size(1):
             raise HeedfulError(f"{name} is {token}, but the model has {scores.size(1)} tokens; give a smaller id")
-    forced = torch.full_like(scores[:1], NEVER).index_fill(1, _ids(tokens, scores), 0.0)
-    return torch.where(rows[:, None], forced, scores)
+    only = torch.full_like(scores[:1], NEVER).index_fill(1, forced.ids(tokens, scores), 0.0)
+    return torch.where(rows[:, None], only, scores)
 
 
 @dataclass(frozen=True)
-class ForcedBOSToken:
+class ForcedBOSToken(OnDevice):
     """Forces ``token`` after a single token (an encoder-decoder's start token)."""
 
     token: int
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
-        return _force("forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
+        return _force(self, "forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
 
 
 @dataclass(frozen=True)
-class ForcedEOSToken:
+class ForcedEOSToken(OnDevice):
     """Forces one of ``tokens`` as the last token that a row may have (``limits`` (B,): new tokens of each prompt)."""
 
     tokens: Sequence[int]
@@ -296,7 +304,9 @@ class ForcedEOSToken:
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
         new_count = history.size(1) - self.state.prompt.size(1)
-        return _force("forced_eos_token_id", self.tokens, self.limits[self.state.prompt_index] == new_count + 1, scores)
+        return _force(
+            self, "forced_eos_token_id", self.tokens, self.limits[self.state.prompt_index] == new_count + 1, scores
+        )
 
 
 def processors_of(options: Options, state: DecoderState, limits: Tensor, end: Sequence[int]) -> list[Processor]:

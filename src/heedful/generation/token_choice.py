@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
+from heedful.util.exact import exact_dtype
 
 BLOCK = 128
 
@@ -62,10 +63,8 @@ def choose(scores: Tensor, uniform: Tensor | None = None) -> Tensor:
     """
     if uniform is None:
         return top(scores, 1)[1][:, 0]
-    # a sum over a whole vocabulary needs float64, which Apple's GPUs do not have
-    exact = torch.float32 if scores.device.type == "mps" else torch.float64
-    cumulative = scores.softmax(1, dtype=exact).cumsum(1)
-    target = uniform.to(exact)[:, None] * cumulative[:, -1:]
+    cumulative = scores.softmax(1, dtype=exact_dtype(scores.device)).cumsum(1)  # float32 is short for a vocabulary
+    target = uniform.to(cumulative.dtype)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=scores.size(1) - 1)
 
 
@@ -82,7 +81,7 @@ def uniform_numbers(given_ids: Tensor, copies: int, steps: int, seed: int | Sequ
         seed: one seed for all prompts, or a list of B seeds; None uses torch's own random state.
 
     Returns:
-        (B · copies, steps) float64 in [0, 1).
+        (B · copies, steps) in [0, 1), float64, or float32 on a device without it.
     """
     resolved = int(torch.randint(2**63 - 1, ())) if seed is None else seed
     seeds = [resolved] * len(given_ids) if isinstance(resolved, int) else resolved
@@ -102,4 +101,6 @@ def uniform_numbers(given_ids: Tensor, copies: int, steps: int, seed: int | Sequ
             generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little"))
             # drawn one by one: fewer steps are the beginning of more steps
             rows.append(torch.rand(steps, generator=generator, dtype=torch.float64))
-    return torch.stack(rows).to(given_ids.device)
+    dtype = exact_dtype(given_ids.device)
+    below_one = 1 - torch.finfo(dtype).eps / 2  # rounding to float32 may give 1
+    return torch.stack(rows).to(dtype).clamp(max=below_one).to(given_ids.device)

@@ -22,6 +22,7 @@ from heedful.inspection.tensor_paths import HookPoint, select_hook_points
 from heedful.layers.feedforward import FeedForward
 from heedful.models import Model
 from heedful.stack import Block
+from heedful.util.exact import exact
 
 GROUPS = 8
 
@@ -113,7 +114,7 @@ class _RemovablePart:
 
     def removed(self, mean: Tensor, old: Tensor) -> Tensor:
         """Returns a copy of the tensor ``old`` in which the values of this part are those of ``mean``."""
-        mean = mean.to(old).expand_as(old)
+        mean = mean.to(old.dtype).to(old.device).expand_as(old)
         if self.axis is None:
             return mean
         index = torch.tensor(self.numbers, device=old.device)
@@ -182,7 +183,7 @@ def _means(model: Model, points: Iterable[HookPoint], loss: Callable[[], Any]) -
 
     def add(point: HookPoint, tensor: Tensor) -> Tensor:
         axes = [i for i, axis in enumerate("BHTE" if point.heads else "BTF") if axis in "BT"]
-        total = tensor.double().sum(axes, keepdim=True)[0]
+        total = exact(tensor).sum(axes, keepdim=True)[0]
         sums[point.path] = sums.get(point.path, 0) + total
         counts[point.path] = counts.get(point.path, 0) + tensor.numel() // total.numel()
         return tensor

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, lookup
 from heedful.inspection.attention_maps import precise
+from heedful.util.exact import exact
 
 
 def embedding_tables(model: nn.Module) -> dict[str, Tensor]:
@@ -139,16 +140,16 @@ def principal_components(vectors: Tensor, dimensions: int = 2) -> PrincipalCompo
         raise HeedfulError(
             f"{len(vectors)} vectors of {vectors.size(1)} numbers do not have {dimensions} axes; give fewer dimensions"
         )
-    exact = vectors.detach().double()
-    if not exact.isfinite().all():
+    wide = exact(vectors.detach())
+    if not wide.isfinite().all():
         raise HeedfulError("some vectors hold NaN or infinity; remove these vectors")
-    mean = exact.mean(0)
-    triangle = torch.linalg.qr(exact - mean, mode="r").R
+    mean = wide.mean(0)
+    triangle = torch.linalg.qr(wide - mean, mode="r").R
     _, singular_values, axes = torch.linalg.svd(triangle, full_matrices=False)
     axes = axes[:dimensions]
     axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
     variance = singular_values.square()
     explained = variance[:dimensions] / variance.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    points = (wide - mean) @ axes.T
     dtype = torch.promote_types(vectors.dtype, torch.float32)
-    points = (exact - mean) @ axes.T
-    return PrincipalComponents(points.to(dtype), explained.to(dtype), axes.to(dtype), mean.to(dtype))
+    return PrincipalComponents(*(part.to(dtype).to(vectors.device) for part in (points, explained, axes, mean)))

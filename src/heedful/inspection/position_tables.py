@@ -12,6 +12,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.inspection.embedding_space import cosine_similarity
 from heedful.layers.position import Learned, Rotary, Sinusoidal
 from heedful.stack import Stack
+from heedful.util.exact import exact
 
 LENGTH = 64  # positions by default, of schemes without a fixed number
 
@@ -37,9 +38,9 @@ def position_similarity(model: nn.Module, length: int | None = None, stack: str 
     """
     position = _stack(model, stack).position
     if isinstance(position, Rotary):
-        positions = torch.arange(_length(length, None), device=position.frequencies.device).double()
-        angles = (positions[:, None] - positions)[..., None] * position.frequencies.double()
-        return angles.cos().mean(-1).float()
+        positions = exact(torch.arange(_length(length, None), device=position.frequencies.device))
+        angles = (positions[:, None] - positions)[..., None] * exact(position.frequencies)
+        return angles.cos().mean(-1).float().to(position.frequencies.device)
     return cosine_similarity(position_table(model, length, stack))
 
 

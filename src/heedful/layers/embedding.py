@@ -12,6 +12,16 @@ from heedful.config import EmbeddingConfig, PatchConfig
 from heedful.errors import HeedfulError, lookup
 
 
+def check_ids(ids: Tensor, rows: int) -> None:
+    """Raises ``HeedfulError`` unless all ``ids`` are 0 to ``rows`` − 1; the host waits for the ids' device."""
+    smallest, largest = int(ids.min()), int(ids.max())
+    if not 0 <= smallest <= largest < rows:
+        raise HeedfulError(
+            f"token ids are {smallest} to {largest}, but the model has {rows} tokens, 0 to {rows - 1}; use the "
+            "model's own tokenizer"
+        )
+
+
 class TokenEmbedding(nn.Module):
     """Token embedding: a row for each id, multiplied by √dim with ``scale="sqrt"`` (Vaswani et al. 2017, section 3.4).
 
@@ -37,15 +47,16 @@ class TokenEmbedding(nn.Module):
         return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embeds ``ids`` (B, T), and ``segments`` (B, T; default 0) if the model has segments: (B, T, D)."""
+        """Embeds ``ids`` (B, T), and ``segments`` (B, T; default 0) if the model has segments: (B, T, D).
+
+        On a CPU an id outside the table is a ``HeedfulError``. On a GPU the check would wait for the device at each
+        call; there ``check_ids`` checks the ids first, as ``generate`` does. Tasks check their tokenizer's vocabulary.
+        """
         try:
             x = self.token(ids) * self.factor
         except IndexError:
-            rows, smallest, largest = self.token.num_embeddings, int(ids.min()), int(ids.max())
-            raise HeedfulError(
-                f"token ids are {smallest} to {largest}, but the model has {rows} tokens, 0 to {rows - 1}; use the "
-                "model's own tokenizer"
-            ) from None
+            check_ids(ids, self.token.num_embeddings)
+            raise
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
         if segments is not None:

@@ -137,14 +137,19 @@ class Learned(PositionScheme):
         self.table = nn.Embedding(length + offset, dim)
 
     def embed(self, x: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
-        """Adds the rows of ``positions`` (B or 1, T) to ``x`` (B, T, D); too large a position is an error."""
-        try:
-            return x + self.table(positions + self.offset)
-        except IndexError:
-            raise HeedfulError(
-                f"the input has {int(positions.max()) + 1} tokens, but the model has {self.length} learned positions; "
-                "cut the input, or create a model with more positions"
-            ) from None
+        """Adds the rows of ``positions`` (B or 1, T) to ``x`` (B, T, D); too large a position is an error.
+
+        It is found before the lookup, since after a lookup out of range no GPU can be used any more. Positions below
+        ``end`` are not read if it is no larger than the table.
+        """
+        if (end is None or end > self.length) and not torch.compiler.is_compiling():
+            tokens = int(positions.max()) + 1  # padding is in ``end``, but has no position of its own
+            if tokens > self.length:
+                raise HeedfulError(
+                    f"the input has {tokens} tokens, but the model has {self.length} learned positions; cut the "
+                    "input, or create a model with more positions"
+                )
+        return x + self.table(positions + self.offset)
 
 
 class ExactScheme(PositionScheme):

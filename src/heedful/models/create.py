@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from heedful import presets
 from heedful.config import (
     DecoderConfig,
@@ -23,6 +21,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError, nearest
 from heedful.models import Model, build
+from heedful.util.random_state import seeded
 
 HEADS: dict[str, type[Head]] = {
     "none": NoHead,
@@ -73,7 +72,8 @@ def create(
         head: "none", "language-model", "masked-language-model", "sequence", "token", "span", "pooled", "image";
             None is the head of the published model.
         num_labels: classes of a sequence, token or image head.
-        seed: makes the weights repeatable, and leaves torch's own random state untouched; None draws from that state.
+        seed: makes the weights repeatable, and leaves torch's own random states, those of GPUs too, untouched; None
+            draws from the CPU's state.
 
     >>> import heedful
     >>> heedful.create("vit-micro", num_labels=3, seed=0).count()
@@ -83,6 +83,5 @@ def create(
     config = replace(config, head=head_config(config, head, num_labels))
     if seed is None:
         return build(config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return build(config)

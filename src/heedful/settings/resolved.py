@@ -64,6 +64,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "skip_spikes": 0.0,
+        "tf32": False,
         "kernels": "auto",
         "compile": False,
         "gradient_checkpointing": False,
@@ -85,6 +86,7 @@ class ResolvedTraining(Resolved, TrainingSettings):
     betas: tuple[float, float]
     eps: float
     precision: Literal["fp32", "bf16"]
+    tf32: bool
     kernels: Literal["auto", "plain"]
     compile: bool
     gradient_checkpointing: bool

@@ -148,6 +148,7 @@ class TrainingSettings(Settings):
     betas: tuple[float, float] | None = option("Adam's beta1 and beta2", least=0, below=1)
     eps: float | None = option("Adam's epsilon", above=0)
     precision: Literal["fp32", "bf16"] | None = option("precision of the forward pass")
+    tf32: bool | None = option("round float32 products on NVIDIA GPUs to TF32; false: exact")
     kernels: Literal["auto", "plain"] | None = option("plain: no optimised kernels, slower, to look for a bug")
     compile: bool | None = option("compile the blocks with torch.compile: faster steps, a slow start")
     gradient_checkpointing: bool | None = option("recompute activations in the backward pass: less memory")

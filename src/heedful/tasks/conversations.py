@@ -169,4 +169,4 @@ def answer_losses(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         model(batch["ids"]).flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
     total: Tensor = losses.view(labels.shape).sum(1)
-    return total.double().cpu().numpy(), (labels != IGNORED).sum(1).cpu().numpy()
+    return total.cpu().double().numpy(), (labels != IGNORED).sum(1).cpu().numpy()

@@ -34,8 +34,9 @@ from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.r_drop import interleave_passes, repeat_batch
 from heedful.tasks.task import TEXTS, Batch, Task
-from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
+from heedful.tasks.token_batches import IGNORED, label_index, padded, padded_with_mask, with_label_index
 from heedful.text import Tokenizer
+from heedful.util.exact import exact
 
 Pair = tuple[list[int], list[int]]
 # settings of encoder-decoders
@@ -164,6 +165,10 @@ class EncoderDecoderTask(Task):
         """Returns the number of target tokens, end tokens included."""
         return int((batch["labels"] != IGNORED).sum())
 
+    def complete(self, batch: Batch) -> Batch:
+        """Adds the indices of the target tokens, for which the head is computed."""
+        return with_label_index(batch)
+
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss of a batch, Σ over target tokens of (1 − ε)(−log p(y)) + ε/V Σ_v(−log p(v)).
 
@@ -171,10 +176,13 @@ class EncoderDecoderTask(Task):
         computed for padding. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
         """
         model = model_of(EncoderDecoder, model, self.name)
-        batch = repeat_batch(batch) if self.agreement else batch
+        index = label_index(batch)
+        if self.agreement:
+            index = torch.cat((index, index + batch["labels"].numel()))
+            batch = repeat_batch(batch)
         real = batch["labels"] != IGNORED
-        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)[real]
-        labels = batch["labels"][real]
+        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], real)
+        hidden, labels = (x.flatten(0, 1).index_select(0, index) for x in (hidden, batch["labels"]))
         if not self.agreement:
             return output_loss(model.head, hidden, labels, label_smoothing)
         return (
@@ -191,7 +199,7 @@ class EncoderDecoderTask(Task):
         def sums(batch: Batch) -> np.ndarray:
             logits, labels = model(batch["source"], batch["target"], batch["source_mask"]), batch["labels"]
             nats = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
-            return torch.stack([nats.double().sum(1), (labels != IGNORED).sum(1)], 1).cpu().numpy()
+            return torch.stack([exact(nats).sum(1).cpu(), (labels != IGNORED).sum(1).cpu()], 1).numpy()
 
         for indices, batch_losses in self.map_batches(model, examples, sums):
             losses[indices] = batch_losses

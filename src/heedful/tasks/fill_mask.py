@@ -59,11 +59,12 @@ from heedful.tasks.task import (
     check_texts,
     short,
 )
-from heedful.tasks.token_batches import IGNORED, padded_with_mask
+from heedful.tasks.token_batches import IGNORED, label_index, padded_with_mask, with_label_index
 from heedful.text import Tokenizer
 from heedful.text.mask_filling import check_has_mask, fill_masks, mask_token
 from heedful.text.word_boundaries import word_joints
 from heedful.util import sharding
+from heedful.util.exact import exact_dtype
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
@@ -263,6 +264,10 @@ class FillMask(EncoderTask):
         """Returns the number of predictions in a batch: the tokens that were chosen for masking."""
         return int((batch["labels"] != IGNORED).sum())
 
+    def complete(self, batch: Batch) -> Batch:
+        """Adds the indices of the tokens that were chosen for masking."""
+        return with_label_index(batch)
+
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss of a batch, Σ over the tokens chosen for masking of −log p(token | masked window).
 
@@ -274,8 +279,9 @@ class FillMask(EncoderTask):
 
     def _chosen(self, model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the encoder's output (M, D) at the M chosen tokens of a batch, and their ids (M,)."""
-        chosen = batch["labels"] != IGNORED
-        return model.hidden(batch["ids"], batch["mask"])[chosen], batch["labels"][chosen]
+        index = label_index(batch)
+        hidden = model.hidden(batch["ids"], batch["mask"])
+        return hidden.flatten(0, 1).index_select(0, index), batch["labels"].flatten().index_select(0, index)
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
@@ -307,15 +313,15 @@ class FillMask(EncoderTask):
         row_sums, stream = np.zeros((len(rows), 5)), examples[0].stream
         window_sums, encoder = np.zeros((stream.windows, 5)), model_of(Encoder, model, self.name)
 
-        def read(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        def read(batch: Batch) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
             hidden, truth = self._chosen(encoder, batch)
             logits = encoder.head(hidden).float()
             losses = F.cross_entropy(logits, truth, reduction="none")
             sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
-            return sums.double().cpu().numpy(), (batch["labels"] != IGNORED).nonzero().cpu().numpy()
+            return sums.cpu().double().numpy(), np.divmod(label_index(batch).cpu().numpy(), batch["labels"].size(1))
 
         for indices, (sums, hidden) in self.map_batches(model, examples, read, batch_tokens):
-            window, position = hidden.T
+            window, position = hidden
             windows = np.array([examples[i].number for i in indices])
             firsts = windows * stream.context - len(self.input_template.before)
             np.add.at(row_sums[:, :3], document_numbers(stream, firsts[window] + position), sums)
@@ -504,5 +510,6 @@ def pseudo_log_likelihoods(
         truth = ids[index, positions]
         ids[index, positions] = mask
         hidden = model.hidden(ids)
-        log_p[batch] = model.head(hidden[index, positions]).double().log_softmax(-1)[index, truth].cpu().numpy()
+        logits = model.head(hidden[index, positions])
+        log_p[batch] = logits.log_softmax(-1, dtype=exact_dtype(model.device))[index, truth].cpu().numpy()
     return log_p

@@ -56,6 +56,7 @@ from heedful.tasks.task import (
     arrow_joined,
     short,
 )
+from heedful.util.random_state import seeded
 
 SMALLEST = "vit-micro"
 SMALL = 64  # pixels up to which images of one size keep it
@@ -183,8 +184,7 @@ class ImageClassification(Task):
         if not known:
             linear = replace(head if isinstance(head, ImageHead) else ImageHead(), labels=len(names), hidden=0)
             model.config = replace(config, head=linear)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(settings.seed or 0)
+            with seeded(settings.seed or 0):
                 model.head = head_of(linear, model.main.dim, prefix_tokens=config.patches.prefix_tokens)
                 initialise(model.head, model.main)
             model.fresh = [f"head.{name}" for name in model.head.state_dict()]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
 from heedful import presets
@@ -36,6 +35,7 @@ from heedful.pretrained.fill_model import build_head
 from heedful.settings import ModelSettings
 from heedful.stack import initialise
 from heedful.text import Tokenizer
+from heedful.util.random_state import seeded
 
 FAMILIES: dict[type[Config], str] = {
     EncoderConfig: "an encoder",
@@ -153,8 +153,7 @@ def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None
     A new head is initialised with ``seed``. With ``labels`` the head always gets a new output layer, for that many
     labels, since even an old layer of the same size is for other labels.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = load(folder, head=head, num_labels=labels, dtype="float32")
         if labels is not None:
             path = "head.output" if hasattr(model.head, "output") else "head"  # a registered head may have no such part

@@ -166,9 +166,11 @@ def output_loss(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
         )
         if agreement:
-            real = labels != IGNORED
-            pairs = torch.cat((logits[real][::2], logits[real][1::2]))
-            loss = loss + agreement * divergence(pairs, pairs.softmax(1)).sum()
+            pairs = torch.cat((logits[::2], logits[1::2]))
+            terms = divergence(pairs, pairs.softmax(1))
+            if not cpu:
+                terms = terms.masked_fill((labels[::2] == IGNORED)[:, None], 0.0)
+            loss = loss + agreement * terms.sum()
         return loss
     if cpu and kernels_depend_on_rows():
         more = rounded_rows(len(labels)) - len(labels)

@@ -293,7 +293,7 @@ class SpanCorruption(EncoderDecoderTask):
             logits[:, len(ordinary) :] = -math.inf  # rows of the embedding without a token
             losses = F.cross_entropy(logits, truth, reduction="none")
             sums = torch.stack([losses, (logits.argmax(-1) == truth).float(), torch.ones_like(losses)], 1)
-            return sums.double().cpu().numpy()
+            return sums.cpu().double().numpy()
 
         for indices, token_sums in self.map_batches(model, examples, read, batch_tokens):
             windows = [examples[i] for i in indices]

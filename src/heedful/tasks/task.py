@@ -20,6 +20,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained import load
 from heedful.util import sharding
 from heedful.util.escaping import pictured
+from heedful.util.to_device import to_device
 
 if TYPE_CHECKING:
     from heedful.config import ModelConfig
@@ -256,6 +257,13 @@ class Task(ABC):
     def count(self, batch: Batch) -> int:
         """Returns the number of predictions in a batch, by which the loop divides the summed loss."""
 
+    def complete(self, batch: Batch) -> Batch:
+        """Returns a batch of ``collate``, or some rows of it, with tensors that are not one row for each example.
+
+        They are computed on the CPU before the batch is moved to the device. By default there are none.
+        """
+        return batch
+
     @abstractmethod
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss *summed* over the batch's predictions."""
@@ -375,8 +383,7 @@ class Task(ABC):
 
         @torch.no_grad()
         def computed(indices: np.ndarray) -> R:
-            tensors = self.collate([examples[i] for i in indices])
-            return compute({name: tensor.to(model.device) for name, tensor in tensors.items()})
+            return compute(to_device(self.complete(self.collate([examples[i] for i in indices])), model.device))
 
         budget = tokens or EVALUATED
         return sharding.each(evaluation_batches(self.lengths(examples), budget, pairs=budget * SQUARE), computed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,22 @@ def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 def padded_with_mask(rows: Sequence[Sequence[int]], value: int = 0) -> tuple[Tensor, Tensor]:
     """Pads lists of ids with ``value`` at their ends; returns int64 (B, longest) and a mask, True for tokens."""
     return padded(rows, value), padded([[1] * len(row) for row in rows], 0).bool()
+
+
+def with_label_index(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a batch on the CPU with ``label_index`` (M,): the indices of the M labels among all B · T tokens.
+
+    Computed on the CPU, it spares a GPU's host the wait for boolean indices.
+
+    >>> with_label_index({"labels": torch.tensor([[7, IGNORED], [IGNORED, 5]])})["label_index"]
+    tensor([0, 3])
+    """
+    return {**batch, "label_index": (batch["labels"].flatten() != IGNORED).nonzero()[:, 0]}
+
+
+def label_index(batch: Mapping[str, Tensor]) -> Tensor:
+    """Returns the ``label_index`` of a batch, which is computed if the batch has none."""
+    return batch["label_index"] if "label_index" in batch else with_label_index(batch)["label_index"]
 
 
 def new_token_logprobs(generated: Generated, starts: Sequence[int]) -> list[list[float] | None]:

@@ -25,6 +25,7 @@ from heedful.config import (
 )
 from heedful.kernels.onednn_linear import emulates_bfloat16, has_onednn, onednn_product
 from heedful.tasks.token_batches import IGNORED
+from heedful.util.out_of_memory import is_out_of_memory
 
 Batch = Mapping[str, Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -102,7 +103,9 @@ def peak_flops(device: torch.device, dtype: torch.dtype, seconds: float = TIME) 
                 if not long and size < LARGEST:
                     size *= 2
                     break
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return None
     return best
 

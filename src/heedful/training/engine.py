@@ -103,6 +103,7 @@ class Replicated(Alone):
             ModelWithLoss(model, loss),
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=True,  # a pooler without a loss, an adapter's frozen head
+            gradient_as_bucket_view=True,  # gradients are summed where they are: no second copy of them
         )
         return lambda model, batch: cast(Tensor, self._ddp(batch))
 
@@ -140,7 +141,9 @@ class Sharded(Alone):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         if self.ranks.is_first:
-            self._whole_model = copy.deepcopy(model).cpu()  # weights are gathered into it for writing
+            device = next(model.parameters()).device
+            self._whole_model = copy.deepcopy(model.cpu())  # weights are gathered into it for writing
+            model.to(device)  # moved and not copied there: a GPU has no room for a second copy
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.ranks.size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         for block in [module for module in model.modules() if isinstance(module, Block)]:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from heedful.training.engine import Alone
 from heedful.training.guard import locate_nonfinite
-from heedful.training.memory import is_out_of_memory, split_batch
+from heedful.training.memory import split_batch
+from heedful.training.precision import autocast
+from heedful.util.out_of_memory import is_out_of_memory
+from heedful.util.random_state import seed_generators
+from heedful.util.to_device import to_device
 
 Batch = Mapping[str, Tensor]
+
+
+def as_it_is(batch: Batch) -> Batch:
+    """Returns a batch to which nothing is added."""
+    return batch
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class Gradient:
     Random numbers in a micro-batch (dropout) are a function of (seed, step, the micro-batch's number in the step),
     whichever rank computes it. If a micro-batch does not fit the memory of one process, this and all later
     micro-batches are split into halves, quarters and so on, with the same gradient; each part has a number of its own.
+    Several ranks never split: the rank without memory leaves its backward pass while others wait for its gradients, and
+    a word with them before each sum would make every step wait. Its error names settings that fit.
     """
 
     model: nn.Module
@@ -53,6 +63,7 @@ class Gradient:
     device: torch.device
     zero_grad: Callable[[], None]
     on_split: Callable[[int], None] | None  # called with the number of parts when it changes; None: never split
+    complete: Callable[[Batch], Batch] = as_it_is  # adds to a batch, or a part of it, before it is moved to the device
     parts: int = 1  # into which micro-batches are split
 
     def micro_batches(self, step: int, batches: Sequence[Batch]) -> MicroBatches:
@@ -116,25 +127,10 @@ class Gradient:
         self.on_split(self.parts)
 
     def _loss(self, step: int, number: int, batch: Batch) -> Tensor:
-        moved = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        moved = to_device(self.complete(batch), self.device)
         seed_generators(_micro_batch_seed(self.seed, step, number), self.device)
-        with self._cast():
+        with autocast(self.precision, self.device):
             return self.loss(self.model, moved)
-
-    def _cast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
-
-
-def seed_generators(seed: int, device: torch.device) -> None:
-    """Seeds only the generators of the CPU and of ``device``; ``torch.manual_seed`` seeds all devices, which is
-    slow.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type in ("cuda", "xpu"):
-        backend = getattr(torch, device.type)
-        backend.default_generators[backend.current_device() if device.index is None else device.index].manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
 
 
 def _micro_batch_seed(seed: int, step: int, number: int) -> int:

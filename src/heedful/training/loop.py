@@ -130,6 +130,7 @@ class Loop:
             model=self.model,
             loss=self.objective.loss,
             count=self.objective.count,
+            complete=self.objective.complete,
             engine=self.engine,
             precision=self.precision,
             seed=self.seed,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError
 from heedful.training.ceiling import Ceiling
 from heedful.training.checkpoint import Checkpoints, LoadWeights
-from heedful.training.gradient import Batch
+from heedful.training.gradient import Batch, as_it_is
 from heedful.training.log import Log
 
 if TYPE_CHECKING:
@@ -81,11 +81,13 @@ class Objective:
         loss: given model and batch, returns the loss *summed* over the batch's predictions (``Task.objective``).
         count: returns the number of predictions in a batch; called before the batch is moved to the device.
         unit: the unit of ``count``, for the log: "tokens", "examples".
+        complete: returns a batch, or a part of it, with what the loss needs besides, before it is moved to the device.
         divisible: False if the loss is no sum over examples: then a batch that does not fit the memory is not split.
     """
 
     loss: Callable[[nn.Module, Batch], Tensor]
     count: Callable[[Batch], int]
+    complete: Callable[[Batch], Batch] = as_it_is
     unit: str = "tokens"
     divisible: bool = True
 

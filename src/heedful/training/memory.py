@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.settings import TrainingSettings
+from heedful.util.out_of_memory import is_out_of_memory
 
 
 @contextmanager
@@ -31,16 +31,12 @@ def within_memory(training: TrainingSettings) -> Iterator[None]:
         raise HeedfulError(f"a batch does not fit the device's memory ({cause}); {remedy}") from None
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Returns True for an out-of-memory error of a device or of the CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
-
-
 def split_batch(batch: Mapping[str, Tensor], parts: int) -> list[dict[str, Tensor]]:
     """Splits the rows of a batch into ``parts`` parts of equal size; the last may be smaller.
 
     A batch of fewer rows than ``parts`` gives fewer parts.
 
+    >>> import torch
     >>> [part["ids"].tolist() for part in split_batch({"ids": torch.arange(5)}, 2)]
     [[0, 1, 2], [3, 4]]
     """

@@ -16,6 +16,7 @@ from heedful.training.determinism import deterministic, threads_restored
 from heedful.training.log import Log, describe
 from heedful.training.loop import Loop
 from heedful.training.memory import within_memory
+from heedful.training.precision import tf32
 from heedful.training.run import build_loop, prepare, print_nothing
 from heedful.training.schedule import Limits
 from heedful.util.ranks import join_ranks
@@ -94,7 +95,11 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         temporary = replace(settings, out=str(Path(folder, "range_test")), overwrite=False)
         run = prepare(temporary, ranks, print_nothing, started=time.monotonic())
         loop = build_loop(run, None, ranks, quiet=True)
-        with deterministic(run.settings.deterministic), within_memory(run.settings.training):
+        with (
+            deterministic(run.settings.deterministic),
+            tf32(run.settings.training.tf32, run.model.device),
+            within_memory(run.settings.training),
+        ):
             result = range_test(loop, quiet)
     return {"task": run.task.name, **vars(result), "lines": result.lines()}
 

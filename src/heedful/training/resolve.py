@@ -187,14 +187,18 @@ def with_machine(
     """Returns the settings with the machine's precision and number of threads; checks options against each other.
 
     The default precision is bf16 on a GPU that has instructions for bfloat16, else fp32: on a CPU bf16 is faster only
-    for wide models. ``say`` is called with a warning if bf16 is given and the machine has no instructions for it.
+    for wide models. Float32 products on an NVIDIA GPU are rounded to TF32 by default. ``say`` is called with a warning
+    if bf16 is given and the machine has no instructions for it, or TF32 and the device is no NVIDIA GPU.
 
     Raises:
         HeedfulError: an option that the schedule does not have, several averages, or an option without a value.
     """
     has_bf16 = device.type == "cuda" and not emulates_bfloat16(device)
     machine = TrainingSettings(
-        precision="bf16" if has_bf16 else "fp32", optimiser="adamw", threads=torch.get_num_threads()
+        precision="bf16" if has_bf16 else "fp32",
+        tf32=device.type == "cuda",
+        optimiser="adamw",
+        threads=torch.get_num_threads(),
     )
     settings = ResolvedSettings.of(resolve(settings, replace(settings, training=machine)))
     training = settings.training
@@ -204,6 +208,8 @@ def with_machine(
     )  # raises for options it does not have
     if training.precision == "bf16" and emulates_bfloat16(device):
         say("! --training.precision bf16 is many times slower: this machine has no bfloat16 instructions; take fp32")
+    if training.tf32 and device.type != "cuda":
+        say(f"! --training.tf32 has no effect on {device.type}: only NVIDIA GPUs have TF32")
     return settings
 
 

@@ -55,6 +55,7 @@ from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Object
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import OPTIMISERS, adamw, layer_rates
+from heedful.training.precision import tf32
 from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.resolve import for_ranks, resolved, with_recipe
@@ -143,11 +144,13 @@ def train(
         loop = build_loop(run, validation, ranks, quiet, say)
         with (
             deterministic(run.settings.deterministic),
+            tf32(run.settings.training.tf32, run.model.device),
             within_memory(run.settings.training),
             profiled(run, loop, ranks),
         ):
             outcome = loop.fit()
-        result = finish(run, loop, validation, outcome, say, draw)
+        with tf32(run.settings.training.tf32, run.model.device):
+            result = finish(run, loop, validation, outcome, say, draw)
         if loop.callbacks is not None:
             loop.callbacks.end(result)
         return result
@@ -258,7 +261,8 @@ def prepare(
         custom=custom,
     )
     if not settings.resume and settings.max_minutes:
-        run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
+        with tf32(settings.training.tf32, device):
+            run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
     elif not settings.resume and given.training.log_every is None:
         run = replace(run, settings=_with_log_lines(run))
     names = custom.names()
@@ -443,6 +447,7 @@ def _objective(run: Run, engine: Alone) -> Objective:
     return Objective(
         loss=engine.wrap(model, run.custom.objective or objective),
         count=task.count,
+        complete=task.complete,
         unit=task.unit,
         divisible=task.additive_loss and not any(isinstance(part, BatchNorm) for part in model.modules()),
     )

@@ -30,6 +30,7 @@ from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Logging, Outcome
+from heedful.training.precision import evaluation_autocast
 from heedful.training.schedule import Limits
 from heedful.training.validation import MAX_PREDICTED, part, units
 from heedful.util.ranks import Ranks
@@ -387,7 +388,8 @@ class LoopTrial:
         task, model, available = self.task, self.model.eval(), units(self.task, self.valid)
         started = time.monotonic()
         loss = prediction = 0.0
-        with self._own_random_numbers(), torch.no_grad():
+        precision = evaluation_autocast(self.settings.training.precision, model.device)
+        with self._own_random_numbers(), torch.no_grad(), precision:
             for count in sorted({min(available, examples) for examples in TRIAL_EXAMPLES}):
                 sample = part(task, self.valid, count / available, self.settings.data.max_length)
                 count = units(task, sample)

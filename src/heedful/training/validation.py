@@ -20,6 +20,7 @@ from heedful.pretrained import load
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Encoded, LoggedSample, Measured, Task
+from heedful.training.precision import evaluation_autocast
 
 if TYPE_CHECKING:
     from heedful.training.record_attention import AttentionRecorder
@@ -29,7 +30,7 @@ MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss 
 
 
 class Validation:
-    """Evaluation of a model in training on the run's validation examples.
+    """Evaluation of a model in training on the run's validation examples, on a GPU in the run's precision.
 
     Args:
         task: measures the model.
@@ -54,7 +55,7 @@ class Validation:
         custom_metrics: Mapping[str, Callable[[Sequence[Any], Sequence[Any]], float]] = MappingProxyType({}),
     ) -> None:
         self.task, self.model, self.recorder, self.custom_metrics = task, model, recorder, custom_metrics
-        self.max_length = settings.data.max_length
+        self.max_length, self.precision = settings.data.max_length, settings.training.precision
         share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
         self.examples = part(task, examples, share, self.max_length)
         self.last_examples = self.best_examples = self.examples
@@ -66,10 +67,9 @@ class Validation:
         """Evaluates the model after ``step`` steps, on a ``share`` (0 to 1) of the examples; returns the metrics."""
         share = max(share, MIN_EXAMPLES / units(self.task, self.examples))
         self.last_examples = part(self.task, self.examples, share, self.max_length)
-        self.last = self.task.measure(
-            self.model, self.last_examples.examples, self.last_examples.rows, most=MAX_PREDICTED
-        )
-        self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
+        with evaluation_autocast(self.precision, self.model.device):
+            self.last = self._measured(self.model, self.last_examples)
+            self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         metrics |= self._custom_metrics(self.last, self.last_examples.rows)
         if self.recorder is not None:
@@ -109,7 +109,11 @@ class Validation:
         model = load(folder, dtype="float32").to(self.model.device)
         make_contiguous(model)
         self.best_examples = self.examples
-        self.best = self.task.measure(model.eval(), self.examples.examples, self.examples.rows, most=MAX_PREDICTED)
+        with evaluation_autocast(self.precision, self.model.device):
+            self.best = self._measured(model.eval(), self.examples)
+
+    def _measured(self, model: Model, examples: Encoded) -> Measured:
+        return self.task.measure(model, examples.examples, examples.rows, most=MAX_PREDICTED)
 
 
 def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:

@@ -15,6 +15,7 @@ from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
 from heedful.pretrained.folder import find
+from heedful.util.random_state import seeded
 from heedful.verify import consistency_checks, transformers_checks
 from heedful.verify.check_report import CheckResult, Comparison, Report, Skipped
 from heedful.verify.verified_folder import VerifiedFolder
@@ -106,8 +107,7 @@ def verify(
         tasks.check(task)
     started = time.perf_counter()
     results = []
-    with VerifiedFolder(find(folder, revision), texts, task) as verified, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # forked: the caller's random state does not change
+    with VerifiedFolder(find(folder, revision), texts, task) as verified, seeded(0):
         if isinstance(verified.config, VisionConfig) and texts:
             raise HeedfulError(f"{folder} is a vision model, which takes no texts; leave --text out")
         if task is not None:
