@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pretend
@@ -13,6 +15,10 @@ from torch.nn import functional as F
 
 import heedful
 from heedful.adapters import LoraConfig, add_adapter
+from heedful.config import AlibiPosition, RelativePosition, SinusoidalPosition
+from heedful.generation.decoder_state import create_state
+from heedful.generation.static import StaticStep
+from heedful.generation.token_choice import choose
 from heedful.inspection.ablation import ablate
 from heedful.inspection.importance import head_importance
 from heedful.inspection.intervene import intervene
@@ -101,6 +107,46 @@ def test_generation_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
             waits.append(watch.waits())
     if method in ("greedy", "sampling"):
         assert waits[1] - waits[0] <= 8, "more than one wait a token"
+
+
+@pytest.mark.parametrize(("method", "most_waits"), [("greedy", 1), ("sampling", 1), ("beams", 8), ("groups", 8)])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_static_step_lets_the_gpu_run_ahead(name: str, method: str, most_waits: int) -> None:
+    """Eight tokens more: one more wait, and no copy; a beam search waits once a token."""
+    options, events = METHODS[method], []
+    for count in (8, 16):
+        expected = made(name).generate(IDS, MASK, max_new_tokens=count, **options)
+        with pretend_gpu() as watch:
+            model = made(name).to(CUDA)
+            ids = model.generate(
+                IDS.to(CUDA), MASK.to(CUDA), max_new_tokens=count, cache_implementation="static", **options
+            )
+            assert torch.equal(ids.cpu(), expected)
+            events.append(Counter(watch.events))
+    more = events[1] - events[0]
+    assert {kind for kind, _, _ in more} == {"wait"}
+    assert more.total() == most_waits
+
+
+@pytest.mark.parametrize("position", [None, AlibiPosition(), RelativePosition(), SinusoidalPosition(), "window"])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_static_step_is_the_same_work_and_reads_nothing(name: str, position: Any) -> None:
+    config = heedful.presets.get(name)
+    changes = {"window": 4} if position == "window" else {"position": position} if position else {}
+    model = heedful.create(replace(config, decoder=replace(config.decoder, **changes)), seed=0).eval()
+    with pretend_gpu() as watch, torch.inference_mode():
+        state = create_state(model.to(CUDA), IDS.to(CUDA), MASK.to(CUDA))
+        step = StaticStep(state, torch.full((3,), 12, device=CUDA))
+        step.make_cache(None)
+        tokens = step.step(step.prefill().argmax(1)).argmax(1)
+        watch.events.clear()
+        launches = []
+        for _ in range(10):
+            before = watch.launches
+            tokens = choose(step.step(tokens), torch.full((3,), 0.5, device=CUDA))
+            launches.append(watch.launches - before)
+        assert not watch.events
+        assert len(set(launches)) == 1
 
 
 @pytest.mark.parametrize("texts", [False, True], ids=["padded", "packed"])
