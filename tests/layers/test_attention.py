@@ -65,6 +65,30 @@ def test_causal_is_aligned_bottom_right(body: fused_attention, queries: int, key
     assert_close(body(q, k, v, "causal", 1.0, 0.0), expected, "layer")
 
 
+@pytest.mark.parametrize("kind", ["none", "padding", "keys", "heads", "bias", "bias of heads", "causal"])
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_one_grouped_query(kv_heads: int, kind: str) -> None:
+    """A step of decoding, in which a group's heads become queries of one head."""
+    q, (k, v) = torch.randn(3, 4, 1, 8).double(), torch.randn(2, 3, kv_heads, 5, 8).double()
+    padding = torch.rand(3, 1, 1, 5) < 0.6
+    padding[1] = False
+    mask = {
+        "none": None,
+        "causal": "causal",
+        "padding": padding,
+        "keys": padding[0, 0],
+        "heads": torch.rand(3, 4, 1, 5) < 0.6,
+        "bias": torch.randn(3, 1, 1, 5).double(),
+        "bias of heads": torch.randn(4, 1, 5).double(),
+    }[kind]
+    is_tensor = isinstance(mask, Tensor)
+    allowed = mask if is_tensor and mask.dtype == torch.bool else torch.tensor(True)
+    bias = mask if is_tensor and mask.is_floating_point() else torch.tensor(0.0)
+    shape = (3, 4, 1, 5)
+    expected = by_hand(q, k, v, allowed.expand(shape), bias.expand(shape), 0.4)
+    assert_close(fused_attention(q, k, v, mask, 0.4), expected, "layer")
+
+
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("kind", ["boolean", "float", "bias", "causal"])

@@ -71,12 +71,22 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
         y = fused_attention(q.view(shape).transpose(1, 2).flatten(2, 3), k, v, mask, scale, dropout)
         return y.unflatten(2, (-1, q.size(2))).transpose(1, 2).flatten(0, 1)
     grouped = q.size(1) != k.size(1)
+    if grouped and q.size(2) == 1 and not isinstance(mask, str):  # a group's heads become queries of one head
+        y = fused_attention(q[:, :, 0].unflatten(1, (k.size(1), -1)), k, v, _by_group(mask, k.size(1)), scale, dropout)
+        return y.flatten(1, 2)[:, :, None]
     if isinstance(mask, str) and q.size(-2) == k.size(-2):  # the kernel's own causal mask is aligned top-left
         return F.scaled_dot_product_attention(q, k, v, None, dropout, True, scale=scale, enable_gqa=grouped)
     tensor = tensor_mask(mask, q.size(-2), k.size(-2), q.device)
     if tensor is not None and tensor.is_floating_point():
         tensor = tensor.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
     return F.scaled_dot_product_attention(q, k, v, tensor, dropout, scale=scale, enable_gqa=grouped)
+
+
+def _by_group(mask: Tensor | None, kv_heads: int) -> Tensor | None:
+    """Returns the mask of one query, (..., H, 1, S), with the heads of a group as queries: (..., K, G, S)."""
+    if mask is None or mask.ndim < 3 or mask.size(-3) == 1:
+        return mask
+    return mask.squeeze(-2).unflatten(-2, (kv_heads, -1))
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
