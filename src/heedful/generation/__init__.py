@@ -4,7 +4,8 @@
 - ``sampling`` (greedy decoding, too), ``assisted``, ``contrastive``, ``beam``, ``diverse_beam``, ``constrained_beam``:
   the methods, one per file; ``method``: their description, input and output; ``decoded_rows``: the rows of methods
   that decode one token per row and step;
-- ``decoder_state``: a model with its cache, the only module that distinguishes the two families;
+- ``decoder_state``: a model with its cache, the only module that distinguishes the two families; ``static``: one step
+  of it with fixed shapes;
 - ``processors``: change scores before a token is chosen; ``token_choice``: chooses the token;
 - ``stopping``: stop strings; ``incremental_text``: text of tokens as they arrive.
 

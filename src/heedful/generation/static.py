@@ -23,8 +23,9 @@ class StaticStep:
     they stop advancing at their last position.
 
     For ``torch.cuda.graph`` the caller needs a fixed tensor of ``tokens``, into which it copies; a call or two before
-    the capture; and a new capture after ``select`` or ``reorder`` has changed the number of rows. ``reorder`` with
-    as many rows, and ``reread``, write into the same buffers. ``torch.compile(step, fullgraph=True)`` makes one graph
+    the capture, with ``cache.positions`` set back in place after each; and a new capture after ``select`` or
+    ``reorder`` has changed the number of rows. ``reorder`` with as many rows, and ``reread``, write into the same
+    buffers. ``torch.compile(step, fullgraph=True)`` makes one graph
     for all steps. Call it in the inference mode in which ``prefill`` was called.
 
     Args:
