@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 import heedful
 from heedful import cli, config, registration, tasks
+from heedful.audit.audit import row_findings
+from heedful.data import Row, Rows
+from heedful.data.split import row_keys
 from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.inspection import intervene
@@ -120,7 +123,7 @@ def test_each_part_of_the_page_is_short() -> None:
     assert [(anchor, int(number)) for _, anchor, number, _ in TABLE] == list(counted.items())[: len(TABLE)]
     assert anchors[len(TABLE) :] == ["a-task", "use-them"]
     assert len(TABLE) == len(EACH) == 11
-    assert max(lines[:-1]) <= 15
+    assert max(lines[: len(TABLE)]) <= 15
 
 
 def test_the_page_is_true(
@@ -528,6 +531,89 @@ def test_a_task_reads_its_rows_in_another_way(page: dict[str, Any], tmp_path: Pa
     done = subprocess.run([*command, "--import=mine.py"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["accuracy"] == scores["accuracy"]
+
+
+def reviews(name: str = "reviews") -> list[dict[str, str]]:
+    """Rows of the page's task, whose label is in the body alone."""
+    words = {"good": "5", "fair": "3", "bad": "1"}
+    return [
+        {"title": f"{name} {n}", "body": f"it is {word}", "stars": stars}
+        for n in range(12)
+        for word, stars in words.items()
+    ]
+
+
+def test_a_task_that_reads_its_rows_predicts_on_what_it_was_trained_on(
+    page: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of the two columns was guessed, and alone became the input."""
+    monkeypatch.chdir(tmp_path)
+    run = heedful.train("reviews", reviews("film"), out="run", max_steps=2, quiet=True)
+    inputs = [{"title": "film", "body": "it is good"}, {"title": "it is", "body": "bad"}]
+    texts = ["film: it is good", "it is: bad"]
+    expected = run.pipeline(texts)
+    assert [prediction["input"] for prediction in expected] == texts
+    assert run.pipeline(inputs) == expected
+    assert run.pipeline(inputs[0]) == pytest.approx(expected[0])  # another batch
+    lines = [f"{row['title']},{row['body']}" for row in inputs]
+    Path("two.csv").write_text("\n".join(["title,body", lines[0], ",", lines[1]]) + "\n", encoding="utf-8")
+    assert cli.main(["predict", "run", "--in=two.csv", "--out=out.jsonl"]) == 0
+    capsys.readouterr()
+    first, blank, last = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [first, last] == [pytest.approx(prediction) for prediction in expected]
+    assert (blank["output"], blank["score"]) == ("", None)
+
+
+class OwnFormat(tasks.get("text-classification")):  # type: ignore[misc]
+    """A task that changes rows, and says nothing of inputs."""
+
+    name = "own-format"
+
+    @classmethod
+    def read_rows(cls, source: Any, columns: Any, **options: Any) -> Any:
+        read = {"title": "text", "body": "text", "stars": "label"}
+        rows = super().read_rows(source, read, **options)
+        for number, row in enumerate(rows):
+            text = f"{row.values['title']} {row.values['body']}"
+            rows[number] = replace(row, values={"text": text, "label": row.values["stars"]})
+        return rows
+
+
+def test_inputs_are_not_read_in_another_way_than_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    heedful.register("task", "own-format", OwnFormat)
+    run = heedful.train("own-format", reviews(), out="run", max_steps=1, quiet=True)
+    Path("two.csv").write_text("title,body\nfilm,it is good\n", encoding="utf-8")
+
+    def refused() -> bool:
+        assert cli.main(["predict", "run", "--in=two.csv"]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        return "own-format makes its columns in read_rows" in line and "set input_names" in line and "predict" in line
+
+    assert refused()
+    with pytest.raises(HeedfulError, match=r"own-format makes its columns in read_rows.*override predict"):
+        run.pipeline({"title": "film", "body": "it is good"})
+    assert run.pipeline("film it is good")["output"] in {"1", "3", "5"}
+    monkeypatch.setattr(OwnFormat, "input_names", ("title", "body"))
+    assert refused()  # predict would be given a mapping
+    monkeypatch.setattr(OwnFormat, "input_names", ("text",))  # as files of inputs are read
+    Path("texts.csv").write_text("text\nfilm it is good\n", encoding="utf-8")
+    assert cli.main(["predict", "run", "--in=texts.csv"]) == 0
+    assert capsys.readouterr().out.strip() in {"1", "3", "5"}
+
+
+def test_columns_of_inputs_do_not_change_which_rows_are_alike(page: dict[str, Any]) -> None:
+    """Rows with one text and two labels contradict each other, though a file of inputs has other columns."""
+    rows = Rows(Row({"text": "film: fair", "label": label}, "rows", n) for n, label in enumerate("53", 1))
+    task = page["Reviews"](Tokenizer.train(["film"], size=300), ["3", "5"])
+    assert task.input_columns == {"title": "text", "body": "text"}
+    (first, second) = row_keys(rows, task.columns, task.model_columns)
+    assert first.model_input == second.model_input
+    assert first.row != second.row
+    findings = {finding.name for finding in row_findings(task, rows, Rows())}
+    assert "contradictions" in findings
 
 
 def test_a_subclass_of_classifiers_learns_no_numbers(tmp_path: Path) -> None:
