@@ -109,6 +109,7 @@ def arguments(part: str, page: dict[str, Any], folder: Path) -> tuple[str, Any, 
         return "text-generation", page["fortunes"](folder.parent / "texts"), given
     if part == "metric":
         given["metrics"] = {given["metrics"]: page[given["metrics"]]}
+    if part == "metric":
         labelled = [{"text": f"{text} {n}", "label": text.split()[1]} for n, text in enumerate(texts)]
         return "text-classification", labelled, given
     return "text-generation", rows, given
@@ -324,6 +325,67 @@ def test_a_registered_head_pools_and_is_refused_by_name_elsewhere(tmp_path: Path
         config.SequenceHead(head="absent")  # type: ignore[arg-type]
     with pytest.raises(HeedfulError, match=r"encoder.head is 'attentive'"):
         replace(given, head="attentive")
+
+
+@pytest.mark.parametrize(
+    ("task", "forward", "words"),
+    [
+        (
+            "text-classification",
+            lambda y: y,
+            r"\(8, \d+, 2\), not \(8, 2\): a head of kind 'sequence' returns \(batch, labels\)",
+        ),
+        ("text-classification", lambda y: y[:, 0, :1], r"\(8, 1\), not \(8, 2\)"),
+        ("text-classification", lambda y: None, r"NoneType, not \(8, 2\)"),
+        (
+            "token-classification",
+            lambda y: y[:, 0],
+            r"\(8, 3\), not \(8, \d+, 3\): .* returns \(batch, tokens, labels\)",
+        ),
+        (
+            "text-generation",
+            lambda y: y[..., 1:],
+            r"\(\d+, 20\), not \(\d+, 21\): .*'language-model' returns \(tokens, vocabulary\)",
+        ),
+    ],
+)
+def test_a_wrong_shape_of_a_head_is_named(task: str, forward: Any, words: str, tmp_path: Path) -> None:
+    """The loss ended in a RuntimeError of PyTorch."""
+
+    class Faulty(nn.Module):
+        def __init__(self, config: Any, dim: int, token: nn.Embedding) -> None:
+            super().__init__()
+            self.output = nn.Linear(dim, getattr(config, "labels", token.num_embeddings))
+
+        def forward(self, hidden: Tensor, real: Tensor | None = None) -> Any:
+            return forward(self.output(hidden))
+
+    heedful.register("head", "faulty", Faulty)
+    rows: list[dict[str, Any]] = [{"text": f"{word} {n}", "label": word} for n in range(20) for word in ("red", "blue")]
+    if task == "token-classification":
+        rows = [{"words": ["a", "b", str(n)], "tags": ["X", "Y", "Z"]} for n in range(40)]
+    if task == "text-generation":
+        rows = [{"text": row["text"]} for row in rows]
+    with pytest.raises(HeedfulError, match=r"the head 'faulty' returned .*" + words) as error:
+        heedful.train(
+            task,
+            rows,
+            out=tmp_path / "run",
+            max_steps=1,
+            quiet=True,
+            model_settings={"head": "faulty", "dim": 32, "depth": 1, "heads": 2},
+            training={"batch_size": 8, "accumulate": 1},
+        )
+    assert "correct its forward" in str(error.value)
+
+
+def test_a_head_of_the_right_shape_passes_in_any_batch() -> None:
+    model = model_of(head="capped")
+    for shape in ((1, 1), (2, 9)):
+        assert model(IDS[:1, :1].expand(shape)).shape == (*shape, model.embedding.token.num_embeddings)
+    model.head.output = nn.Linear(32, 7)
+    with pytest.raises(HeedfulError, match=r"the head 'capped' returned \(2, 9, 7\), not \(2, 9, \d+\)"):
+        model(IDS)
 
 
 def test_regression_needs_the_linear_map_of_a_head(tmp_path: Path) -> None:
@@ -685,7 +747,13 @@ def test_unknown_names_are_refused_with_the_remedy() -> None:
     for changes, words in (
         ({"norm": "lyer"}, "did you mean 'layer'.*; or register it first: heedful.register('norm', 'lyer', ...)"),
         ({"attention": "linear"}, "register it first: heedful.register('attention', 'linear', ...), or --import"),
-        ({"position": "xpos"}, "the position scheme 'xpos' is unknown; register it first"),
+        ({"position": "xpos"}, "the position scheme 'xpos' is unknown; .*; or register it first"),
+        ({"position": "kerpel"}, "the position scheme 'kerpel' is unknown; did you mean 'kerple'?; or register"),
+        ({"head": "caped"}, "language-model.head is 'caped'; did you mean 'capped'?; or register it first"),
+        ({"norm": "dty"}, "did you mean 'dyt'"),
+        ({"attention": "sigmoidal"}, "did you mean 'sigmoid'"),
+        ({"feed_forward": "expert"}, "did you mean 'experts'"),
+        ({"block": "paralel"}, "did you mean 'parallel'"),
     ):
         with pytest.raises(HeedfulError) as error:
             stack_of(**changes)
@@ -846,6 +914,32 @@ def test_a_faulty_factory_is_named(kind: str, thing: Any, words: str) -> None:
     heedful.register(kind, "faulty", thing)
     with pytest.raises(HeedfulError, match=words):
         model_of(**{kind: "faulty"})
+
+
+@pytest.mark.parametrize(
+    ("encode", "words"),
+    [
+        (lambda bias: bias, "position 'faulty' returned Tensor from prepare; return a PositionEncoding, such as Pos"),
+        (lambda bias: None, "position 'faulty' returned NoneType from prepare"),
+        (lambda bias: position.PositionBias(bias[0]), r"of shape \(1, 9, 9\) has 3 dimensions; give four: \(B or 1, h"),
+        (lambda bias: position.PositionBias(bias[None]), "has 5 dimensions; give four"),
+    ],
+)
+def test_a_faulty_position_encoding_is_named(encode: Callable[[Tensor], Any], words: str) -> None:
+    """A tensor ended in an AttributeError; three dimensions were taken for those of heads, queries and keys."""
+
+    class Faulty(position.PositionScheme):
+        def __init__(self, config: Any) -> None:
+            super().__init__()
+
+        def prepare(self, queries: Tensor, keys: Tensor) -> Any:
+            return encode(-(queries[:, None, :, None] - keys[:, None, None, :]).abs().float())
+
+    heedful.register("position", "faulty", Faulty)
+    model = model_of(position="faulty")
+    for each in (model, optimize(copy.deepcopy(model))):
+        with pytest.raises(HeedfulError, match=words):
+            each(IDS)
 
 
 def test_a_part_of_ours_with_other_options_is_not_lost(tmp_path: Path) -> None:
