@@ -48,6 +48,7 @@ PARTS = {"norm": "dyt", "attention": "sigmoid", "position": "kerple", "feed_forw
 PARTS["head"] = "capped"
 EACH: dict[str, dict[str, Any]] = {kind: {"model_settings": {kind: name}} for kind, name in PARTS.items()}
 EACH |= {"optimizer": {"training": {"optimiser": "lion"}}, "schedule": {"training": {"schedule": "sawtooth"}}}
+EACH["pooling"] = {"model_settings": {"head": "attention-pooling"}}
 EACH |= {"objective": {"objective": "with_z_loss"}, "metric": {"metrics": "recall_of_red"}, "data set": {}}
 
 
@@ -109,7 +110,7 @@ def arguments(part: str, page: dict[str, Any], folder: Path) -> tuple[str, Any, 
         return "text-generation", page["fortunes"](folder.parent / "texts"), given
     if part == "metric":
         given["metrics"] = {given["metrics"]: page[given["metrics"]]}
-    if part == "metric":
+    if part in ("metric", "pooling"):
         labelled = [{"text": f"{text} {n}", "label": text.split()[1]} for n, text in enumerate(texts)]
         return "text-classification", labelled, given
     return "text-generation", rows, given
@@ -123,7 +124,7 @@ def test_each_part_of_the_page_is_short() -> None:
     counted = dict(zip(anchors, lines, strict=True))
     assert [(anchor, int(number)) for _, anchor, number, _ in TABLE] == list(counted.items())[: len(TABLE)]
     assert anchors[len(TABLE) :] == ["a-task", "use-them"]
-    assert len(TABLE) == len(EACH) == 11
+    assert len(TABLE) == len(EACH) == 12
     assert max(lines[: len(TABLE)]) <= 15
 
 
@@ -293,6 +294,19 @@ class Attentive(nn.Module):
         if real is not None:
             scores = scores.masked_fill(~real.bool(), float("-inf"))
         return self.output((scores.softmax(-1)[..., None] * hidden).sum(1))
+
+
+def test_the_pooling_of_the_page_leaves_padding_out(page: dict[str, Any]) -> None:
+    """Compared with the weighted mean of each text alone, written out."""
+    torch.manual_seed(0)
+    head = page["AttentionPooling"](config.SequenceHead(labels=3), 8, None)
+    hidden, real = torch.randn(2, 5, 8), torch.tensor([[True] * 5, [False, True, True, True, False]])
+    for row in (0, 1):
+        x = hidden[row, real[row]]
+        weights = (x @ head.query.weight[0] + head.query.bias).exp()
+        mean = sum(w * v for w, v in zip(weights, x, strict=True)) / weights.sum()
+        assert_close(head(hidden, real)[row], head.output.weight @ mean + head.output.bias, "forward")
+    assert_close(head(hidden)[0], head(hidden, real)[0], "forward")
 
 
 def test_a_head_of_labels_trains_reopens_and_takes_other_labels(tmp_path: Path) -> None:
