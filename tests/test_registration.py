@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 import heedful
 from heedful import cli, config, registration, tasks
+from heedful.audit.audit import row_findings
+from heedful.data import Row, Rows
+from heedful.data.split import row_keys
 from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.inspection import intervene
@@ -45,6 +48,7 @@ PARTS = {"norm": "dyt", "attention": "sigmoid", "position": "kerple", "feed_forw
 PARTS["head"] = "capped"
 EACH: dict[str, dict[str, Any]] = {kind: {"model_settings": {kind: name}} for kind, name in PARTS.items()}
 EACH |= {"optimizer": {"training": {"optimiser": "lion"}}, "schedule": {"training": {"schedule": "sawtooth"}}}
+EACH["pooling"] = {"model_settings": {"head": "attention-pooling"}}
 EACH |= {"objective": {"objective": "with_z_loss"}, "metric": {"metrics": "recall_of_red"}, "data set": {}}
 
 
@@ -106,6 +110,7 @@ def arguments(part: str, page: dict[str, Any], folder: Path) -> tuple[str, Any, 
         return "text-generation", page["fortunes"](folder.parent / "texts"), given
     if part == "metric":
         given["metrics"] = {given["metrics"]: page[given["metrics"]]}
+    if part in ("metric", "pooling"):
         labelled = [{"text": f"{text} {n}", "label": text.split()[1]} for n, text in enumerate(texts)]
         return "text-classification", labelled, given
     return "text-generation", rows, given
@@ -119,8 +124,8 @@ def test_each_part_of_the_page_is_short() -> None:
     counted = dict(zip(anchors, lines, strict=True))
     assert [(anchor, int(number)) for _, anchor, number, _ in TABLE] == list(counted.items())[: len(TABLE)]
     assert anchors[len(TABLE) :] == ["a-task", "use-them"]
-    assert len(TABLE) == len(EACH) == 11
-    assert max(lines[:-1]) <= 15
+    assert len(TABLE) == len(EACH) == 12
+    assert max(lines[: len(TABLE)]) <= 15
 
 
 def test_the_page_is_true(
@@ -291,6 +296,19 @@ class Attentive(nn.Module):
         return self.output((scores.softmax(-1)[..., None] * hidden).sum(1))
 
 
+def test_the_pooling_of_the_page_leaves_padding_out(page: dict[str, Any]) -> None:
+    """Compared with the weighted mean of each text alone, written out."""
+    torch.manual_seed(0)
+    head = page["AttentionPooling"](config.SequenceHead(labels=3), 8, None)
+    hidden, real = torch.randn(2, 5, 8), torch.tensor([[True] * 5, [False, True, True, True, False]])
+    for row in (0, 1):
+        x = hidden[row, real[row]]
+        weights = (x @ head.query.weight[0] + head.query.bias).exp()
+        mean = sum(w * v for w, v in zip(weights, x, strict=True)) / weights.sum()
+        assert_close(head(hidden, real)[row], head.output.weight @ mean + head.output.bias, "forward")
+    assert_close(head(hidden)[0], head(hidden, real)[0], "forward")
+
+
 def test_a_head_of_labels_trains_reopens_and_takes_other_labels(tmp_path: Path) -> None:
     heedful.register("head", "attentive", Attentive)
     rows = [{"text": f"{w} number {n}", "label": w[0]} for w in ("apple", "anise", "saw", "spade") for n in range(8)]
@@ -351,6 +369,67 @@ def test_a_registered_head_pools_and_is_refused_by_name_elsewhere(tmp_path: Path
         config.SequenceHead(head="absent")  # type: ignore[arg-type]
     with pytest.raises(HeedfulError, match=r"encoder.head is 'attentive'"):
         replace(given, head="attentive")
+
+
+@pytest.mark.parametrize(
+    ("task", "forward", "words"),
+    [
+        (
+            "text-classification",
+            lambda y: y,
+            r"\(8, \d+, 2\), not \(8, 2\): a head of kind 'sequence' returns \(batch, labels\)",
+        ),
+        ("text-classification", lambda y: y[:, 0, :1], r"\(8, 1\), not \(8, 2\)"),
+        ("text-classification", lambda y: None, r"NoneType, not \(8, 2\)"),
+        (
+            "token-classification",
+            lambda y: y[:, 0],
+            r"\(8, 3\), not \(8, \d+, 3\): .* returns \(batch, tokens, labels\)",
+        ),
+        (
+            "text-generation",
+            lambda y: y[..., 1:],
+            r"\(\d+, 20\), not \(\d+, 21\): .*'language-model' returns \(tokens, vocabulary\)",
+        ),
+    ],
+)
+def test_a_wrong_shape_of_a_head_is_named(task: str, forward: Any, words: str, tmp_path: Path) -> None:
+    """The loss ended in a RuntimeError of PyTorch."""
+
+    class Faulty(nn.Module):
+        def __init__(self, config: Any, dim: int, token: nn.Embedding) -> None:
+            super().__init__()
+            self.output = nn.Linear(dim, getattr(config, "labels", token.num_embeddings))
+
+        def forward(self, hidden: Tensor, real: Tensor | None = None) -> Any:
+            return forward(self.output(hidden))
+
+    heedful.register("head", "faulty", Faulty)
+    rows: list[dict[str, Any]] = [{"text": f"{word} {n}", "label": word} for n in range(20) for word in ("red", "blue")]
+    if task == "token-classification":
+        rows = [{"words": ["a", "b", str(n)], "tags": ["X", "Y", "Z"]} for n in range(40)]
+    if task == "text-generation":
+        rows = [{"text": row["text"]} for row in rows]
+    with pytest.raises(HeedfulError, match=r"the head 'faulty' returned .*" + words) as error:
+        heedful.train(
+            task,
+            rows,
+            out=tmp_path / "run",
+            max_steps=1,
+            quiet=True,
+            model_settings={"head": "faulty", "dim": 32, "depth": 1, "heads": 2},
+            training={"batch_size": 8, "accumulate": 1},
+        )
+    assert "correct its forward" in str(error.value)
+
+
+def test_a_head_of_the_right_shape_passes_in_any_batch() -> None:
+    model = model_of(head="capped")
+    for shape in ((1, 1), (2, 9)):
+        assert model(IDS[:1, :1].expand(shape)).shape == (*shape, model.embedding.token.num_embeddings)
+    model.head.output = nn.Linear(32, 7)
+    with pytest.raises(HeedfulError, match=r"the head 'capped' returned \(2, 9, 7\), not \(2, 9, \d+\)"):
+        model(IDS)
 
 
 def test_regression_needs_the_linear_map_of_a_head(tmp_path: Path) -> None:
@@ -560,6 +639,89 @@ def test_a_task_reads_its_rows_in_another_way(page: dict[str, Any], tmp_path: Pa
     assert json.loads(done.stdout)["metrics"]["accuracy"] == scores["accuracy"]
 
 
+def reviews(name: str = "reviews") -> list[dict[str, str]]:
+    """Rows of the page's task, whose label is in the body alone."""
+    words = {"good": "5", "fair": "3", "bad": "1"}
+    return [
+        {"title": f"{name} {n}", "body": f"it is {word}", "stars": stars}
+        for n in range(12)
+        for word, stars in words.items()
+    ]
+
+
+def test_a_task_that_reads_its_rows_predicts_on_what_it_was_trained_on(
+    page: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of the two columns was guessed, and alone became the input."""
+    monkeypatch.chdir(tmp_path)
+    run = heedful.train("reviews", reviews("film"), out="run", max_steps=2, quiet=True)
+    inputs = [{"title": "film", "body": "it is good"}, {"title": "it is", "body": "bad"}]
+    texts = ["film: it is good", "it is: bad"]
+    expected = run.pipeline(texts)
+    assert [prediction["input"] for prediction in expected] == texts
+    assert run.pipeline(inputs) == expected
+    assert run.pipeline(inputs[0]) == pytest.approx(expected[0])  # another batch
+    lines = [f"{row['title']},{row['body']}" for row in inputs]
+    Path("two.csv").write_text("\n".join(["title,body", lines[0], ",", lines[1]]) + "\n", encoding="utf-8")
+    assert cli.main(["predict", "run", "--in=two.csv", "--out=out.jsonl"]) == 0
+    capsys.readouterr()
+    first, blank, last = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [first, last] == [pytest.approx(prediction) for prediction in expected]
+    assert (blank["output"], blank["score"]) == ("", None)
+
+
+class OwnFormat(tasks.get("text-classification")):  # type: ignore[misc]
+    """A task that changes rows, and says nothing of inputs."""
+
+    name = "own-format"
+
+    @classmethod
+    def read_rows(cls, source: Any, columns: Any, **options: Any) -> Any:
+        read = {"title": "text", "body": "text", "stars": "label"}
+        rows = super().read_rows(source, read, **options)
+        for number, row in enumerate(rows):
+            text = f"{row.values['title']} {row.values['body']}"
+            rows[number] = replace(row, values={"text": text, "label": row.values["stars"]})
+        return rows
+
+
+def test_inputs_are_not_read_in_another_way_than_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    heedful.register("task", "own-format", OwnFormat)
+    run = heedful.train("own-format", reviews(), out="run", max_steps=1, quiet=True)
+    Path("two.csv").write_text("title,body\nfilm,it is good\n", encoding="utf-8")
+
+    def refused() -> bool:
+        assert cli.main(["predict", "run", "--in=two.csv"]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        return "own-format makes its columns in read_rows" in line and "set input_names" in line and "predict" in line
+
+    assert refused()
+    with pytest.raises(HeedfulError, match=r"own-format makes its columns in read_rows.*override predict"):
+        run.pipeline({"title": "film", "body": "it is good"})
+    assert run.pipeline("film it is good")["output"] in {"1", "3", "5"}
+    monkeypatch.setattr(OwnFormat, "input_names", ("title", "body"))
+    assert refused()  # predict would be given a mapping
+    monkeypatch.setattr(OwnFormat, "input_names", ("text",))  # as files of inputs are read
+    Path("texts.csv").write_text("text\nfilm it is good\n", encoding="utf-8")
+    assert cli.main(["predict", "run", "--in=texts.csv"]) == 0
+    assert capsys.readouterr().out.strip() in {"1", "3", "5"}
+
+
+def test_columns_of_inputs_do_not_change_which_rows_are_alike(page: dict[str, Any]) -> None:
+    """Rows with one text and two labels contradict each other, though a file of inputs has other columns."""
+    rows = Rows(Row({"text": "film: fair", "label": label}, "rows", n) for n, label in enumerate("53", 1))
+    task = page["Reviews"](Tokenizer.train(["film"], size=300), ["3", "5"])
+    assert task.input_columns == {"title": "text", "body": "text"}
+    (first, second) = row_keys(rows, task.columns, task.model_columns)
+    assert first.model_input == second.model_input
+    assert first.row != second.row
+    findings = {finding.name for finding in row_findings(task, rows, Rows())}
+    assert "contradictions" in findings
+
+
 def test_a_subclass_of_classifiers_learns_no_numbers(tmp_path: Path) -> None:
     """Its rows became those of the built-in regression, whose folder names another task."""
     rows = [{"title": f"film {n}", "body": "it is long", "stars": n / 7} for n in range(40)]
@@ -629,7 +791,13 @@ def test_unknown_names_are_refused_with_the_remedy() -> None:
     for changes, words in (
         ({"norm": "lyer"}, "did you mean 'layer'.*; or register it first: heedful.register('norm', 'lyer', ...)"),
         ({"attention": "linear"}, "register it first: heedful.register('attention', 'linear', ...), or --import"),
-        ({"position": "xpos"}, "the position scheme 'xpos' is unknown; register it first"),
+        ({"position": "xpos"}, "the position scheme 'xpos' is unknown; .*; or register it first"),
+        ({"position": "kerpel"}, "the position scheme 'kerpel' is unknown; did you mean 'kerple'?; or register"),
+        ({"head": "caped"}, "language-model.head is 'caped'; did you mean 'capped'?; or register it first"),
+        ({"norm": "dty"}, "did you mean 'dyt'"),
+        ({"attention": "sigmoidal"}, "did you mean 'sigmoid'"),
+        ({"feed_forward": "expert"}, "did you mean 'experts'"),
+        ({"block": "paralel"}, "did you mean 'parallel'"),
     ):
         with pytest.raises(HeedfulError) as error:
             stack_of(**changes)
@@ -799,6 +967,32 @@ def test_a_faulty_factory_is_named(kind: str, thing: Any, words: str) -> None:
     heedful.register(kind, "faulty", thing)
     with pytest.raises(HeedfulError, match=words):
         model_of(**{kind: "faulty"})
+
+
+@pytest.mark.parametrize(
+    ("encode", "words"),
+    [
+        (lambda bias: bias, "position 'faulty' returned Tensor from prepare; return a PositionEncoding, such as Pos"),
+        (lambda bias: None, "position 'faulty' returned NoneType from prepare"),
+        (lambda bias: position.PositionBias(bias[0]), r"of shape \(1, 9, 9\) has 3 dimensions; give four: \(B or 1, h"),
+        (lambda bias: position.PositionBias(bias[None]), "has 5 dimensions; give four"),
+    ],
+)
+def test_a_faulty_position_encoding_is_named(encode: Callable[[Tensor], Any], words: str) -> None:
+    """A tensor ended in an AttributeError; three dimensions were taken for those of heads, queries and keys."""
+
+    class Faulty(position.PositionScheme):
+        def __init__(self, config: Any) -> None:
+            super().__init__()
+
+        def prepare(self, queries: Tensor, keys: Tensor) -> Any:
+            return encode(-(queries[:, None, :, None] - keys[:, None, None, :]).abs().float())
+
+    heedful.register("position", "faulty", Faulty)
+    model = model_of(position="faulty")
+    for each in (model, optimize(copy.deepcopy(model))):
+        with pytest.raises(HeedfulError, match=words):
+            each(IDS)
 
 
 def test_a_part_of_ours_with_other_options_is_not_lost(tmp_path: Path) -> None:

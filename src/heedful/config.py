@@ -75,7 +75,8 @@ class Config:
                 continue
             if not fits(value, hint):
                 words = get_args(hint) if get_origin(hint) is Literal else None
-                remedy = nearest(str(value), words) if words else f"give {describe(hint)}"
+                known = {*(words or ()), *(REGISTERED[f.name] if names_part else ())}
+                remedy = nearest(str(value), known) if known else f"give {describe(hint)}"
                 if names_part:
                     remedy += f"; or {unregistered(f.name, value)}"
                 raise HeedfulError(f"{self.kind}.{f.name} is {value!r}; {remedy}")
@@ -213,10 +214,10 @@ class CustomPosition(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.scheme not in REGISTERED["position"]:
-            raise HeedfulError(
-                f"the position scheme {self.scheme!r} is unknown; {unregistered('position', self.scheme)}"
-            )
+        known, remedy = REGISTERED["position"], unregistered("position", self.scheme)
+        if self.scheme not in known:
+            remedy = f"{nearest(self.scheme, known)}; or {remedy}" if known else remedy
+            raise HeedfulError(f"the position scheme {self.scheme!r} is unknown; {remedy}")
 
 
 Position = (

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from heedful.cache import NoCache, TokenPositions
 from heedful.config import StackConfig
+from heedful.errors import HeedfulError
 from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
 from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
@@ -210,7 +211,7 @@ def padded(stack: Stack, batch: StackInput) -> Tensor:
     real = None if mask is None else attended_tokens(mask)[:, -x.size(1) :]  # (B, T)
     x = stack.position.embed(x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
-    position = stack.position.prepare(tokens.queries, tokens.keys)
+    position = stack.encoding(tokens.queries, tokens.keys)
     attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
     pair_mask = position.join(attention_mask(tokens, stack.config))
     if memory_mask is not None:
@@ -281,6 +282,19 @@ class Stack(nn.Module):
                 elsewhere.
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read))
+
+    def encoding(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """Returns the position encoding of queries at (B or 1, T) and keys at (B or 1, S), for the attention of all
+        blocks. Raises ``HeedfulError`` if the position scheme returned something else.
+        """
+        encoding = self.position.prepare(queries, keys)
+        if not isinstance(encoding, PositionEncoding):
+            name = getattr(self.config.position, "scheme", type(self.position).__name__)
+            raise HeedfulError(
+                f"position {name!r} returned {type(encoding).__name__} from prepare; return a PositionEncoding, such "
+                "as PositionBias(bias)"
+            )
+        return encoding
 
     def extra_repr(self) -> str:
         """Returns the layout, if it is not the default."""

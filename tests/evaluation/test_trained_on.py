@@ -108,7 +108,7 @@ class Asked:
     """As much of a task as is hashed."""
 
     def __init__(self, kind: str = "text") -> None:
-        self.columns, self.input_columns = {"text": kind, "label": "label"}, {"text": kind}
+        self.columns, self.model_columns = {"text": kind, "label": "label"}, ["text"]
 
 
 def test_of_very_many_rows_a_share_is_kept_and_the_number_is_estimated(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Echo:
     name = "translation"
     options = frozenset({"seed", "batch_tokens"})
     input_columns = {"source": "text"}  # noqa: RUF012
+    columns = property(lambda self: self.input_columns)
 
     def __init__(self) -> None:
         self.asked: list[list[Any]] = []
@@ -342,6 +343,7 @@ from heedful.inference.pipeline import Pipeline
 from heedful.tasks.task import Prediction
 class Echo:
     name, options, input_columns = "translation", frozenset({"seed", "batch_tokens"}), {"source": "text"}
+    columns = input_columns
     def predict(self, model, inputs, **options):
         time.sleep(0.01 * len(inputs))
         return [Prediction(one, one[::-1], None) for one in inputs]

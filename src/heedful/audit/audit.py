@@ -134,7 +134,7 @@ def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]
         yield Finding("sampled", "fact", len(train), f"{len(train):,} of {total:,} {unit} were checked")
     yield from check_skipped_rows(train)
     yield from (replace(finding, part="valid") for finding in check_skipped_rows(validation))
-    train_keys, validation_keys = (row_keys(rows, columns, task.input_columns) for rows in (train, validation))
+    train_keys, validation_keys = (row_keys(rows, columns, task.model_columns) for rows in (train, validation))
     yield from check_duplicates(train, train_keys, columns)
     yield from check_copies(train, columns)
     yield from check_leakage(train, train_keys, validation, validation_keys)
@@ -156,7 +156,7 @@ def _notes(train: Rows, validation: Rows) -> list[tuple[Rows, Literal["train", "
 def _near_duplicate_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]:
     """Yields the findings on near-duplicates. This check is too slow for the start of a run."""
     if not any_on_disk(train):
-        yield from check_near_duplicates(train, validation, dict(task.columns), task.input_columns)
+        yield from check_near_duplicates(train, validation, dict(task.columns), task.model_columns)
 
 
 def _image_findings(settings: RunSettings, train: Rows, validation: Rows) -> Iterator[Finding]:

@@ -108,7 +108,7 @@ def _bound(k: int) -> np.uint64:
 
 def hashed(task: Task, rows: Iterable[Row]) -> Iterator[Hashes]:
     """Yields the hashes of rows, in chunks: uint64 arrays (n,)."""
-    columns, asks, given = dict(task.columns), task.input_columns, iter(rows)
+    columns, asks, given = dict(task.columns), task.model_columns, iter(rows)
     while chunk := [_cut_documents(row, columns) for row in islice(given, CHUNK)]:
         keys = [key.model_input[:8] for key in row_keys(chunk, columns, asks)]
         yield np.frombuffer(b"".join(keys), dtype="<u8").astype(np.uint64)

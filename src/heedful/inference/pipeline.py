@@ -21,7 +21,7 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.tasks.published import task_of
-from heedful.tasks.task import Decodes, Prediction, Streams, Task
+from heedful.tasks.task import Decodes, Prediction, Streams, Task, check_mappings
 from heedful.text.chat_template import is_conversation
 
 log = logging.getLogger("heedful")
@@ -90,8 +90,10 @@ class Pipeline:
     def predict_block(self, inputs: Sequence[Any], resolved: Mapping[str, Any]) -> list[Prediction]:
         """Returns the predictions of one block of inputs; ``resolved`` are the options that ``resolve`` returned.
 
-        Raises ``HeedfulError`` for a score or vector with NaN or infinity.
+        Raises ``HeedfulError`` for a score or vector with NaN or infinity, and for inputs with columns from which the
+        task makes its own in training alone.
         """
+        check_mappings(self.task, inputs)
         predictions = self.task.predict(self.model, inputs, **resolved)
         for number, prediction in enumerate(predictions, 1):
             vector = prediction.output if isinstance(prediction.output, list) else []

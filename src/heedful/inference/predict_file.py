@@ -23,7 +23,7 @@ from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.tasks.run_data import columns_in_card, stripped_prefix
-from heedful.tasks.task import Prediction
+from heedful.tasks.task import Prediction, check_input_columns, derived_columns
 from heedful.util.progress import Progress
 from heedful.util.ranks import Ranks, join_ranks, own_device
 from heedful.util.sharding import among
@@ -89,6 +89,7 @@ def predict(
         start = time.monotonic()
         as_json = is_json(out, as_json)
         pipe = pipeline(task, model, device=own_device(device), dtype=dtype)
+        check_input_columns(pipe.task)
         resolved = _resolve(pipe, options or {}, as_json)
         read = partial(read_inputs, source, pipe.task.input_columns, columns, **_reading_settings(pipe.card))
         total, digest = _survey(source, read, None if quiet else log.warning)
@@ -267,13 +268,13 @@ def _predictions(
 def _block(
     pipe: Pipeline, block: Sequence[Input], resolved: Mapping[str, Any], warnings: BlockWarnings
 ) -> list[Prediction]:
-    """Returns the predictions for a block. A blank line in a file of images gets an empty prediction; the task handles
-    blank texts.
+    """Returns the predictions for a block. A blank line in a file of images, or of columns from which the task makes
+    its input, gets an empty prediction; the task handles other blank texts.
     """
-    if "image" not in pipe.task.input_columns.values():
+    if "image" not in pipe.task.input_columns.values() and not derived_columns(pipe.task):
         return _named(pipe, block, resolved, warnings)
-    images = [item for item in block if not item.blank]
-    predictions = iter(_named(pipe, images, resolved, warnings) if images else [])
+    inputs = [item for item in block if not item.blank]
+    predictions = iter(_named(pipe, inputs, resolved, warnings) if inputs else [])
     return [
         Prediction("", [] if "top_k" in resolved else "", None) if item.blank else next(predictions) for item in block
     ]

@@ -76,7 +76,7 @@ def position_bias(model: nn.Module, length: int = 64, stack: str | None = None) 
     """
     module = _stack(model, stack)
     positions = torch.arange(_length(length, None), device=_device(module))[None]
-    bias = module.position.prepare(positions, positions).join(None)
+    bias = module.encoding(positions, positions).join(None)
     if not isinstance(bias, Tensor):
         kind = module.config.position.kind
         raise HeedfulError(f"{kind!r} positions add nothing to the scores; use alibi or relative positions")

@@ -129,10 +129,10 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
     tokens = NO_CACHE.extend(x, batch.mask)
-    mask = stack.position.prepare(tokens.queries, tokens.keys).join(stack.attention_mask(tokens, stack.config))
+    mask = stack.encoding(tokens.queries, tokens.keys).join(stack.attention_mask(tokens, stack.config))
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
     row = TokenRow(real_tokens(x, batch.mask), fill)
-    position = stack.position.prepare(row.positions, row.positions[:, :0])  # rotates; a bias is part of ``mask``
+    position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; a bias is part of ``mask``
     x = stack.position.embed(row.gather(x), row.positions, tokens.end)
     x = stack.dropout(stack.embedding_norm(x))
     memory_mask: RowMask | None = None
@@ -284,9 +284,9 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
         return torch.zeros_like(x)
     longest = row.groups[-1].length
     positions = torch.arange(longest, device=x.device)[None]
-    bias = stack.position.prepare(positions, positions)
+    bias = stack.encoding(positions, positions)
     longest_mask = bias.join(stack.attention_mask(TokenPositions(positions, positions, None, longest), stack.config))
-    position = stack.position.prepare(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
+    position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
     x = stack.position.embed(row.gather(x), row.positions, longest)
     x = stack.dropout(stack.embedding_norm(x))
     *blocks, last = stack.block

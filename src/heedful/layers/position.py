@@ -59,9 +59,14 @@ class Rotation(PositionEncoding):
 
 
 class PositionBias(PositionEncoding):
-    """Bias (B or 1, H, T, S) of the attention scores."""
+    """Bias (B or 1, H or 1, T, S) of the attention scores; raises ``HeedfulError`` for another number of dimensions."""
 
     def __init__(self, bias: Tensor) -> None:
+        if bias.ndim != 4:
+            raise HeedfulError(
+                f"a position bias of shape {tuple(bias.shape)} has {bias.ndim} dimensions; give four: (B or 1, heads "
+                "or 1, queries, keys)"
+            )
         self.bias = bias
 
     def join(self, mask: Mask) -> Mask:

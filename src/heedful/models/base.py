@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heedful.config import Adapter, ModelConfig, StackConfig
 from heedful.errors import HeedfulError
+from heedful.heads import checked_output
 from heedful.stack import ALL_TOKENS, initialise
 
 
@@ -50,6 +51,7 @@ class Model(nn.Module):
     """A model of any family: ``embed → stack → head``. A call returns one tensor, its head's output."""
 
     config: ModelConfig
+    head: nn.Module
     main: StackConfig  # the stack whose ``init`` fresh weights are drawn by
     labels: Sequence[str] = ()  # names of the head's classes, from a folder
     multi_label: bool = False  # True if an input may have several classes, or none
@@ -101,6 +103,10 @@ class Model(nn.Module):
     def tokens_read(self) -> slice:
         """Slice of a sequence's non-padding tokens that the head reads; all by default."""
         return getattr(self.head, "tokens_read", ALL_TOKENS)
+
+    def output(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Returns the output of the head for the final hidden states (B, T, D); ``mask`` is the model's."""
+        return checked_output(self.head, hidden, self.head(hidden, mask))
 
     def count(self) -> int:
         """Returns the number of parameters: tied parameters count once, buffers not at all."""

@@ -53,4 +53,4 @@ class Decoder(Model):
 
         A language model returns logits (B, T, V). ``mask`` (B, T) is False at padding.
         """
-        return self.head(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)
+        return self.output(self.hidden(ids, mask, cache=cache, tokens_read=self.tokens_read), mask)

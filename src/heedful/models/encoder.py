@@ -51,4 +51,4 @@ class Encoder(Model):
 
         ``mask`` (B, T) is False at padding. ``segments`` (B, T) numbers the texts of a pair, 0 and 1.
         """
-        return self.head(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)
+        return self.output(self.hidden(ids, mask, segments, tokens_read=self.tokens_read), mask)

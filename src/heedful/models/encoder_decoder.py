@@ -82,4 +82,4 @@ class EncoderDecoder(Model):
 
         The masks have the shapes of source and target, and are False at padding.
         """
-        return self.head(self.hidden(source, target, source_mask, target_mask), target_mask)
+        return self.output(self.hidden(source, target, source_mask, target_mask), target_mask)

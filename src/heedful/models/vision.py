@@ -38,4 +38,4 @@ class VisionTransformer(Model):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns the output of the head: class logits (B, labels)."""
-        return self.head(self.hidden(pixels, tokens_read=self.tokens_read))
+        return self.output(self.hidden(pixels, tokens_read=self.tokens_read))

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heedful.heads import LanguageModel, MaskedLanguageModel
+from heedful.heads import LanguageModel, MaskedLanguageModel, checked_output
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.onednn_linear import kernels_depend_on_rows, onednn_is_faster, onednn_product
 from heedful.kernels.plan import slot_of
@@ -161,7 +161,7 @@ def output_loss(
         hidden, labels = hidden[real], labels[real]
     chunked = torch.is_grad_enabled() and _plain(head)
     if not chunked or (not cpu and labels.numel() * head.output.out_features < MANY):
-        logits = wide(head(hidden))
+        logits = wide(checked_output(head, hidden, head(hidden)))
         loss: Tensor = F.cross_entropy(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
         )

@@ -110,7 +110,8 @@ class Task(ABC):
     head: ClassVar[str | None] = None  #: the head that a model is loaded with if its folder names none
     options: ClassVar[frozenset[str]] = frozenset()  #: the decoding settings and other options that ``predict`` takes
     display_options: ClassVar[frozenset[str]] = frozenset()  #: options that change the output shown, but no score
-    input_names: ClassVar[tuple[str, ...]] = ()  #: the columns of an input; by default the first alone
+    #: the columns of a file of inputs; by default the first of ``columns``. Those not in ``columns`` are texts
+    input_names: ClassVar[tuple[str, ...]] = ()
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -119,7 +120,8 @@ class Task(ABC):
         """Returns the rows of the files of a run or an evaluation, by default those of ``heedful.data.read``.
 
         A task that reads files of its own, or makes its columns from others, overrides this method. Each row has the
-        values of ``columns``.
+        values of ``columns``. Prediction does not call it, since inputs have no targets: such a task also sets
+        ``input_names`` and overrides ``predict``, which makes its input from them.
 
         Args:
             source: paths of the files, or names of built-in sets.
@@ -367,10 +369,17 @@ class Task(ABC):
     def input_columns(self) -> dict[str, Kind]:
         """Columns of a file of inputs, with their kinds.
 
-        An input of ``predict`` is the value of the column or, if there are several, a mapping by name.
+        An input of ``predict`` is the value of the column or, if there are several, a mapping by name. A name that is
+        no column of the class is a text, from which ``predict`` makes the input.
         """
         names = self.input_names or tuple(self.columns)[:1]
-        return {name: self.columns[name] for name in names if name in self.columns}
+        optional = type(self).columns.keys() - self.columns.keys()  # columns that the training data did not have
+        return {name: self.columns.get(name, "text") for name in names if name not in optional}
+
+    @property
+    def model_columns(self) -> list[str]:
+        """Names of the columns of a row that the model reads, of which a file of inputs may have others."""
+        return [name for name in self.input_columns if name in self.columns] or list(self.columns)[:1]
 
     def map_batches(
         self, model: Model, examples: Sequence[Any], compute: Callable[[Batch], R], tokens: int | None = None
@@ -442,6 +451,46 @@ def check_texts(task: str, inputs: Sequence[Any]) -> None:
     for value in inputs:
         if not isinstance(value, str):
             raise HeedfulError(f"{task} takes a text or a list of texts; got {type(value).__name__}")
+
+
+def check_input_columns(task: Task) -> None:
+    """Raises ``HeedfulError`` if a file of inputs would be read otherwise than the training data: ``read_rows`` is
+    overridden, but not ``input_names`` or ``input_columns``, or ``predict`` for columns that ``read_rows`` joins.
+    """
+    columns = overrides(type(task), ("input_names", "input_columns"), beside="read_rows")
+    predicts = overrides(type(task), ("predict",), beside="read_rows")
+    if not columns or (derived_columns(task) and not predicts):
+        raise _no_own_inputs(task)
+
+
+def check_mappings(task: Task, inputs: Sequence[Any]) -> None:
+    """Raises ``HeedfulError`` for inputs with columns that ``read_rows`` knows, but not ``predict``."""
+    if overrides(type(task), ("predict",), beside="read_rows"):
+        return
+    if any(isinstance(value, Mapping) and not value.keys() <= task.columns.keys() for value in inputs):
+        raise _no_own_inputs(task)
+
+
+def _no_own_inputs(task: Task) -> HeedfulError:
+    return HeedfulError(
+        f"{task.name} makes its columns in read_rows, which reads training data but no inputs; set input_names, the "
+        "columns of an input, and override predict, which makes the model's input from them (docs/own_parts.md)"
+    )
+
+
+def derived_columns(task: Task) -> list[str]:
+    """Returns the columns of a file of inputs that are none of the task: ``predict`` makes its input from them."""
+    return [name for name in task.input_columns if name not in task.columns]
+
+
+def overrides(task: type, names: Sequence[str], *, beside: str) -> bool:
+    """Returns True unless a class overrides the method ``beside``, and neither it nor a subclass one of ``names``."""
+    for cls in task.__mro__:
+        if any(name in vars(cls) for name in names):
+            return True
+        if beside in vars(cls):
+            return False
+    return True
 
 
 def short(text: str, most: int = 50) -> str:

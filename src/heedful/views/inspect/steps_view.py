@@ -134,7 +134,7 @@ def _probabilities(opened: OpenedModel, ids: list[int], row: list[int], begin: i
     if isinstance(model.config, EncoderDecoderConfig):
         inputs.insert(0, row_of(opened, ids))
     stream = model.hidden(*inputs)  # type: ignore[operator]  # every model's
-    logits: Tensor = model.head(stream[:, begin - 1 :])[0]  # type: ignore[operator]
+    logits: Tensor = model.head(stream[:, begin - 1 :])[0]
     return logits.float().softmax(-1).cpu()
 
 
