@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from heedful import presets
@@ -171,8 +172,7 @@ def replace_head(model: Model, name: str, seed: int) -> None:
     registered: Any = name
     model.config = replace(config, head=replace(config.head, head=registered))
     model.head = nn.Identity()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         head = build_head(model)
         own = {id(parameter) for parameter in model.parameters()}
         shared = {parameter: parameter.detach().clone() for parameter in head.parameters() if id(parameter) in own}
