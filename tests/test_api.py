@@ -399,6 +399,7 @@ if (run.step, run.result["stopped_because"]) != (4, "callback"):
 """
 
 
+@pytest.mark.full
 def test_two_processes_train_on_rows_and_stop_together(run: TrainingRun, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")

@@ -31,7 +31,7 @@ def test_options_of_the_benchmark_exist(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_settings_exist() -> None:
     known = {field.name.replace("_", "-") for field in fields(TrainingSettings)}
-    assert set(re.findall(r"--training\.([a-z-]+)", PAGE)) <= known
+    assert set(re.findall(r"--training\.([a-z0-9-]+)", PAGE)) <= known
 
 
 def test_every_part_of_the_benchmark_is_in_the_table() -> None:

@@ -39,6 +39,7 @@ def shown(cell: Any, kind: str) -> list[str]:
     return [output["data"][kind] for output in cell.outputs if kind in output.get("data", {})]
 
 
+@pytest.mark.full
 def test_a_notebook_trains_shows_predicts_and_looks_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")

@@ -77,6 +77,7 @@ def test_light_modules(tmp_path: Path, module: str) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("room", heedful._ROOMS)
 def test_every_room_is_reached_after_importing_the_package_alone(tmp_path: Path, room: str) -> None:
     done = run(tmp_path, f"import heedful; print(heedful.{room}.__name__, len(heedful.{room}.__doc__) > 50)")

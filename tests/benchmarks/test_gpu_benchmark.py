@@ -55,6 +55,7 @@ def test_a_killed_benchmark_goes_on_without_repeating_a_row(tmp_path: Path) -> N
     assert again.stdout == f"written: {out}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("failure", "told"),
     [

@@ -28,6 +28,7 @@ def runs(text: str, size: int) -> set[tuple[str, ...]]:
     return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
 
 
+@pytest.mark.full
 def test_sizes_and_shares(sets: dict[str, list[dict[str, str]]]) -> None:
     total = sum(map(len, sets.values()))
     assert total > 2000

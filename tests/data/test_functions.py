@@ -6,6 +6,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from heedful.data.builtin import functions
 
 SOURCE = '''
@@ -62,6 +64,7 @@ def test_what_is_taken_of_a_file(tmp_path: Path) -> None:
     assert list(functions._functions_of_file(str(tmp_path / "broken.py"), "broken")) == []
 
 
+@pytest.mark.full
 def test_packages_are_whole_and_the_parts_of_their_sizes() -> None:
     parts = {part: functions.rows(None, part) for part in ("train", "valid", "test")}
     packages = {part: {row["name"].partition(".")[0] for row in rows} for part, rows in parts.items()}

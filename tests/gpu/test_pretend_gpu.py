@@ -167,6 +167,7 @@ def test_generation_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
     assert sum(steps.values()) == (16 if "num_beams" in options else 2)
 
 
+@pytest.mark.full(keep=4)
 @pytest.mark.parametrize(("method", "most_waits"), [("greedy", 1), ("sampling", 1), ("beams", 8), ("groups", 8)])
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_static_step_lets_the_gpu_run_ahead(name: str, method: str, most_waits: int) -> None:
@@ -186,6 +187,7 @@ def test_a_static_step_lets_the_gpu_run_ahead(name: str, method: str, most_waits
     assert more.total() == most_waits
 
 
+@pytest.mark.full(keep=5)
 @pytest.mark.parametrize("position", [None, AlibiPosition(), RelativePosition(), SinusoidalPosition(), "window"])
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_static_step_is_the_same_work_and_reads_nothing(name: str, position: Any) -> None:

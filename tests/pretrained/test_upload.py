@@ -366,6 +366,7 @@ def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
             push(folder, "org/name")
 
 
+@pytest.mark.full
 def test_what_cannot_be_pushed_is_one_line(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert (

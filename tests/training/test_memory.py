@@ -140,6 +140,7 @@ print(whole, parts, plain, limited)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a process' memory is limited as Linux does it")
 def test_a_process_that_may_not_have_more_goes_on_in_parts() -> None:
     """Allocations fail in earnest."""

@@ -83,6 +83,7 @@ def same_weights(one: Path, other: Path, part: str = "last") -> bool:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < 2e-5
 
 
+@pytest.mark.full
 def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
     done(2, SCRIPT, tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())

@@ -198,6 +198,7 @@ def test_a_run_that_ended_meanwhile_is_not_written_over(data: Path, settings: Ru
         train(replace(settings, task="text-classification", train=(str(data),)))
 
 
+@pytest.mark.full
 def test_a_run_killed_before_a_change_of_its_folder_ends_with_the_same_bits(tmp_path: Path) -> None:
     """SIGKILL where a file was about to be opened or renamed; the whole list of changes takes minutes, not seconds."""
     words = ["one", "two", "three", "four", "five", "six"]
