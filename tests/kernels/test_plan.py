@@ -249,6 +249,20 @@ def test_a_block_that_is_computed_again_gives_the_same_losses_and_gradients() ->
         assert len(calls) == 3
 
 
+@pytest.mark.parametrize("option", ["recompute", "compile_blocks"])
+def test_a_block_with_a_forward_of_its_own_is_named(option: str) -> None:
+    """The option was accepted, and did nothing for such blocks."""
+
+    class Own(Block):
+        def forward(self, x: Any, *given: Any, **context: Any) -> Any:
+            return super().forward(x, *given, **context)
+
+    model = encoder()
+    model.encoder.block[1] = Own(model.config.encoder)
+    with pytest.raises(heedful.HeedfulError, match="has no effect on the block Own, which has a forward of its own"):
+        apply_training_plan(model, **{option: True})
+
+
 def test_what_is_recorded_is_the_same_under_a_plan_that_comes_meanwhile() -> None:
     model = encoder().eval()
     with heedful.record(model, "pattern") as expected:

@@ -7,7 +7,6 @@ import sys
 from typing import Annotated
 
 from cyclopts import App, ArgumentCollection, Parameter, default_name_transform
-from cyclopts.config import Env
 
 from heedful import __version__
 from heedful.cli.arguments import range_test_without_out, read_file, refuse_fractions
@@ -64,6 +63,8 @@ def read_environment(command: App, commands: tuple[str, ...], arguments: Argumen
     names = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES)
     if not names:
         return
+    from cyclopts.config import Env  # here: few command lines have such variables
+
     Env(PREFIX, command=False, show=False)(command, commands, arguments)
     known = {_variable(argument.name) for argument in arguments}
     if {*names} <= known:

@@ -324,7 +324,8 @@ def apply_training_plan(
             whose kernels the compiler can read.
 
     Raises:
-        HeedfulError: for an unknown plan, and if blocks are to be compiled for a CPU without a C++ compiler.
+        HeedfulError: for an unknown plan, if blocks are to be compiled for a CPU without a C++ compiler, and if a
+            block has a ``forward`` of its own, which is neither compiled nor computed again.
 
     >>> import heedful
     >>> apply_training_plan(heedful.create("bert-tiny", seed=0).to("cpu")).kernels
@@ -347,4 +348,22 @@ def apply_training_plan(
         if is_sharded:
             plan = replace(plan, linear=_inference_linear)
     runs = {(True, False): recomputed, (False, True): compiled, (True, True): recomputed_compiled}
-    return apply_plan(model, replace(plan, run=runs.get((recompute, compile_blocks), plan.run)))
+    run = runs.get((recompute, compile_blocks), plan.run)
+    apply_plan(model, replace(plan, run=run))
+    left = next(
+        (
+            block
+            for stack in model.modules()
+            if isinstance(stack, Stack)
+            for block in stack.block
+            if getattr(block, "run", None) is not run
+        ),
+        None,
+    )
+    if left is not None and run is not plan.run:
+        option = "--training.compile" if compile_blocks else "--training.gradient-checkpointing"
+        raise HeedfulError(
+            f"{option} has no effect on the block {type(left).__name__}, which has a forward of its own; leave it out, "
+            "or override sublayers in the block instead of forward"
+        )
+    return model

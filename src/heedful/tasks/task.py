@@ -474,7 +474,7 @@ def check_mappings(task: Task, inputs: Sequence[Any]) -> None:
 def _no_own_inputs(task: Task) -> HeedfulError:
     return HeedfulError(
         f"{task.name} makes its columns in read_rows, which reads training data but no inputs; set input_names, the "
-        "columns of an input, and override predict, which makes the model's input from them (docs/own_parts.md)"
+        "columns of an input, and override predict, which makes the model's input from them"
     )
 
 
