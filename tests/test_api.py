@@ -625,3 +625,12 @@ def test_all_missing_parts_of_a_resumed_run_are_named(tmp_path: Path) -> None:
         train(tmp_path / "run", None, resume=True, training=training, max_steps=8)
     flat.__module__, flat.__qualname__ = "__main__", "flat"  # a function of a module that was one of a script
     assert train(tmp_path / "run", None, resume=True, training=training, max_steps=8, **parts).step == 8
+
+
+def test_a_function_that_moved_out_of_a_script_is_the_same() -> None:
+    from heedful.training.loop_parts import _is_same
+
+    assert _is_same("__main__.warm", "schedules.warm")
+    assert _is_same("mine.Rates.step", "__main__.Rates.step")
+    assert not _is_same("__main__.Rates.step", "mine.Others.step")
+    assert not _is_same("mine.warm", "schedules.warm")

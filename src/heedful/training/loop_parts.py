@@ -214,8 +214,9 @@ class CustomParts:
 
 def _is_same(first: str, second: str) -> bool:
     """Returns True if two names are of one function, which may have moved from a script or notebook into a module."""
-    in_script = any(name.startswith("__main__.") for name in (first, second))
-    return first == second or (in_script and first.rpartition(".")[2] == second.rpartition(".")[2])
+    script = "__main__"
+    pairs = ((first, second), (second, first))
+    return first == second or any(a.startswith(f"{script}.") and b.endswith(a.removeprefix(script)) for a, b in pairs)
 
 
 def _name_of(part: object) -> str:
