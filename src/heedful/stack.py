@@ -194,6 +194,7 @@ class StackInput(NamedTuple):
     memory_mask: Tensor | None = None
     cache: NoCache | None = None
     tokens_read: slice = ALL_TOKENS
+    text_starts: Tensor | None = None
 
 
 class Layout(Protocol):
@@ -205,25 +206,35 @@ class Layout(Protocol):
 
 def padded(stack: Stack, batch: StackInput) -> Tensor:
     """Reference layout: computes every token of the batch, padding too."""
-    x, mask, memory, memory_mask, cache, _ = batch
+    return run_blocks(stack, batch)
+
+
+def run_blocks(stack: Stack, batch: StackInput, own_mask: Any = None, cross_mask: Any = None) -> Tensor:
+    """Computes every token of a batch: positions, blocks and the final norm.
+
+    ``own_mask`` and ``cross_mask`` take the place of the masks of self-attention and cross-attention that follow from
+    the batch; a plan's attention kernel may take masks of its own kind.
+    """
+    x, mask, memory, memory_mask, cache, *_ = batch
     cache = cache or NO_CACHE
     tokens = cache.extend(x, mask)
     real = None if mask is None else attended_tokens(mask)[:, -x.size(1) :]  # (B, T)
     x = stack.position.embed(x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
     position = stack.encoding(tokens.queries, tokens.keys)
-    attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
-    pair_mask = position.join(attention_mask(tokens, stack.config))
-    if memory_mask is not None:
-        memory_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
+    if own_mask is None:
+        attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
+        own_mask = position.join(attention_mask(tokens, stack.config))
+    if cross_mask is None and memory_mask is not None:
+        cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
     for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
         x = block(
             x,
             real,
-            mask=pair_mask,
+            mask=own_mask,
             position=position,
             memory=memory,
-            memory_mask=memory_mask,
+            memory_mask=cross_mask,
             cache=block_cache,
         )
     return stack.norm(x, real)
@@ -265,6 +276,7 @@ class Stack(nn.Module):
         memory_mask: Tensor | None = None,
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
+        text_starts: Tensor | None = None,
     ) -> Tensor:
         """Maps embeddings ``x`` (B, T, D) to the final hidden states (B, T, D).
 
@@ -280,8 +292,10 @@ class Stack(nn.Module):
             cache: keys and values of earlier calls.
             tokens_read: tokens of each sequence, without padding, that the caller reads; a layout may give zeros
                 elsewhere.
+            text_starts: of a packed batch, the same as ``mask`` says (``heedful.layers.mask.text_starts``): without
+                them a layout on a GPU would have to wait for the number of texts.
         """
-        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read))
+        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts))
 
     def encoding(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """Returns the position encoding of queries at (B or 1, T) and keys at (B or 1, S), for the attention of all

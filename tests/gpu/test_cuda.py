@@ -32,8 +32,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import heedful
 from heedful import presets
 from heedful.config import AlibiPosition, DecoderConfig, EncoderDecoderConfig
+from heedful.kernels import varlen
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
+from heedful.kernels.varlen import varlen_attention
+from heedful.layers import text_starts
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.mask import Mask, add_bias, causal_mask, padding_mask
 from heedful.tasks.output_loss import output_loss
@@ -42,6 +45,7 @@ from heedful.training.gradient import Gradient
 from heedful.training.memory import is_out_of_memory
 from heedful.training.optimisation import adamw
 from tolerances import approx, assert_close
+from varlen_reference import Reference
 
 HAS_CUDA = torch.cuda.is_available() and not os.environ.get("GPU_DRY_RUN")
 DEVICE = "cuda" if HAS_CUDA else "cpu"
@@ -291,6 +295,55 @@ def test_attention_kernel(backend: str, precision: str, kind: str, key_heads: in
         assert one.isfinite().all(), f"NaN in the gradient of {name}"
         assert_near(one, other, "gradient")
     assert (actual[0].transpose(1, 2)[empty.to(DEVICE)] == 0).all(), "its gradient is not zero"
+
+
+VARLEN = {"bidirectional": (-1, -1), "causal": (-1, 0), "window": (3, 0)}
+
+
+@cuda_only
+@pytest.mark.parametrize("key_heads", [HEADS, 2], ids=["every head", "grouped"])
+@pytest.mark.parametrize("size", [8, 64, 192])
+@pytest.mark.parametrize("kind", [*VARLEN, "cross"])
+def test_varlen_attention(kind: str, size: int, key_heads: int) -> None:
+    """Forward and backward, with sequences without keys, without queries, and without either."""
+    lengths_q, lengths_k = ((40, 0, 5, 130, 0, 7), (12, 9, 0, 140, 0, 3)) if kind == "cross" else [(40, 0, 5, 130)] * 2
+    starts = [torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (lengths_q, lengths_k)]
+    random = torch.Generator().manual_seed(5)
+    shapes = [(sum(lengths_q), HEADS, size), *[(sum(lengths_k), key_heads, size)] * 2]
+    tensors = [torch.randn(shape, generator=random).bfloat16() for shape in shapes]
+    direction = torch.randn(shapes[0], generator=random).bfloat16()
+    results = []
+    for device, dtype, attend in (("cpu", torch.float64, Reference()), (DEVICE, torch.bfloat16, varlen_attention)):
+        leaves = [x.to(device, dtype).requires_grad_() for x in tensors]
+        ends = [each.to(device) for each in starts]
+        y = attend(*leaves, *ends, max(lengths_q), max(lengths_k), size**-0.5, VARLEN.get(kind, (-1, -1)))
+        (y * direction.to(device, dtype)).sum().backward()
+        results.append([y.detach(), *(leaf.grad for leaf in leaves)])
+    for name, expected, actual in zip(("y", "dq", "dk", "dv"), *results, strict=True):
+        assert actual.isfinite().all(), name
+        assert_near(actual, expected, "forward" if name == "y" else "gradient")
+    if kind == "cross":
+        assert (results[1][0][40:45] == 0).all(), "queries without keys"
+        assert (results[1][2][12:21] == 0).all(), "keys without queries"
+
+
+@cuda_only
+@pytest.mark.parametrize("kind", ["left", "right", "packed"])
+@pytest.mark.parametrize("name", ["gpt-micro", "stories260k", "bert-tiny", "transformer-tiny", "t5"])
+def test_a_batch_with_padding_uses_it(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are those of the tests above, which compare models with float64."""
+    called, inner = list[int](), varlen.varlen_attention
+    monkeypatch.setattr(varlen, "varlen_attention", lambda *row: (called.append(1), inner(*row))[1])
+    model = apply_plan(copy.deepcopy(created(name)).to(DEVICE, torch.bfloat16), "gpu")
+    inputs, options = moved(inputs_of(name, kind)), {}
+    if kind == "packed":
+        options["text_starts"] = text_starts(padding(kind)).to(DEVICE)
+        if name not in ("gpt-micro", "stories260k"):
+            pytest.skip("only decoders learn from packed batches")
+    with torch.inference_mode():
+        assert model.hidden(*inputs, **options).isfinite().all()
+    attentions = [path for path, part in model.named_modules() if isinstance(part, Attention)]
+    assert len(called) == sum(name != "t5" or "cross" in path for path in attentions)  # T5 has a bias on its scores
 
 
 def chosen(backend: str) -> AbstractContextManager[Any]:

@@ -13,7 +13,7 @@ from unittest import mock
 import pretend
 import pytest
 import torch
-from pretend import MixedDevices, pretend_gpu
+from pretend import MixedDevices, Watch, pretend_gpu
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,8 +32,11 @@ from heedful.inspection.importance import head_importance
 from heedful.inspection.intervene import intervene
 from heedful.inspection.logit_lens import logit_lens
 from heedful.inspection.position_tables import position_similarity
+from heedful.kernels import varlen
 from heedful.kernels.optimize import optimize
-from heedful.kernels.plan import apply_training_plan
+from heedful.kernels.plan import apply_plan, apply_training_plan
+from heedful.layers import text_starts
+from heedful.layers.attention import Attention
 from heedful.stack import Block
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
@@ -46,6 +49,7 @@ from heedful.training.validation import Validation
 from heedful.util.ranks import Ranks
 from test_every_task import MADE, command_of
 from tolerances import assert_close
+from varlen_reference import Reference
 
 REASON = pretend.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -110,6 +114,81 @@ def test_every_kind_of_mask_stays_on_the_device(mask: Tensor | None, dtype: torc
         watch.events.clear()
         assert model(*inputs).device.type == "cuda"
         assert not watch.events
+
+
+@pytest.fixture
+def varlen_attn(monkeypatch: pytest.MonkeyPatch) -> Reference:
+    """Stands in for PyTorch's function, which a CPU build lacks."""
+    reference = Reference()
+    monkeypatch.setattr(varlen, "has_varlen", lambda device: True)
+    monkeypatch.setattr(varlen, "varlen_attention", reference)
+    return reference
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        *((name, mask) for name in INPUTS if name != "vit-micro" for mask in (MASK, MASK.flip(1))),
+        *((name, TEXTS) for name in ("gpt-micro", "stories260k")),
+    ],
+)
+def test_padding_is_left_out_of_attention_without_a_wait(
+    name: str, mask: Tensor, varlen_attn: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(varlen, "HALVES", (torch.float32,))  # whose rounding is not seen
+    inputs = (IDS, IDS, mask, mask) if name == "transformer-tiny" else (IDS, mask)
+    options = {"text_starts": text_starts(TEXTS)} if mask is TEXTS else {}
+    expected = made(name).hidden(*inputs)
+    with pretend_gpu(no_float64=True) as watch:
+        model = apply_plan(made(name).to(CUDA), "gpu")
+        inputs = tuple(tensor.to(CUDA) for tensor in inputs)
+        options = {name: tensor.to(CUDA) for name, tensor in options.items()}
+        watch.events.clear()
+        watch.attention.clear()
+        hidden = model.hidden(*inputs, **options)
+        assert not watch.events
+        assert not watch.attention
+        assert_close(hidden.cpu()[mask > 0], expected[mask > 0])
+    assert varlen_attn.calls == sum(isinstance(part, Attention) for part in model.modules())
+
+
+def steps_of(command: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, Counter[Any], Counter[str]]:
+    """Two training steps of a command without a line of the log between them: events and attention kernels."""
+    inner, events, kernels = Loop._step, Counter[Any](), Counter[str]()
+    command = [part.replace("log-every=1", "log-every=50") for part in command]
+
+    def step(self: Loop) -> None:
+        before = Counter(watch.events), Counter(watch.attention)
+        inner(self)
+        events.update(watch.events - before[0])
+        kernels.update(watch.attention - before[1])
+
+    monkeypatch.setattr(Loop, "_step", step)
+    with pretend_gpu() as watch:
+        assert cli.main([*command, "--max-steps=2", "--device=cuda:0"]) == 0
+    return watch, events, kernels
+
+
+@pytest.mark.parametrize("name", ["translation", "text-classification", "text-generation"])
+def test_no_mask_tensor_is_left_in_a_step(
+    name: str, varlen_attn: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding of sources and texts, packed documents, and targets, whose padding is on the right."""
+    command = [
+        *command_of(name, tmp_path),
+        "--out",
+        str(tmp_path / "run"),
+        "--training.precision=bf16",
+        "--model.dropout=0",
+    ]
+    if name == "text-generation":
+        second = tmp_path / "second.txt"
+        second.write_text("the plum fell on the saw .\n" * 20, encoding="utf-8")
+        command += ["--train", str(second), "--data.document-mask"]
+    _, events, kernels = steps_of(command, monkeypatch)
+    assert {kind for kind, line, _ in events if line != "outside"} == {"to device"}
+    assert set(kernels) <= {"flash (bfloat16)"}
+    assert varlen_attn.calls
 
 
 def test_a_tensor_on_the_cpu_is_refused() -> None:
@@ -355,17 +434,8 @@ def test_an_evaluation_computes_in_the_precision_of_the_run(
 def test_no_step_of_any_task_waits_or_copies_but_its_batch(
     name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner, events = Loop._step, Counter[tuple[str, str, str]]()
-
-    def step(self: Loop) -> None:
-        before = Counter(watch.events)
-        inner(self)
-        events.update(watch.events - before)
-
-    monkeypatch.setattr(Loop, "_step", step)
-    command = [part.replace("log-every=1", "log-every=50") for part in command_of(name, tmp_path)]
-    with pretend_gpu() as watch:
-        assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]) == 0
+    command = [*command_of(name, tmp_path), *options, "--out", str(tmp_path / "run")]
+    watch, events, _ = steps_of(command, monkeypatch)
     steps = {event for event in events if event[1] != "outside"}
     assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "util/to_device.py")}
     assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"

@@ -3,7 +3,7 @@
     plan                the table of plans, and the one function that applies them to a model
     blocked_attention   attention of a training step on a CPU        cpu_dropout  dropout on a CPU
     onednn_linear       linear maps through oneDNN                   unpadded     layouts without padding
-    allocator           keeps freed memory in the process
+    allocator           keeps freed memory in the process            varlen       attention on a GPU
     optimize            changes how a model stores its weights, for inference, permanently:
     prepacked_linear    ... prepacked and quantised linear maps      fused_projections  ... one product for q, k and v
 

@@ -36,6 +36,7 @@ from heedful.kernels.unpadded import (
     unpadded_inference,
     unpadded_training,
 )
+from heedful.kernels.varlen import gpu_attention, unpadded_attention
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout
 from heedful.layers.linear import Linear, Multiply, ScaledLinear
@@ -177,7 +178,7 @@ PLANS = {
             add=filled_slots,
         ),
         Plan("cpu-decoding", linear=_inference_linear, add=filled_slots),
-        Plan("gpu", add=filled_slots),
+        Plan("gpu", attend=gpu_attention, layout=unpadded_attention, add=filled_slots),
         Plan("export", attend=traceable_attention),
     )
 }
@@ -196,11 +197,11 @@ SLOTS: dict[Any, str] = {
 KERNELS: dict[str, tuple[Any, ...]] = {
     "attend": (
         *(fused_attention, fused_row_attention, traceable_attention),
-        *(blocked_attention, blocked_row_attention),
+        *(blocked_attention, blocked_row_attention, gpu_attention),
     ),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
-    "layout": (padded, unpadded_inference, unpadded_training),
+    "layout": (padded, unpadded_inference, unpadded_training, unpadded_attention),
     "run": (called, recomputed, compiled, recomputed_compiled),
     "add": (every_slot, filled_slots),
 }

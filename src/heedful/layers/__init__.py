@@ -6,7 +6,7 @@ norm · feedforward · position · mask · attention · embedding · linear · d
 from heedful.layers.attention import Attention, attention_weights, explicit_attention, fused_attention
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import FeedForward
-from heedful.layers.mask import causal_mask, combine, padding_mask, prefix_mask, window_mask
+from heedful.layers.mask import causal_mask, combine, padding_mask, prefix_mask, text_starts, window_mask
 from heedful.layers.norm import BatchNorm, LayerNorm, RMSNorm
 from heedful.layers.position import Alibi, Learned, Relative, Rotary, Sinusoidal
 
@@ -30,5 +30,6 @@ __all__ = [
     "fused_attention",
     "padding_mask",
     "prefix_mask",
+    "text_starts",
     "window_mask",
 ]

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Mask = Tensor | Literal["causal"] | None
@@ -71,6 +72,20 @@ def attended_tokens(mask: Tensor) -> Tensor:
     tensor([[ True, False]])
     """
     return mask.any(1) if mask.ndim == 3 else mask
+
+
+def text_starts(texts: Tensor) -> Tensor:
+    """Returns the starts (M + 1,) int32 of the M texts of a packed batch, counted along its rows, and the end.
+
+    ``texts`` (B, T) has the number of each token's text. Padding counts as a text. M depends on the numbers, so the
+    host waits for a GPU: call it before the batch is moved there.
+
+    >>> text_starts(torch.tensor([[1, 1, 2], [1, 0, 0]]))
+    tensor([0, 2, 3, 4, 6], dtype=torch.int32)
+    """
+    begins = texts != texts.roll(1, 1)
+    begins[:, 0] = True
+    return F.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=texts.numel()).int()
 
 
 def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:

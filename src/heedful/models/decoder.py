@@ -39,14 +39,17 @@ class Decoder(Model):
         *,
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
+        text_starts: Tensor | None = None,
     ) -> Tensor:
         """Returns the final hidden states (B, T, D) of ``ids`` (B, T), which follow the tokens in ``cache``.
 
         ``mask`` is (B, T), False at padding, or (B, T, T), True where the first token may attend to the second: the
         whole mask, in place of causality (``heedful.layers.prefix_mask``). Hidden states of tokens outside
-        ``tokens_read`` may be zeros.
+        ``tokens_read`` may be zeros. ``text_starts`` are those of a packed batch (``heedful.layers.text_starts``), with
+        which a GPU computes attention within each text.
         """
-        return self.decoder(self.embedding(ids), mask, cache=cache, tokens_read=tokens_read)
+        x = self.embedding(ids)
+        return self.decoder(x, mask, cache=cache, tokens_read=tokens_read, text_starts=text_starts)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, *, cache: NoCache | None = None) -> Tensor:
         """Returns the output of the head for ``ids`` (B, T), which follow the tokens in ``cache``.

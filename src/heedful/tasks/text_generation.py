@@ -27,6 +27,7 @@ from heedful.generation import decode, stream
 from heedful.generation.incremental_text import pieces
 from heedful.generation.options import NAMES, Options, resolve
 from heedful.generation.stopping import cut, until
+from heedful.layers.mask import text_starts
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import next_token_metrics, text_metrics
 from heedful.models import Decoder, Model
@@ -321,6 +322,10 @@ class TextGeneration(Task):
         """Returns the number of predictions in a batch: the tokens that have a label."""
         return int((batch["labels"] != IGNORED).sum())
 
+    def complete(self, batch: Batch) -> Batch:
+        """Adds the starts of the texts of a packed batch, with which a GPU attends within each text."""
+        return {**batch, "text_starts": text_starts(batch["texts"])} if "texts" in batch else batch
+
     def objective(self, model: Model, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Returns the loss of a batch, Σ over predicted tokens of −log p(token | earlier tokens of its window).
 
@@ -328,7 +333,7 @@ class TextGeneration(Task):
         tokens.
         """
         model = model_of(Decoder, model, self.name)
-        hidden = model.hidden(batch["ids"], batch.get("texts"))
+        hidden = model.hidden(batch["ids"], batch.get("texts"), text_starts=batch.get("text_starts"))
         return output_loss(model.head, hidden.flatten(0, 1), batch["labels"].flatten(), label_smoothing)
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction

@@ -1,0 +1,289 @@
+"""Attention on a GPU: sequences of different lengths by PyTorch's ``varlen_attn``, and masks with shared key heads.
+
+``varlen_attn`` is the flash kernel for sequences in one row of tokens. It takes the place of each sequence's first
+token in the row and no mask, and computes no pair of tokens of different sequences.
+
+Padding makes sequences of its own here. So every token is in a sequence and no output stays unwritten, shapes are those
+of the padded batch, and the host needs no length, for which it would have to wait. Padding is left out of attention
+alone: norms and linear maps compute it.
+
+Shapes: B sequences, T tokens with padding, M sequences in the row, N tokens in all, D model width, H query heads, K
+key-value heads, E head size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.kernels.unpadded import attends_with, is_observed
+from heedful.layers.attention import Attention, fused_attention
+from heedful.layers.mask import Mask
+from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
+from heedful.stack import Stack, StackInput, bidirectional, run_blocks
+
+LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
+HALVES = (torch.float16, torch.bfloat16)
+UNBIASED = (PositionScheme, Sinusoidal, Learned, Rotary)  # position schemes without a bias on the scores
+
+
+# ------------------------------------------------------------------------------------------------------------ attention
+
+
+@cache
+def varlen_parameters() -> frozenset[str]:
+    """Returns the names of the parameters of ``varlen_attn``; none if this PyTorch lacks it."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+@cache
+def runs_varlen(device: torch.device) -> bool:
+    """Returns True if ``varlen_attn`` takes scale and window, and the device is an NVIDIA GPU that computes it."""
+    if device.type != "cuda" or torch.version.hip is not None or not {"scale", "window_size"} <= varlen_parameters():
+        return False
+    return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@torch.compiler.assume_constant_result
+def has_varlen(device: torch.device) -> bool:
+    """Returns True if ``varlen_attn`` runs on a device, and nobody has switched the flash kernel off."""
+    return runs_varlen(device) and torch.backends.cuda.flash_sdp_enabled()
+
+
+@torch.compiler.assume_constant_result
+def shares_heads() -> bool:
+    """Returns True if several query heads of ``varlen_attn`` can share a key head: from PyTorch 2.12 on."""
+    return "enable_gqa" in varlen_parameters()
+
+
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts_q: Tensor,
+    starts_k: Tensor,
+    longest_q: int,
+    longest_k: int,
+    scale: float,
+    window: tuple[int, int],
+) -> Tensor:
+    """Computes attention within sequences by ``varlen_attn``: q (N, H, E), k and v (N', K, E) → (N, H, E).
+
+    A sequence without keys gives zeros; the keys and values of a sequence without queries have zero gradients.
+
+    Args:
+        q: queries of all sequences, one after another, in float16 or bfloat16.
+        k: keys.
+        v: values.
+        starts_q: (M + 1,) int32, the first query of each sequence, and N.
+        starts_k: (M + 1,) int32, the first key of each sequence, and N'.
+        longest_q: number of queries that no sequence exceeds, at least 2.
+        longest_k: number of keys that no sequence exceeds.
+        scale: factor of q kᵀ.
+        window: numbers of keys before and after a query that it may attend to, −1 for all. (−1, −1) is bidirectional,
+            (−1, 0) causal.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    options: dict[str, Any] = {"scale": scale, "window_size": window}
+    if q.size(1) != k.size(1):
+        if shares_heads():
+            options["enable_gqa"] = True
+        else:
+            k, v = (x.repeat_interleave(q.size(1) // x.size(1), 1) for x in (k, v))
+    return cast(Tensor, varlen_attn(q, k, v, starts_q, starts_k, longest_q, longest_k, **options))
+
+
+class Sequences(NamedTuple):
+    """Mask that allows attention within sequences: the starts (M + 1,) of their queries and keys, and the window."""
+
+    queries: Tensor
+    keys: Tensor
+    window: tuple[int, int]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Computes attention of q (B, H, T, E) to k and v (B, K, S, E): (B, H, T, E)."""
+        dtype, shape = computed_dtype(q), (q.size(0), q.size(2))
+        q, k, v = (x.to(dtype).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B, H, T, E) → (B · T, H, E)
+        longest_q, longest_k = shape[1], k.size(0) // shape[0]
+        y = varlen_attention(q, k, v, self.queries, self.keys, longest_q, longest_k, scale, self.window)
+        return y.unflatten(0, shape).transpose(1, 2)
+
+
+def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    """Computes ``fused_attention``; also takes ``Sequences`` as its mask.
+
+    Where query heads share keys, keys and values are repeated unless the flash kernel applies: of PyTorch's other
+    kernels only the plain one, which stores all attention weights, takes shared heads.
+
+    >>> q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+    >>> torch.allclose(gpu_attention(q, k, v, None, 1.0), fused_attention(q, k, v, None, 1.0), atol=1e-6)
+    True
+    """
+    if isinstance(mask, Sequences):
+        return mask.attend(q, k, v, scale)
+    several = q.size(2) > 1 or q.size(0) > k.size(0)  # the heads of a single query become queries of one head
+    if q.size(1) != k.size(1) and several and not has_flash(q, k, mask):
+        shape = (-1, -1, q.size(1) // k.size(1), -1, -1)
+        k, v = (x[:, :, None].expand(shape).flatten(1, 2) for x in (k, v))  # (B, K, S, E) → (B, H, S, E)
+    return fused_attention(q, k, v, mask, scale, dropout)
+
+
+def has_flash(q: Tensor, k: Tensor, mask: Mask) -> bool:
+    """Returns True if the flash kernel can compute attention: in half precision, without a mask tensor."""
+    has_tensor = q.size(2) != k.size(2) if isinstance(mask, str) else mask is not None
+    return not has_tensor and computed_dtype(q) in HALVES
+
+
+def computed_dtype(x: Tensor) -> torch.dtype:
+    """Returns the dtype in which attention of ``x`` is computed: that of autocast where it is on."""
+    device = x.device.type
+    has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # "meta" has none
+    return torch.get_autocast_dtype(device) if has_autocast else x.dtype
+
+
+# --------------------------------------------------------------------------------------------------------------- layout
+
+
+class FrontOrder:
+    """Order of a padded batch in which every row begins with its tokens, and padding follows.
+
+    Args:
+        real: (B, T), False for padding.
+
+    >>> order = FrontOrder(torch.tensor([[False, True, True]]))
+    >>> moved = order.move(torch.tensor([[[7.0], [8.0], [9.0]]]))
+    >>> moved.flatten().tolist(), order.restore(moved).flatten().tolist()
+    ([8.0, 9.0, 7.0], [7.0, 8.0, 9.0])
+    """
+
+    def __init__(self, real: Tensor) -> None:
+        columns, counts = torch.arange(real.size(1), device=real.device), real.cumsum(1)
+        self.lengths = counts[:, -1:]  # (B, 1)
+        self.real = columns < self.lengths  # (B, T) in the new order
+        places = torch.where(real, counts - 1, self.lengths + columns - counts)  # (B, T) of each token in its row
+        tokens = torch.arange(real.numel(), device=real.device)
+        self.places = (places + tokens.view(real.shape)[:, :1]).flatten()  # (B · T,) counted along the rows
+        self.origins = torch.empty_like(tokens).index_copy_(0, self.places, tokens)  # the inverse
+
+    def move(self, x: Tensor) -> Tensor:
+        """Moves the tokens of ``x`` (B, T, D) to the front of their rows."""
+        return permuted(x, self.places)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """Moves the tokens of ``x`` (B, T, D) back to where they were."""
+        return permuted(x, self.origins)
+
+    @property
+    def starts(self) -> Tensor:
+        """Starts (2 B + 1,) of two sequences a row: its tokens and its padding."""
+        return row_starts(self.lengths, self.real.size(1))
+
+
+def permuted(x: Tensor, places: Tensor) -> Tensor:
+    """Returns ``x`` (B, T, D) with its tokens at the ``places`` (B · T,), a permutation.
+
+    The gradient of ``index_copy_`` is a lookup; that of an index would be added up number by number.
+    """
+    rows = x.flatten(0, 1)
+    return torch.empty_like(rows).index_copy_(0, places, rows).view(x.shape)
+
+
+def row_starts(lengths: Tensor, tokens: int) -> Tensor:
+    """Returns the starts (2 B + 1,) of two sequences a row of ``tokens``: of ``lengths`` (B, 1), and of the rest.
+
+    >>> row_starts(torch.tensor([[2], [3]]), 3)
+    tensor([0, 2, 3, 6, 6], dtype=torch.int32)
+    """
+    return F.pad(torch.cat((lengths, tokens - lengths), 1).flatten().cumsum(0), (1, 0)).int()
+
+
+def unpadded_attention(stack: Stack, batch: StackInput) -> Tensor:
+    """Leaves padding and other texts out of attention: the output of ``padded`` at non-padding tokens.
+
+    At padding the output is finite and otherwise undefined. What ``leaves_out`` excludes is computed under its mask.
+
+    >>> from heedful.config import StackConfig
+    >>> from heedful.kernels.plan import apply_plan
+    >>> stack, x = Stack(StackConfig(dim=16, depth=2, heads=4)), torch.randn(2, 3, 16)
+    >>> real = torch.tensor([[True, True, True], [True, False, False]])
+    >>> output = stack(x, real)[real]
+    >>> torch.allclose(apply_plan(stack, "gpu")(x, real)[real], output, atol=1e-5)
+    True
+    """
+    own, cross = leaves_out(stack, batch)
+    order: FrontOrder | None = None
+    own_mask: Any = None
+    memory_mask: Any = None
+    tokens = batch.x.size(1)
+    if own:
+        assert batch.mask is not None  # ``leaves_out``
+        starts = batch.text_starts
+        if batch.mask.dtype == torch.bool:
+            order = FrontOrder(batch.mask)
+            batch, starts = batch._replace(x=order.move(batch.x), mask=order.real), order.starts
+        assert starts is not None  # ``leaves_out``
+        own_mask = Sequences(starts, starts, window_of(stack))
+    if cross:
+        assert batch.memory is not None  # ``leaves_out``
+        assert batch.memory_mask is not None
+        source = FrontOrder(batch.memory_mask)
+        every_query = row_starts(torch.full_like(source.lengths, tokens), tokens)
+        memory_mask = Sequences(every_query, source.starts, (-1, -1))
+        batch = batch._replace(memory=source.move(batch.memory), memory_mask=None)
+    y = run_blocks(stack, batch, own_mask, memory_mask)
+    return y if order is None else order.restore(y)
+
+
+def leaves_out(stack: Stack, batch: StackInput) -> tuple[bool, bool]:
+    """Returns True where ``varlen_attn`` computes attention to the stack's own tokens, and to those of the memory.
+
+    It needs a boolean mask (B, T), or a packed batch with ``text_starts``; an NVIDIA GPU of compute capability 8 or
+    more; float16 or bfloat16, also by autocast; heads of at most 192, a multiple of 8; several tokens. It has no bias
+    on the scores (ALiBi, relative positions, registered schemes), no dropout of attention weights, and no masks (B, T,
+    T). With a cache, while a part is observed (``heedful.record``, an intervention, any hook), and with a custom block
+    or attention, masks stay, too.
+    """
+    x, mask, memory, memory_mask = batch.x, batch.mask, batch.memory, batch.memory_mask
+    has_starts = mask is not None and mask.ndim == 2 and (mask.dtype == torch.bool or batch.text_starts is not None)
+    own = has_starts and type(stack.position) in UNBIASED
+    cross = memory is not None and memory_mask is not None and memory_mask.ndim == 2 and len(memory) == len(x)
+    cross = cross and memory_mask is not None and memory_mask.dtype == torch.bool
+    if not (own or cross) or batch.cache is not None or x.size(1) == 1:
+        return False, False
+    is_supported = (
+        has_varlen(x.device)
+        and computed_dtype(x) in HALVES
+        and attends_with(stack, gpu_attention)
+        and all(map(takes_heads, attentions(stack)))
+        and not is_observed(stack)
+    )
+    return own and is_supported, cross and is_supported
+
+
+def attentions(stack: Stack) -> list[Attention]:
+    """Returns the attentions of a stack of standard blocks."""
+    return [part for block in stack.block for part in block.children() if isinstance(part, Attention)]
+
+
+def takes_heads(attention: Attention) -> bool:
+    """Returns True if ``varlen_attn`` takes the size of an attention's heads, and no weights are dropped."""
+    drops = attention.training and attention.dropout > 0
+    return attention.head_dim % 8 == 0 and attention.head_dim <= LARGEST_HEAD and not drops
+
+
+def window_of(stack: Stack) -> tuple[int, int]:
+    """Returns the window of a stack's own mask, for ``varlen_attention``."""
+    if stack.attention_mask is bidirectional:
+        return -1, -1
+    window = stack.config.window
+    return (-1, 0) if window is None else (window - 1, 0)
