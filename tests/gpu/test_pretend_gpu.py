@@ -189,6 +189,7 @@ def test_no_mask_tensor_is_left_in_a_step(
     assert {kind for kind, line, _ in events if line != "outside"} == {"to device"}
     assert set(kernels) <= {"flash (bfloat16)"}
     assert varlen_attn.calls
+    assert bool(kernels) == (name == "translation")  # its target has no mask
 
 
 def test_a_tensor_on_the_cpu_is_refused() -> None:

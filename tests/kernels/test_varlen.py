@@ -33,7 +33,7 @@ from heedful.config import (
 )
 from heedful.kernels import varlen
 from heedful.kernels.plan import apply_plan
-from heedful.kernels.varlen import gpu_attention, varlen_attention
+from heedful.kernels.varlen import gpu_attention, needs_right_mask, varlen_attention
 from heedful.layers import text_starts
 from heedful.layers.attention import explicit_attention
 from heedful.layers.position import PositionScheme
@@ -316,3 +316,23 @@ def test_the_heads_of_a_single_query_stay_shared(shared: list[bool]) -> None:
     mask = torch.rand(2, 1, 1, 5) > 0.3
     assert_close(gpu_attention(q, k, v, mask, 0.3), explicit_attention(q, k, v, mask, 0.3))
     assert shared == [False]
+
+
+# ------------------------------------------------------------------------------------------------- padding on the right
+
+
+def test_a_causal_stack_needs_no_mask_for_padding_on_the_right() -> None:
+    model, custom = apply_plan(model_of("encoder-decoder"), "gpu"), model_of("encoder-decoder")
+    custom.decoder.block[0].attention.attend = explicit_attention
+    assert not needs_right_mask(model.decoder)
+    assert needs_right_mask(model.encoder)
+    assert needs_right_mask(apply_plan(model_of("encoder-decoder"), "cpu-training").decoder)
+    assert needs_right_mask(apply_plan(model_of("encoder-decoder"), "plain").decoder)
+    assert needs_right_mask(apply_plan(custom, "gpu").decoder)
+    assert needs_right_mask(apply_plan(model_of("decoder", window=2), "gpu").decoder)  # has a mask tensor as it is
+    real = REAL["right"]
+    with_mask, gradients = learned(model, real, lambda: model.hidden(IDS, IDS, real, real))
+    without, others = learned(model, real, lambda: model.hidden(IDS, IDS, real))
+    assert_close(without, with_mask)
+    for name, gradient in gradients.items():
+        assert_close(others[name], gradient, "gradient", msg=name)

@@ -25,11 +25,12 @@ from heedful.kernels.unpadded import attends_with, is_observed
 from heedful.layers.attention import Attention, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
-from heedful.stack import Stack, StackInput, bidirectional, run_blocks
+from heedful.stack import Stack, StackInput, bidirectional, causal, run_blocks
 
 LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
 HALVES = (torch.float16, torch.bfloat16)
 UNBIASED = (PositionScheme, Sinusoidal, Learned, Rotary)  # position schemes without a bias on the scores
+TOKEN_NORMS = ("layer", "rms")  # norms of each token for itself; a registered norm may read the mask
 
 
 # ------------------------------------------------------------------------------------------------------------ attention
@@ -287,3 +288,14 @@ def window_of(stack: Stack) -> tuple[int, int]:
         return -1, -1
     window = stack.config.window
     return (-1, 0) if window is None else (window - 1, 0)
+
+
+def needs_right_mask(stack: Stack) -> bool:
+    """Returns False if a batch with padding on the right alone can leave out its mask.
+
+    No token of a causal stack attends to padding on its right, and without a mask the flash kernel applies. The caller
+    must know the side on the host, as who pads the batch does, and not read outputs at padding. On a CPU the mask is
+    needed to leave padding out; registered norms and custom blocks may use it.
+    """
+    is_causal = stack.attention_mask is causal and stack.config.norm in TOKEN_NORMS
+    return not (is_causal and stack.layout is unpadded_attention and attends_with(stack, gpu_attention))
