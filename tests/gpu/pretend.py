@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -32,6 +33,7 @@ aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 INNER = torch.device("lazy", 0)  # the device in C++: of "cuda" autograd would ask a CPU build for its streams
 GUARDS = "_ZN3c104impl26device_guard_impl_registryE"  # c10's table of device guards
+MEMORY = 2**36  # bytes: 64 GiB
 DEVICE_TYPES, CUDA_TYPE, META_TYPE = 22, 1, 14
 
 # operations after which the host must have waited for the device
@@ -358,6 +360,7 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         (torch.cuda, "is_initialized"): lambda: True,
         (torch.cuda, "current_device"): lambda: 0,
         (torch.cuda, "device_count"): lambda: 1,
+        (torch.cuda, "get_device_properties"): lambda device=None: SimpleNamespace(total_memory=MEMORY),
         (torch.cuda, "synchronize"): lambda *args: None,
         (torch.cuda, "default_generators"): (generator,),
         (torch.cuda, "manual_seed_all"): generator.manual_seed,

@@ -38,6 +38,7 @@ from heedful.kernels.plan import apply_plan, apply_training_plan
 from heedful.layers import text_starts
 from heedful.layers.attention import Attention
 from heedful.stack import Block
+from heedful.tasks import output_loss as loss_module
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone, Sharded
@@ -323,6 +324,27 @@ def test_a_step_of_training_never_waits(name: str, precision: str, texts: bool) 
         assert torch.isfinite(loss.cpu())
     if precision == "bf16" and not texts:
         assert set(watch.attention) == {"flash (bfloat16)"}
+
+
+@pytest.mark.parametrize("rows", [4, 5, 21])
+def test_the_loss_is_computed_in_chunks_that_fit_the_memory(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 21 rows, in several chunks or at once, with the same loss and gradients and no wait."""
+    plain = heedful.create("gpt-micro", seed=0)
+    words = plain.head.output.out_features
+    expected = loss_of(plain, {"ids": IDS, "labels": IDS})
+    expected.backward()
+    monkeypatch.setattr(loss_module, "memory_of", lambda device: rows * words * 16 * 16)
+    with pretend_gpu() as watch:
+        model = heedful.create("gpt-micro", seed=0).to(CUDA)
+        ids = IDS.to(CUDA)
+        watch.events.clear()
+        loss = loss_of(model, {"ids": ids, "labels": ids})
+        assert (loss.grad_fn.name() == "ChunkedLossBackward") == (rows < IDS.numel())
+        loss.backward()
+        assert watch.waits() == 0
+        assert_close(loss.detach().cpu(), expected.detach(), "gradient")
+        for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+            assert_close(one.grad.cpu(), other.grad, "gradient", msg=name)
 
 
 @pytest.mark.parametrize("kind", ["muon", "gradient checkpointing", "adapter"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from heedful.heads import head_of
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.plan import apply_plan
 from heedful.tasks import output_loss as module
-from heedful.tasks.output_loss import ChunkedLoss, output_loss
+from heedful.tasks.output_loss import ChunkedLoss, chunk_sizes, output_loss
 from heedful.tasks.r_drop import interleave_passes
 from heedful.tasks.token_batches import IGNORED
 from tolerances import assert_close
@@ -277,6 +279,28 @@ def test_pairs_are_drawn_together_as_the_formula_says(smoothing: float, watched:
     found = learned(loss, hidden, head)
     for name, one in expected.items():
         assert_close(found[name], one, msg=name)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Gives every CUDA device so many bytes of memory."""
+
+    def give(total: int) -> None:
+        module.memory_of.cache_clear()
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total))
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", None)  # what is free differs when a run is resumed
+    yield give
+    module.memory_of.cache_clear()
+
+
+def test_chunks_on_a_gpu_follow_from_all_its_memory(memory: Callable[[int], None]) -> None:
+    memory(80 * 2**30)
+    assert chunk_sizes(torch.device("cuda", 0)) == (335_544_320, 335_544_321)
+    memory(8 * 2**30)
+    assert chunk_sizes(torch.device("cuda", 0))[0] == 2**25
+    for name in ("cpu", "mps"):
+        assert chunk_sizes(torch.device(name)) == (module.CHUNK, module.MANY)
 
 
 def test_tasks_learn_with_it(chunks: list[int]) -> None:

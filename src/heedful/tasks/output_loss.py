@@ -13,6 +13,7 @@ of the logits is in memory (as in Hsu et al. 2024, Liger Kernel, section 3.2).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,9 +30,31 @@ from heedful.layers.linear import Linear
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.token_batches import IGNORED
 
-CHUNK = 2**25  # logits in a chunk
+CHUNK = 2**25  # logits in a chunk on a CPU
 MANY = 4 * CHUNK  # number of logits from which chunks are used, since each chunk adds to the gradient of W
+LOGIT_BYTES = 16  # of a logit that is computed at once in bfloat16: two copies of 2 bytes, three of 4
+MEMORY_SHARE = 16  # a sixteenth of a GPU's memory is for logits
 BLOCK = 2**18  # logits that stay in the cache of a core
+
+
+@cache
+def memory_of(device: torch.device) -> int | None:
+    """Returns the bytes of memory of a CUDA device; None for other devices."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def chunk_sizes(device: torch.device) -> tuple[int, int]:
+    """Returns the number of logits in a chunk, and the number of logits from which chunks are used.
+
+    On a CUDA device both are the logits that fit a sixteenth of its memory, 335 million at 80 GiB: a GPU is used best
+    by large products. All its memory counts, not the part that is free, so that a resumed run has the same chunks and
+    bits. On other devices they are constants, those of a CPU.
+    """
+    memory = memory_of(device)
+    if memory is None:
+        return CHUNK, MANY
+    fitting = memory // MEMORY_SHARE // LOGIT_BYTES
+    return fitting, fitting + 1
 
 
 def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreement: float) -> Tensor:
@@ -104,7 +127,8 @@ class ChunkedLoss(torch.autograd.Function):
             dx = torch.empty_like(x) if needs_dx else None
             dw: Tensor | None = None
             db: Tensor | None = None
-            size = even_rows(CHUNK // len(weight)) if len(x) * len(weight) >= MANY else max(1, len(x))
+            chunk, many = chunk_sizes(x.device)
+            size = even_rows(chunk // len(weight)) if len(x) * len(weight) >= many else max(1, len(x))
             for start in range(0, max(1, len(x)), size):  # without rows the gradients are zeros
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
                 gradient = product(rows, w, b)  # the logits, which the next line overwrites
@@ -146,9 +170,9 @@ def output_loss(
     Only rows whose ``labels`` (N,) are not ``IGNORED`` count. With ``agreement`` α, neighbouring rows are the two
     passes of one token (``interleave_passes``), and each pair adds α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)).
 
-    In training of a language model's head, ``ChunkedLoss`` computes the loss, on a GPU only from 134 million logits on.
-    Otherwise, and if a part of the head was replaced or is observed (``heedful.record``, an intervention, any hook),
-    all logits are computed at once.
+    In training of a language model's head, ``ChunkedLoss`` computes the loss, on a GPU only where there are several
+    chunks (``chunk_sizes``). Otherwise, and if a part of the head was replaced or is observed (``heedful.record``, an
+    intervention, any hook), all logits are computed at once.
 
     >>> import heedful
     >>> model = heedful.create("bert-tiny", seed=0)
@@ -160,7 +184,7 @@ def output_loss(
     if cpu and not (real := labels != IGNORED).all():  # on other devices `all` would wait for the device
         hidden, labels = hidden[real], labels[real]
     chunked = torch.is_grad_enabled() and _plain(head)
-    if not chunked or (not cpu and labels.numel() * head.output.out_features < MANY):
+    if not chunked or (not cpu and labels.numel() * head.output.out_features < chunk_sizes(hidden.device)[1]):
         logits = wide(checked_output(head, hidden, head(hidden)))
         loss: Tensor = F.cross_entropy(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
