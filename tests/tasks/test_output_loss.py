@@ -148,6 +148,17 @@ def test_rows_to_ignore_are_left_out_on_any_device(chunks: list[int]) -> None:
         assert_close(one, expected[name], msg=name)
 
 
+def test_pairs_to_ignore_do_not_count_as_divergent_on_any_device() -> None:
+    """R-Drop: their gradients were left out, their divergences were not."""
+    head, (hidden, labels) = made(LanguageHead(tied=True)).double(), given(ignored=True)
+    labels = labels.repeat_interleave(2)
+    hidden = torch.cat((hidden, hidden.flip(0))).double().requires_grad_()
+    expected = learned(output_loss(head, hidden, labels, 0.1, 3.0), hidden, head)
+    loss = ChunkedLoss.apply(head.transform(hidden), head.output.weight, None, labels, 0.1, 3.0)
+    for name, one in learned(loss, hidden, head).items():
+        assert_close(one, expected[name], msg=name)
+
+
 def test_a_second_way_back_is_an_error_and_not_another_gradient() -> None:
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
     loss = output_loss(head, hidden.requires_grad_(), labels)

@@ -69,8 +69,10 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
             losses -= smoothing / words * log_p.sum(1)
         loss += losses.masked_fill_(ignored, 0.0).sum()
         p = log_p.exp() if agreement else log_p.exp_()
-        agreement_gradient, agreement_loss = agreement_term(log_p, p, agreement) if agreement else (None, 0.0)
-        loss += agreement_loss
+        agreement_gradient = None
+        if agreement:
+            agreement_gradient, divergences = agreement_term(log_p, p, agreement)
+            loss += agreement / 2 * divergences.masked_fill_(ignored, 0.0).sum()
         p = p.scatter_add_(1, y, log_p.new_full(y.shape, smoothing - 1))
         if smoothing:
             p -= smoothing / words
@@ -83,7 +85,7 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
 
 
 def agreement_term(log_p: Tensor, p: Tensor, agreement: float) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of R-Drop's term with respect to the logits, and the term.
+    """Returns the gradient of R-Drop's term with respect to the logits, and the divergence of each row.
 
     The term is Σ α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), with α = ``agreement``. p₁ and p₂ are neighbouring rows of ``p`` (2N,
     V), and l₁, l₂ their logits. The gradient for l₁ is α/2 (p₁ (log p₁ − log p₂ − KL(p₁ ‖ p₂)) + p₁ − p₂).
@@ -92,7 +94,7 @@ def agreement_term(log_p: Tensor, p: Tensor, agreement: float) -> tuple[Tensor, 
     log_ratios = log_pairs - log_pairs.flip(1)  # log p₁ − log p₂, and log p₂ − log p₁
     divergences = (pairs * log_ratios).sum(2, keepdim=True)
     gradient = log_ratios.sub_(divergences).add_(1.0).mul_(pairs).sub_(pairs.flip(1)).mul_(agreement / 2)
-    return gradient.flatten(0, 1), agreement / 2 * divergences.sum()
+    return gradient.flatten(0, 1), divergences.flatten()
 
 
 def even_rows(rows: int) -> int:
