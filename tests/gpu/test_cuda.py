@@ -31,7 +31,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import heedful
 from heedful import presets
-from heedful.config import AlibiPosition, DecoderConfig, EncoderDecoderConfig
+from heedful.config import AlibiPosition, DecoderConfig, EncoderDecoderConfig, LanguageHead
+from heedful.heads import head_of
 from heedful.kernels import varlen
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
@@ -39,6 +40,7 @@ from heedful.kernels.varlen import varlen_attention
 from heedful.layers import text_starts
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.mask import Mask, add_bias, causal_mask, padding_mask
+from heedful.tasks import output_loss as loss_module
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone
 from heedful.training.gradient import Gradient
@@ -349,6 +351,32 @@ def test_a_batch_with_padding_uses_it(name: str, kind: str, monkeypatch: pytest.
 def chosen(backend: str) -> AbstractContextManager[Any]:
     kernel = BACKENDS[backend]
     return nullcontext() if kernel is None else sdpa_kernel(kernel)
+
+
+# ------------------------------------------------------------------------------------------------------------- loss
+
+
+@pytest.mark.parametrize("rows", [64, 10**6], ids=["chunks", "at once"])
+@pytest.mark.parametrize("precision", DTYPES)
+def test_the_loss_of_a_vocabulary_that_is_no_multiple_of_64(
+    precision: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 200 tokens and 50,257 words, with a label smoothing, as in training."""
+    words, random = 50257, torch.Generator().manual_seed(7)
+    head = head_of(LanguageHead(tied=False, bias=True), 64, nn.Embedding(words, 64))
+    hidden = torch.randn(200, 64, generator=random)
+    labels = torch.randint(words, (200,), generator=random).masked_fill(torch.arange(200) % 9 == 0, -100)
+    monkeypatch.setattr(loss_module, "memory_of", lambda device: rows * words * 16 * 16)
+    results = []
+    for device, dtype in (("cpu", torch.float64), (DEVICE, torch.float32)):
+        on_device, x = copy.deepcopy(head).to(device, dtype), hidden.to(device, dtype).requires_grad_()
+        half = precision == "bf16" and dtype is torch.float32
+        with torch.autocast(device, torch.bfloat16) if half else nullcontext():
+            loss = output_loss(on_device, x, labels.to(device), 0.1)
+        loss.backward()
+        results.append([loss.detach(), x.grad, on_device.output.weight.grad, on_device.output.bias.grad])
+    for expected, actual in zip(*results, strict=True):
+        assert_near(actual, expected, "gradient", DTYPES[precision])
 
 
 # ------------------------------------------------------------------------------------------------- errors and memory

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import heedful
 from heedful import cli
 from heedful.adapters import LoraConfig, add_adapter
-from heedful.config import AlibiPosition, RelativePosition, SinusoidalPosition
+from heedful.config import AlibiPosition, LanguageHead, MaskedHead, RelativePosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.generation import token_choice
 from heedful.generation.decoder_state import create_state
@@ -66,6 +66,7 @@ INPUTS = {
     "transformer-tiny": (IDS, IDS, MASK, MASK),
     "vit-micro": (torch.linspace(0, 1, 2 * 784).reshape(2, 1, 28, 28),),
 }
+HEADS = {"gpt-micro": LanguageHead(), "bert-tiny": MaskedHead()}
 GENERATORS = ("gpt-micro", "stories260k", "transformer-tiny")
 METHODS = {
     "greedy": {},
@@ -326,25 +327,42 @@ def test_a_step_of_training_never_waits(name: str, precision: str, texts: bool) 
         assert set(watch.attention) == {"flash (bfloat16)"}
 
 
-@pytest.mark.parametrize("rows", [4, 5, 21])
-def test_the_loss_is_computed_in_chunks_that_fit_the_memory(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 21 rows, in several chunks or at once, with the same loss and gradients and no wait."""
-    plain = heedful.create("gpt-micro", seed=0)
-    words = plain.head.output.out_features
-    expected = loss_of(plain, {"ids": IDS, "labels": IDS})
-    expected.backward()
-    monkeypatch.setattr(loss_module, "memory_of", lambda device: rows * words * 16 * 16)
-    with pretend_gpu() as watch:
-        model = heedful.create("gpt-micro", seed=0).to(CUDA)
-        ids = IDS.to(CUDA)
-        watch.events.clear()
-        loss = loss_of(model, {"ids": ids, "labels": ids})
-        assert (loss.grad_fn.name() == "ChunkedLossBackward") == (rows < IDS.numel())
+@pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 2.0)])
+@pytest.mark.parametrize("rows", [4, 5, 20])
+@pytest.mark.parametrize("name", ["gpt-micro", "bert-tiny"])
+def test_the_loss_is_computed_in_chunks_that_fit_the_memory(
+    name: str, rows: int, smoothing: float, agreement: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20 rows, in several chunks or at once, with the same loss and gradients and no wait."""
+    config = heedful.presets.get(name)
+    config = replace(config, embedding=replace(config.embedding, vocab_size=70), head=HEADS[name])
+    plain = heedful.create(config, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(20, plain.main.dim, generator=generator)
+    labels = torch.randint(70, (10,), generator=generator).masked_fill(torch.arange(10) == 3, -100).repeat_interleave(2)
+
+    def learned(model: Any, hidden: Tensor, labels: Tensor) -> list[Tensor]:
+        hidden = hidden.clone().requires_grad_()
+        loss = output_loss(model.head, hidden, labels, smoothing, agreement)
         loss.backward()
+        gradients = [p.grad for p in model.head.parameters()]
+        return [loss.detach().cpu(), *(gradient.cpu() for gradient in (hidden.grad, *gradients))]
+
+    expected = learned(plain, hidden, labels)
+    seen: list[int] = []
+    inner = loss_module.ChunkedLoss.forward
+    monkeypatch.setattr(loss_module.ChunkedLoss, "forward", lambda *given: (seen.append(1), inner(*given))[1])
+    monkeypatch.setattr(loss_module, "memory_of", lambda device: rows * 70 * 16 * 16)
+    with pretend_gpu() as watch:
+        model = heedful.create(config, seed=0).to(CUDA)
+        hidden, labels = hidden.to(CUDA), labels.to(CUDA)
+        watch.events.clear()
+        actual = learned(model, hidden, labels)
         assert watch.waits() == 0
-        assert_close(loss.detach().cpu(), expected.detach(), "gradient")
-        for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
-            assert_close(one.grad.cpu(), other.grad, "gradient", msg=name)
+        assert model.head(hidden).shape == (20, 70)
+    assert seen == ([1] if rows < 20 else [])
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one, other, "gradient")
 
 
 @pytest.mark.parametrize("kind", ["muon", "gradient checkpointing", "adapter"])

@@ -82,6 +82,13 @@ def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     return bool(request.param)
 
 
+@pytest.fixture(params=[False, True], ids=["", "aligned"])
+def aligned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether W has a multiple of 64 rows in its products, as on a GPU."""
+    monkeypatch.setattr(module, "aligns", lambda device: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("ignored", [False, True])
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     ids=["tied", "bias and scale", "masked"],
 )
 def test_loss_and_gradients_are_those_of_cross_entropy(
-    config: Any, ignored: bool, smoothing: float, once: bool, chunks: list[int]
+    config: Any, ignored: bool, smoothing: float, once: bool, aligned: bool, chunks: list[int]
 ) -> None:
     head = made(config).double()
     hidden, labels = given(ignored)
@@ -123,7 +130,7 @@ def test_float32_stays_float32(direct: bool, chunks: list[int], monkeypatch: pyt
         assert_close(found[name], one, msg=name)
 
 
-def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32(once: bool) -> None:
+def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32(once: bool, aligned: bool) -> None:
     head, (hidden, labels) = made(MaskedHead(tied=True)), given(ignored=True)
     hidden.requires_grad_()
     exact = learned(plain(head, hidden, labels, 0.0), hidden, head)
@@ -255,6 +262,30 @@ def test_without_gradients_nothing_is_made_for_them(chunks: list[int]) -> None:
     assert_close(measured, learning)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_have_a_multiple_of_64_rows_on_a_gpu(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without gradients; a caller's logits and the saved weights have as many as there are words."""
+    shapes: list[tuple[int, ...]] = []
+    inner = F.linear
+
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        shapes.append((len(weight), *(() if bias is None else (len(bias),))))
+        return inner(x, weight, bias)
+
+    head, (hidden, labels) = made(LanguageHead(tied=False, bias=bias)).double(), given(ignored=True)
+    hidden = hidden.double()
+    expected = plain(head, hidden, labels, 0.1)
+    monkeypatch.setattr(module, "aligns", lambda device: True)
+    monkeypatch.setattr(F, "linear", linear)
+    with torch.no_grad():
+        assert_close(output_loss(head, hidden, labels, 0.1), expected)
+    assert shapes == [(320, 320) if bias else (320,)]
+    output_loss(head, hidden, labels, 0.1).backward()
+    assert shapes[1] == shapes[0]
+    assert head.output.weight.shape == head.output.weight.grad.shape == (WORDS, WIDTH)
+    assert head(hidden).shape == (ROWS, WORDS)
+
+
 @pytest.mark.parametrize("rows", [ROWS, 2048])
 def test_rows_whose_kernels_come_again_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a number that comes again there is nothing to learn from, and nothing is."""
@@ -275,7 +306,9 @@ def test_rows_whose_kernels_come_again_change_nothing(rows: int, monkeypatch: py
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("watched", [False, True], ids=["", "watched"])
-def test_pairs_are_drawn_together_as_the_formula_says(smoothing: float, watched: bool, once: bool) -> None:
+def test_pairs_are_drawn_together_as_the_formula_says(
+    smoothing: float, watched: bool, once: bool, aligned: bool
+) -> None:
     """R-Drop, against PyTorch's own divergences."""
     head, (hidden, labels) = made(LanguageHead(tied=False, bias=True)).double(), given(ignored=False)
     hidden = torch.cat((hidden, hidden + 0.3 * torch.randn(ROWS, WIDTH))).double().requires_grad_()

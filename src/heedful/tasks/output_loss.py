@@ -26,12 +26,14 @@ from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.onednn_linear import kernels_depend_on_rows, onednn_is_faster, onednn_product
 from heedful.kernels.plan import slot_of
 from heedful.kernels.unpadded import is_observed
+from heedful.kernels.varlen import computed_dtype
 from heedful.layers.linear import Linear
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.token_batches import IGNORED
 
 CHUNK = 2**25  # logits in a chunk on a CPU
 MANY = 4 * CHUNK  # number of logits from which chunks are used, since each chunk adds to the gradient of W
+ALIGNED = 64  # rows of W: 50,257 of GPT-2 become 50,304
 LOGIT_BYTES = 16  # of a logit that is computed at once in bfloat16: two copies of 2 bytes, three of 4
 MEMORY_SHARE = 16  # a sixteenth of a GPU's memory is for logits
 BLOCK = 2**18  # logits that stay in the cache of a core
@@ -102,6 +104,31 @@ def even_rows(rows: int) -> int:
     return max(2, rows - rows % 2)
 
 
+def aligns(device: torch.device) -> bool:
+    """Returns True for devices where W gets a multiple of 64 rows, for which matrix kernels are made: all but a CPU."""
+    return device.type != "cpu"
+
+
+def aligned(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns W (V, D) or b (V,) in ``dtype``; where ``aligns`` with rows of zeros, up to a multiple of 64.
+
+    The logits of these rows, which are zeros, are left out of the loss, and their gradients are zeros.
+
+    >>> aligned(torch.ones(50, 3, device="meta"), torch.bfloat16).shape
+    torch.Size([64, 3])
+    """
+    rows, more = rows.to(dtype), -len(rows) % ALIGNED
+    return F.pad(rows, (*(0, 0) * (rows.ndim - 1), 0, more)) if more and aligns(rows.device) else rows
+
+
+def aligned_logits(head: Any, hidden: Tensor) -> Tensor:
+    """Returns the logits (N, V) of a head for ``hidden`` (N, D), from a product with aligned weights."""
+    x, output = head.transform(hidden), head.output
+    dtype = computed_dtype(x)
+    bias = None if output.bias is None else aligned(output.bias, dtype)
+    return F.linear(x, aligned(output.weight, dtype), bias)[:, : output.out_features]
+
+
 class ChunkedLoss(torch.autograd.Function):
     """Cross entropy of an output projection, as an autograd function that computes its gradients in the forward pass.
 
@@ -120,9 +147,9 @@ class ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         """Returns the loss, summed over rows, and saves the gradients for ``backward``."""
         device, (needs_dx, needs_dw, needs_db) = x.device.type, ctx.needs_input_grad[:3]
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        dtype, words = computed_dtype(x), len(weight)
         with torch.autocast(device, enabled=False):
-            w, b = weight.to(dtype), None if bias is None else bias.to(dtype)
+            w, b = aligned(weight, dtype), None if bias is None else aligned(bias, dtype)
             direct = device == "cpu" and dtype is torch.float32 and onednn_is_faster()
             product = onednn_product if direct else F.linear
             loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
@@ -130,11 +157,11 @@ class ChunkedLoss(torch.autograd.Function):
             dw: Tensor | None = None
             db: Tensor | None = None
             chunk, many = chunk_sizes(x.device)
-            size = even_rows(chunk // len(weight)) if len(x) * len(weight) >= many else max(1, len(x))
+            size = even_rows(chunk // words) if len(x) * words >= many else max(1, len(x))
             for start in range(0, max(1, len(x)), size):  # without rows the gradients are zeros
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
-                gradient = product(rows, w, b)  # the logits, which the next line overwrites
-                loss += loss_and_gradient(gradient, y, smoothing, agreement)
+                gradient = product(rows, w, b)  # the logits, which the next line overwrites; zeros stay for zeros of w
+                loss += loss_and_gradient(gradient[:, :words], y, smoothing, agreement)
                 if dx is not None:
                     dx[start : start + size] = product(gradient, w.mT, None)
                 if needs_dw:
@@ -142,7 +169,9 @@ class ChunkedLoss(torch.autograd.Function):
                 if needs_db:
                     db = added(db, gradient.sum(0), loss.dtype)
         ctx.save_for_backward(
-            dx, None if dw is None else dw.to(weight.dtype), None if db is None else db.to(weight.dtype)
+            dx,
+            None if dw is None else dw[:words].to(weight.dtype),
+            None if db is None else db[:words].to(weight.dtype),
         )
         return loss
 
@@ -185,9 +214,11 @@ def output_loss(
     cpu = hidden.device.type == "cpu"
     if cpu and not (real := labels != IGNORED).all():  # on other devices `all` would wait for the device
         hidden, labels = hidden[real], labels[real]
-    chunked = torch.is_grad_enabled() and _plain(head)
+    is_plain = _plain(head)
+    chunked = torch.is_grad_enabled() and is_plain
     if not chunked or (not cpu and labels.numel() * head.output.out_features < chunk_sizes(hidden.device)[1]):
-        logits = wide(checked_output(head, hidden, head(hidden)))
+        is_aligned = is_plain and aligns(hidden.device)
+        logits = wide(aligned_logits(head, hidden) if is_aligned else checked_output(head, hidden, head(hidden)))
         loss: Tensor = F.cross_entropy(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
         )
