@@ -154,6 +154,15 @@ def test_padding_is_left_out_of_attention_without_a_wait(
     assert varlen_attn.calls == sum(isinstance(part, Attention) for part in model.modules())
 
 
+def test_an_optimised_model_leaves_padding_out_of_attention(varlen_attn: Reference) -> None:
+    with pretend_gpu() as watch:
+        model = optimize(made("bert-tiny").to(CUDA), "bfloat16")
+        hidden = model.hidden(IDS.to(CUDA), MASK.to(CUDA))
+        assert hidden.isfinite().all().cpu()
+        assert not watch.attention
+    assert varlen_attn.calls == model.config.encoder.depth
+
+
 def steps_of(command: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, Counter[Any], Counter[str]]:
     """Two training steps of a command without a line of the log between them: events and attention kernels."""
     inner, events, kernels = Loop._step, Counter[Any](), Counter[str]()

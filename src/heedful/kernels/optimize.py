@@ -52,7 +52,8 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
     - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are no longer
       parameters.
     - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose
-      hidden states become zeros, and in the last block also the tokens that the head does not read.
+      hidden states become zeros, and in the last block also the tokens that the head does not read. On a GPU it leaves
+      padding out of attention, in half precision.
     - An adapter is merged first.
     - The process keeps freed memory for later tensors (``heedful.kernels.allocator``).
 
