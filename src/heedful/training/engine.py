@@ -120,31 +120,33 @@ class Sharded(Alone):
     Args:
         ranks: the ranks of the run.
         bf16: if True, blocks compute with bfloat16 copies of their weights; gradients are summed in float32.
+        device: device of the shards. The model that is wrapped lies on the CPU.
     """
 
     needs_all = True
 
-    def __init__(self, ranks: Ranks, bf16: bool = False) -> None:
+    def __init__(self, ranks: Ranks, bf16: bool = False, device: torch.device | str = "cpu") -> None:
         super().__init__(ranks)
-        self.bf16 = bf16
+        self.bf16, self.device = bf16, torch.device(device)
         self._root: Any = None
         self._whole_model: nn.Module | None = None
 
     def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
         """Shards the model's weights, and returns the loss function of the sharded model.
 
-        Each block is a unit of sharding; all other weights are one more unit.
+        Each block is a unit of sharding; all other weights are one more unit. ``fully_shard`` moves a unit with its
+        buffers to the device, and frees what is not of this rank's shard before the next one: the device never holds
+        more than the shards and one whole unit, as in the forward pass.
         """
         if self.ranks.size == 1:
+            model.to(self.device)
             return loss
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         if self.ranks.is_first:
-            device = next(model.parameters()).device
-            self._whole_model = copy.deepcopy(model.cpu())  # weights are gathered into it for writing
-            model.to(device)  # moved and not copied there: a GPU has no room for a second copy
-        mesh = init_device_mesh(next(model.parameters()).device.type, (self.ranks.size,))
+            self._whole_model = copy.deepcopy(model)  # on the CPU; weights are gathered into it for writing
+        mesh = init_device_mesh(self.device.type, (self.ranks.size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -218,8 +220,8 @@ def parts_of(optimiser: Any) -> Any:
     return getattr(optimiser, "optimisers", optimiser)
 
 
-def create_engine(ranks: Ranks, shard: bool, bf16: bool) -> Alone:
-    """Returns the engine for one rank or several; with ``shard`` no rank has the whole model."""
+def create_engine(ranks: Ranks, shard: bool, bf16: bool, device: torch.device) -> Alone:
+    """Returns the engine for one rank or several; with ``shard`` no rank has the whole model on its ``device``."""
     if shard:
-        return Sharded(ranks, bf16)
+        return Sharded(ranks, bf16, device)
     return Alone() if ranks.size == 1 else Replicated(ranks)
