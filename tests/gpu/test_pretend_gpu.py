@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -40,7 +41,8 @@ from heedful.stack import Block
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone, Sharded
-from heedful.training.gradient import Gradient
+from heedful.training.feed import Feed
+from heedful.training.gradient import Gradient, MicroBatches
 from heedful.training.loop import Loop
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
@@ -357,20 +359,27 @@ def test_an_evaluation_computes_in_the_precision_of_the_run(
 def test_no_step_of_any_task_waits_or_copies_but_its_batch(
     name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner, events = Loop._step, Counter[tuple[str, str, str]]()
+    inner, events, look_ahead, threads = Loop._step, Counter[tuple[str, str, str]](), Feed._look_ahead, list[str]()
 
     def step(self: Loop) -> None:
         before = Counter(watch.events)
         inner(self)
         events.update(watch.events - before)
 
+    def collate(self: Feed, step: int) -> None:
+        threads.append(threading.current_thread().name)
+        look_ahead(self, step)
+        assert isinstance(self._next, MicroBatches), self._next
+
     monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Feed, "_look_ahead", collate)
     command = [part.replace("log-every=1", "log-every=50") for part in command_of(name, tmp_path)]
     with pretend_gpu() as watch:
-        assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=2", "--device=cuda:0"]) == 0
+        assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=3", "--device=cuda:0"]) == 0
     steps = {event for event in events if event[1] != "outside"}
     assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "util/to_device.py")}
     assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"
+    assert threads == ["batches"] * 2, "each step but the first is collated while another one runs"
 
 
 @pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])

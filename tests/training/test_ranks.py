@@ -26,6 +26,7 @@ from heedful.util.ranks import is_loss, loss_message
 from tolerances import approx
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
+STEPS = SCRIPT.with_name("ranks_steps.py")
 TINY = ("--preset", "transformer-tiny", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--model.ff-dim=16")
 RUN = (*TINY, "--training.schedule=constant", "--training.warmup=0", "--tokenizer.size=280", "--training.log-every=1")
 RUN = (*RUN, "--training.eps=1e-4")  # or rounding decides which way a bias goes that nothing depends on
@@ -90,6 +91,17 @@ def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
     assert len(found["differences"]) == 4 * (2 * 7 + 3)
     assert {name: far for name, far in found["differences"].items() if far > 1e-9} == {}
     assert found["told"] == [[1, 2], "first"]
+
+
+def test_a_step_has_two_collectives_and_all_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
+    """Besides those of gradients: one of numbers, over gloo, and one of the loss, which a GPU does not wait for."""
+    done(2, STEPS, tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    for engine in ("Replicated", "Replicated, callbacks", "Sharded", "Sharded, callbacks"):
+        assert found[engine] == {"all_reduce": 2}
+    assert found["interrupted"] == [3, 3]
+    assert found["interrupted evaluation"] == found["callback"] == [2, 2]
+    assert found["time"] == [1, 1]
 
 
 def test_two_processes_leave_what_one_leaves(data: Path, alone: Path, tmp_path: Path) -> None:
