@@ -16,22 +16,37 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from ranks_script import Given, count, made, objective
+from torch import nn
 
 from heedful.training import Limits, Loop, Objective, adamw
 from heedful.training.callbacks import Callbacks, TrainingRun
 from heedful.training.engine import Alone, Replicated, Sharded
-from heedful.training.loop_parts import Evaluation
+from heedful.training.loop_parts import Evaluation, Logging
 from heedful.training.schedule import constant
 from heedful.util.ranks import Ranks, join_ranks
 
 COLLECTIVES = ("all_reduce", "all_gather_object", "broadcast_object_list", "barrier")
 
 
-def looped(engine: Alone, loss: Any = objective, **options: Any) -> Loop:
+class Pooled(nn.Module):
+    """A batch norm, whose buffers change, and a pooler that only some batches use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm, self.dropout = nn.Embedding(20, 8), nn.BatchNorm1d(8), nn.Dropout(0.3)
+        self.output, self.pooler = nn.Linear(8, 20), nn.Linear(8, 20)
+
+    def forward(self, rows: Any, is_pooled: bool) -> Any:
+        hidden = self.dropout(self.norm(self.embedding(rows).transpose(1, 2)).transpose(1, 2))
+        return (self.output(hidden) + self.pooler(hidden) if is_pooled else self.output(hidden)).flatten(0, 1)
+
+
+def looped(engine: Alone, loss: Any = objective, model: Any = None, is_fixed: bool = False, **options: Any) -> Loop:
     """A run of six steps of four micro-batches."""
-    model = made("decoder", dropout=0.1)
-    learn = engine.wrap(model, loss)
+    model = made("decoder", dropout=0.1) if model is None else model
+    learn = engine.wrap(model, loss, is_fixed)
     settings: dict[str, Any] = {"limits": Limits(max_steps=6), **options}
     return Loop(
         model=model,
@@ -44,7 +59,7 @@ def looped(engine: Alone, loss: Any = objective, **options: Any) -> Loop:
     )
 
 
-def called_in_a_step(engine: Alone, callbacks: Callbacks | None) -> dict[str, int]:
+def called_in_a_step(engine: Alone, callbacks: Callbacks | None, log_every: int = 50) -> dict[str, int]:
     """Calls of each collective from the end of the third step to the end of the fourth."""
     calls, counts = Counter[str](), []
 
@@ -52,7 +67,8 @@ def called_in_a_step(engine: Alone, callbacks: Callbacks | None) -> dict[str, in
         calls[name] += 1
         return function(*args, **options)
 
-    loop = looped(engine, callbacks=callbacks, after_step=lambda: counts.append(Counter(calls)))
+    logging = Logging(every=log_every)
+    loop = looped(engine, callbacks=callbacks, logging=logging, after_step=lambda: counts.append(Counter(calls)))
     with mock.patch.multiple(dist, **{name: partial(counted, name, getattr(dist, name)) for name in COLLECTIVES}):
         loop.fit()
     return dict(counts[3] - counts[2])
@@ -77,6 +93,47 @@ def stopped(ranks: Ranks, at: Any = None, functions: Any = None, **options: Any)
     return ranks.gather(loop.step)
 
 
+def searched(ranks: Ranks, pooled: Any) -> dict[str, Any]:
+    """Whether DDP searches for unused parameters, and whether the run is that of a DDP which always does.
+
+    ``pooled(step)`` says which batches use the pooler.
+    """
+
+    def loss(model: Any, batch: Any) -> Any:
+        logits = model(batch["rows"], pooled(loop.step))
+        return F.cross_entropy(logits, batch["rows"].flatten(), reduction="sum")
+
+    ends, engines = [], []
+    for is_fixed in (True, False):
+        torch.manual_seed(0)
+        engines.append(Replicated(ranks))
+        loop = looped(engines[-1], loss, Pooled(), is_fixed)
+        loop.fit()
+        ends.append(loop.model.state_dict())
+    assert engines[0]._ddp is not None
+    assert engines[1]._ddp is not None
+    assert engines[1]._ddp.find_unused_parameters
+    same = all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+    return {"searches": engines[0]._ddp.find_unused_parameters, "same": same}
+
+
+def tables(ranks: Ranks, is_saved: bool) -> list[float]:
+    """On each rank a buffer that was set to the rank's number before the last steps."""
+    model = nn.Linear(6, 20).double()
+    model.register_buffer("table", torch.zeros(1), persistent=is_saved)
+
+    def set_table() -> None:
+        if loop.step == 2:
+            model.table.fill_(ranks.rank)
+
+    def loss(model: Any, batch: Any) -> Any:
+        return model(batch["rows"].double()).square().mean()
+
+    loop = looped(Replicated(ranks), loss, model, after_step=set_table)
+    loop.fit()
+    return ranks.gather(model.table.item())
+
+
 def found(ranks: Ranks) -> dict[str, Any]:
     def interrupted(step: int) -> None:
         if step == 2 and ranks.rank == 1 and not received:
@@ -91,7 +148,12 @@ def found(ranks: Ranks) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for engine in (Replicated, Sharded):
         result[engine.__name__] = called_in_a_step(engine(ranks), None)
+        result[f"{engine.__name__}, log line"] = called_in_a_step(engine(ranks), None, log_every=1)
         result[f"{engine.__name__}, callbacks"] = called_in_a_step(engine(ranks), called_back(ranks))
+    result["tables"], result["statistics"] = tables(ranks, False), tables(ranks, True)
+    result["all used"] = searched(ranks, lambda step: True)
+    result["never used"] = searched(ranks, lambda step: False)
+    result["used by one"] = searched(ranks, lambda step: ranks.is_first)
     result["interrupted"] = stopped(ranks, interrupted)
     received.clear()
     result["interrupted evaluation"] = stopped(ranks, evaluation=Evaluation(measure=measured, every=2))

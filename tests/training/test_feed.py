@@ -172,7 +172,8 @@ def test_several_ranks_know_the_predictions_of_a_step_before_it(toy: Any, monkey
     sums = []
 
     def total(self: Ranks, *numbers: float) -> list[float]:
-        sums.append(numbers)
+        if len(numbers) > 1:  # the other ones follow a line of the log
+            sums.append(numbers)
         return [2 * number for number in numbers]
 
     monkeypatch.setattr(Ranks, "sum", total)

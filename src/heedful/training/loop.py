@@ -179,14 +179,18 @@ class Loop:
                     if due and counters.evaluated != counters.step:
                         metrics = self._measure(interrupts)
                         reason = self._stop_reason()
-                    if reason or metrics or counters.step % self.logging.every == 0:
+                    writes = bool(reason or metrics) or counters.step % self.logging.every == 0
+                    if writes:
                         self._write_line(metrics)
                     if metrics and self.callbacks is not None:
                         self.callbacks.evaluated(metrics)
                         reason = reason or self._callback_reason()
                     if reason or self._save_due(evaluated=due):
+                        writes = True
                         self._save()
-                    all_interrupted = interrupts.received > 0 if ranks.size == 1 else self._interrupted
+                    if writes or ranks.size == 1:  # so no rank begins a step before rank 0 has written: see _lost_rank
+                        self._interrupted = ranks.sum(interrupts.received)[0] > 0
+                    all_interrupted = self._interrupted
                     if all_interrupted:
                         raise KeyboardInterrupt
                     if reason:

@@ -45,7 +45,7 @@ from heedful.training.ceiling import Ceiling, flops_of, peak_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.clock import ReservedTime
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
-from heedful.training.engine import Alone, create_engine
+from heedful.training.engine import Alone, create_engine, is_fixed
 from heedful.training.finish import finish
 from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
@@ -449,7 +449,9 @@ def _objective(run: Run, engine: Alone) -> Objective:
         return task.objective(model, batch, label_smoothing)
 
     return Objective(
-        loss=engine.wrap(model, run.custom.objective or objective),
+        loss=engine.wrap(
+            model, run.custom.objective or objective, is_fixed(model, type(task), run.custom.objective or objective)
+        ),
         count=task.count,
         complete=task.complete,
         unit=task.unit,
