@@ -465,7 +465,7 @@ def test_a_run_that_is_sharded_leaves_its_model_on_the_cpu_until_then(
     monkeypatch.setattr("heedful.training.run.join_ranks", lambda: nullcontext(several))
     found = []
 
-    def wrap(self: Sharded, model: Any, loss: Any) -> Any:
+    def wrap(self: Sharded, model: Any, loss: Any, is_fixed: bool) -> Any:
         found.append((model.device.type, model.kernels, str(self.device)))
         raise HeedfulError("the run has come this far")
 
