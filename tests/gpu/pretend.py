@@ -357,7 +357,6 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         (torch.cuda, "is_bf16_supported"): lambda *args, **kwargs: True,
         (torch.cuda, "is_initialized"): lambda: True,
         (torch.cuda, "current_device"): lambda: 0,
-        (torch.cuda, "set_device"): lambda device: None,
         (torch.cuda, "device_count"): lambda: 1,
         (torch.cuda, "synchronize"): lambda *args: None,
         (torch.cuda, "default_generators"): (generator,),

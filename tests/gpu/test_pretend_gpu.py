@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -359,7 +358,7 @@ def test_an_evaluation_computes_in_the_precision_of_the_run(
 def test_no_step_of_any_task_waits_or_copies_but_its_batch(
     name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner, events, look_ahead, threads = Loop._step, Counter[tuple[str, str, str]](), Feed._look_ahead, list[str]()
+    inner, events, look_ahead, ahead = Loop._step, Counter[tuple[str, str, str]](), Feed.look_ahead, list[int]()
 
     def step(self: Loop) -> None:
         before = Counter(watch.events)
@@ -367,19 +366,43 @@ def test_no_step_of_any_task_waits_or_copies_but_its_batch(
         events.update(watch.events - before)
 
     def collate(self: Feed, step: int) -> None:
-        threads.append(threading.current_thread().name)
+        ahead.append(step)
         look_ahead(self, step)
         assert isinstance(self._next, MicroBatches), self._next
 
     monkeypatch.setattr(Loop, "_step", step)
-    monkeypatch.setattr(Feed, "_look_ahead", collate)
+    monkeypatch.setattr(Feed, "look_ahead", collate)
     command = [part.replace("log-every=1", "log-every=50") for part in command_of(name, tmp_path)]
     with pretend_gpu() as watch:
         assert cli.main([*command, *options, "--out", str(tmp_path / "run"), "--max-steps=3", "--device=cuda:0"]) == 0
     steps = {event for event in events if event[1] != "outside"}
     assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "util/to_device.py")}
     assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"
-    assert threads == ["batches"] * 2, "each step but the first is collated while another one runs"
+    assert ahead == [1, 2], "each step but the first is collated while another one runs"
+
+
+def test_the_next_batches_are_collated_before_the_host_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each step is checked, so that the host waits in it."""
+    step, look_ahead, waits = Loop._step, Feed.look_ahead, list[tuple[int, int, int]]()
+
+    def checked(self: Loop) -> None:
+        nonlocal before
+        before = watch.waits()
+        step(self)
+        waits[-1:] = [(*waits[-1][:2], watch.waits() - before)]
+
+    def ahead(self: Feed, step: int) -> None:
+        waits.append((step, watch.waits() - before, 0))
+        look_ahead(self, step)
+
+    before = 0
+    monkeypatch.setattr(Loop, "_step", checked)
+    monkeypatch.setattr(Feed, "look_ahead", ahead)
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--training.log-every=1"]
+    with pretend_gpu() as watch:
+        assert cli.main([*command, "--max-steps=4", "--device=cuda:0"]) == 0
+    assert [(number, before) for number, before, _ in waits] == [(1, 0), (2, 0), (3, 0)]
+    assert all(after > 0 for _, _, after in waits)
 
 
 @pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])

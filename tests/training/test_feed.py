@@ -1,10 +1,8 @@
-"""Batches one step ahead of a GPU: the same run, bit for bit, and no thread after a step."""
+"""Batches one step ahead of a GPU: the same run, bit for bit."""
 
 from __future__ import annotations
 
 import signal
-import threading
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,16 +16,16 @@ from heedful.training.feed import Feed
 from heedful.training.gradient import Batch, MicroBatches
 from heedful.util.ranks import Ranks
 
-CPU, GPU = torch.device("cpu"), torch.device("mps")  # a device for which nothing is pinned
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def created(device: torch.device, fails: int | None = None) -> tuple[Feed, Loader, list[str]]:
-    """A feed, its loader, and the names of the threads that have collated."""
-    threads: list[str] = []
+def created(fails: int | None = None) -> tuple[Feed, Loader]:
+    """A feed and its loader, whose micro-batch number ``fails`` cannot be collated."""
+    collated = []
 
     def collate(indices: np.ndarray, random: np.random.Generator) -> dict[str, torch.Tensor]:
-        threads.append(threading.current_thread().name)
-        if len(threads) == fails:
+        collated.append(indices)
+        if len(collated) == fails:
             raise HeedfulError(f"row {indices[0]} is damaged")
         return {"indices": torch.from_numpy(indices)}
 
@@ -36,60 +34,43 @@ def created(device: torch.device, fails: int | None = None) -> tuple[Feed, Loade
         return MicroBatches(step, list(enumerate(own)), sum(len(batch["indices"]) for batch in own), False)
 
     loader = Loader(np.ones(20, dtype=int), collate, tokens=4, seed=3)
-    return Feed(loader, share, device), loader, threads
-
-
-def no_thread_is_left() -> bool:
-    return "batches" not in {thread.name for thread in threading.enumerate()}
+    return Feed(loader, share), loader
 
 
 def indices(batches: list[Batch]) -> list[int]:
     return [index for batch in batches for index in batch["indices"].tolist()]
 
 
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("device", [CPU, GPU], ids=["cpu", "gpu"])
-def test_the_order_and_the_position_are_those_of_the_loader(device: torch.device, counted: bool) -> None:
-    feed, loader, threads = created(device)
-    reference = created(device)[1]
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_the_order_and_the_position_are_those_of_the_loader(looks_ahead: bool) -> None:
+    (feed, loader), (_, reference) = created(), created()
     for step in range(12):
         expected, epochs, state = indices(next(reference)), reference.epochs, reference.state_dict()
-        if counted:
-            assert feed.count_next(step) == len(expected)
         taken = feed.take(step)
-        with feed.ahead(step + 1):
-            assert taken.step == step
-            assert indices(taken.own) == expected
+        if looks_ahead:
+            feed.look_ahead(step + 1)
+            feed.look_ahead(step + 1)
+        assert taken.step == step
+        assert indices(taken.own) == expected
         assert (feed.epochs, feed.state_dict()) == (epochs, state)
-        assert no_thread_is_left()
-    assert set(threads[1:]) == {"batches" if device is GPU else "MainThread"}
-    ahead = loader.state_dict() != state
-    assert ahead == (device is GPU)
+    assert (loader.state_dict() != state) == looks_ahead
     feed.close()
     assert loader.state_dict() == state
-    assert [indices(next(loader))] == [indices(step) for step in islice(reference, 1)]
+    assert indices(next(loader)) == indices(next(reference))
 
 
-def test_nothing_is_collated_that_no_step_takes() -> None:
-    feed, _, threads = created(GPU)
+def test_an_error_is_raised_where_its_step_is_taken() -> None:
+    feed, loader = created(fails=3)
+    assert feed.count_next(0) == 4
+    assert feed.count_next(0) == 4
     feed.take(0)
-    with feed.ahead(None):
-        pass
-    assert len(threads) == 1
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_an_error_is_raised_where_its_step_is_taken(counted: bool) -> None:
-    feed, loader, _ = created(CPU if counted else GPU, fails=2)
-    feed.take(0)
-    state = loader.state_dict()
-    with feed.ahead(1):
-        pass
-    if counted:
-        assert feed.count_next(1) == 0
-    assert feed.state_dict() == state
+    feed.look_ahead(1)
+    feed.take(1)
+    state = feed.state_dict()
+    assert feed.count_next(2) == 0
+    assert feed.state_dict() == state != loader.state_dict()
     with pytest.raises(HeedfulError, match=r"row [0-9]+ is damaged"):
-        feed.take(1)
+        feed.take(2)
 
 
 # ----------------------------------------------------------------------------------------------------------- whole runs
@@ -98,7 +79,16 @@ def test_an_error_is_raised_where_its_step_is_taken(counted: bool) -> None:
 def loop(toy: Any, device: torch.device, *arguments: Any, **options: Any) -> Any:
     """The toy run on the CPU, fed as ``device`` would be."""
     made = toy.loop(*arguments, **options)
-    made._feed._device = device
+    if device is GPU:
+        learn = made._learn
+
+        def learn_and_look_ahead(micro_batches: MicroBatches) -> Any:
+            result = learn(micro_batches)
+            if not made._ends_at(made.step + 1):
+                made._feed.look_ahead(made.step + 1)
+            return result
+
+        made._learn = learn_and_look_ahead
     return made
 
 
@@ -132,14 +122,13 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(toy: Any, tmp_path: Any, 
     stopped = loop(toy, GPU, tmp_path, at=once)
     with pytest.raises(KeyboardInterrupt):
         stopped.fit()
-    assert no_thread_is_left()
     assert Checkpoints(tmp_path).load()["numbers"]["step"] == at  # type: ignore[index]
     resumed = loop(toy, GPU, tmp_path)
     resumed.fit()
     assert end(resumed) == end(whole)
 
 
-def test_an_error_in_a_step_leaves_no_thread(toy: Any) -> None:
+def test_an_error_in_a_step_is_its_own(toy: Any) -> None:
     def fail(step: int) -> None:
         if step == 3:
             raise ValueError("a bug")
@@ -147,7 +136,6 @@ def test_an_error_in_a_step_leaves_no_thread(toy: Any) -> None:
     run = loop(toy, GPU, at=fail)
     with pytest.raises(ValueError, match="a bug"):
         run.fit()
-    assert no_thread_is_left()
     assert run.step == 2
 
 

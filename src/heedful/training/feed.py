@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from heedful.training.gradient import Batch, MicroBatches
-from heedful.util.to_device import pinned
 
 if TYPE_CHECKING:
     from heedful.training.loop_parts import Steps
@@ -20,20 +14,20 @@ if TYPE_CHECKING:
 class Feed:
     """This rank's micro-batches of each step of a loader.
 
-    The next step may be collated ahead: in a thread while a step runs on another device (:meth:`ahead`), or because
-    all ranks need its number of predictions (:meth:`count_next`). The position of the feed is always that after the
-    last step that was taken, and an error is raised where its step is taken.
+    The next step may be collated ahead (:meth:`look_ahead`): while a GPU computes a step, before the host waits for it,
+    and because all ranks need its number of predictions (:meth:`count_next`). The position of the feed is always that
+    after the last step that was taken, and an error is raised where its step is taken.
+
+    No thread collates: the host never waits for a GPU within a step before it looks ahead, so a thread would gain
+    nothing, and Python's lock would make it slow the calls that start the GPU's kernels.
 
     Args:
         loader: yields the steps.
         collate: returns this rank's share of a step, given the number of steps before it and its micro-batches.
-        device: device that computes; batches for an NVIDIA GPU are copied to pinned memory by the thread.
     """
 
-    def __init__(
-        self, loader: Steps, collate: Callable[[int, Sequence[Batch]], MicroBatches], device: torch.device
-    ) -> None:
-        self._loader, self._collate, self._device = loader, collate, device
+    def __init__(self, loader: Steps, collate: Callable[[int, Sequence[Batch]], MicroBatches]) -> None:
+        self._loader, self._collate = loader, collate
         self._next: MicroBatches | Exception | None = None  # the next step, or the error in collating it
         self._position: tuple[dict[str, Any], float] | None = None  # of the loader before it
 
@@ -62,33 +56,16 @@ class Feed:
 
     def count_next(self, step: int) -> int:
         """Returns the predictions in this rank's share of the next step; 0 if :meth:`take` will raise an error."""
-        if self._next is None:
-            self._look_ahead(step)
+        self.look_ahead(step)
         return self._next.total if isinstance(self._next, MicroBatches) else 0
 
-    @contextmanager
-    def ahead(self, step: int | None) -> Iterator[None]:
-        """Context manager in which a thread collates the next step; its end waits for the thread.
-
-        So no thread runs during evaluations and callbacks, which may use the same tokenizers and files. On a CPU, where
-        the thread would take its time from the step, and if ``step`` is None, since no step follows, it does nothing.
-        """
-        if step is None or self._device.type == "cpu":
-            yield
+    def look_ahead(self, step: int) -> None:
+        """Collates the next step, unless it is collated already."""
+        if self._next is not None:
             return
-        thread = threading.Thread(target=self._look_ahead, args=(step,), name="batches")
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
-
-    def _look_ahead(self, step: int) -> None:
         self._position = self._loader.state_dict(), self._loader.epochs
         try:
-            batches = self._collate(step, next(self._loader))
-            numbered = [(number, pinned(batch, self._device)) for number, batch in batches.numbered]
-            self._next = replace(batches, numbered=numbered)
+            self._next = self._collate(step, next(self._loader))
         except Exception as error:
             self._next = error
 

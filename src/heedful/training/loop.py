@@ -93,7 +93,7 @@ class Loop:
         spikes = self.gradient_limits.skip_spikes is not None
         self._checks_each_step = self._device.type == "cpu" or self.logging.every == 1 or spikes
         self._counters = _Counters()
-        self._feed = Feed(self.loader, lambda step, batches: self._gradient.micro_batches(step, batches), self._device)
+        self._feed = Feed(self.loader, lambda step, batches: self._gradient.micro_batches(step, batches))
         self._interrupted = False  # True: a rank has received a signal
         self._total = 0  # predictions in the next step, if there are several ranks
         self._clock = Clock(self.limits, self.reserved)
@@ -226,8 +226,7 @@ class Loop:
         factor = self.schedule(counters.step + 1, self._clock.progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        with self._feed.ahead(None if self._ends_at(counters.step + 1) else counters.step + 1):
-            loss, norm = self._learn(micro_batches)
+        loss, norm = self._learn(micro_batches)
         self._pending.append((loss, norm))
         self._last_loss = (loss, micro_batches.total)
         if self.logging.ceiling is not None:
@@ -249,6 +248,8 @@ class Loop:
         # On a GPU the sum waits for nothing; at a line of the log it would be too late, if a rank was lost meanwhile.
         loss = self.engine.ranks.all_reduce(self._gradient.compute(micro_batches))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
+        if self._device.type != "cpu" and not self._ends_at(step):  # while the device computes
+            self._feed.look_ahead(step)
         if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
             raise self._not_finite(step, loss.item(), norm.item(), self._gradient.locate_nonfinite(micro_batches))
         if not self._is_spike(norm):

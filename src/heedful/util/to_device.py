@@ -23,11 +23,3 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
         name: tensor if tensor.is_cuda else tensor.pin_memory().to(device, non_blocking=True)
         for name, tensor in batch.items()
     }
-
-
-def pinned(batch: Mapping[str, Tensor], device: torch.device) -> Mapping[str, Tensor]:
-    """Returns a batch in pinned memory if ``device`` is an NVIDIA GPU; else the batch itself. For threads."""
-    if device.type != "cuda":
-        return batch
-    torch.cuda.set_device(device)  # of this thread, which would else open the first GPU
-    return {name: tensor.pin_memory() for name, tensor in batch.items()}
