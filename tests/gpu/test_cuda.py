@@ -620,3 +620,27 @@ def test_one_rank_of_ddp_and_of_fsdp_has_the_losses_of_one_process(text: Path, t
     assert [line for line in told.splitlines() if line in arguments] == list(arguments)
     for name in arguments:
         assert losses(tmp_path / name) == approx(losses(tmp_path / "alone"), "gradient")
+
+
+SHARDED = """
+import sys, torch, torch.distributed as dist, heedful
+from heedful import presets
+from heedful.stack import Block
+from heedful.training.engine import Sharded
+from heedful.util.ranks import Ranks
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)  # its collectives move nothing
+model = heedful.create(presets.gpt2(256, 6, 4, vocab=512, length=128, dropout=0.0), seed=0)
+whole = sum(p.nbytes for p in model.parameters())
+block = sum(p.nbytes for p in next(m for m in model.modules() if isinstance(m, Block)).parameters())
+Sharded(Ranks(0, 4), device=sys.argv[1]).wrap(model, lambda model, batch: None)
+shards = sum(p.to_local().nbytes for p in model.parameters())
+print({tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {sys.argv[1]})
+print(shards <= 0.3 * whole)
+print(sys.argv[1] == "cpu" or torch.cuda.max_memory_allocated() <= shards + 3 * block)
+"""
+
+
+def test_sharding_never_has_the_whole_model_on_the_device() -> None:
+    """Rank 0 of four, the others of which are not there: a unit's gathered weights and its shards beside it."""
+    assert ended(started("-c", SHARDED, DEVICE)).splitlines()[-3:] == ["True"] * 3

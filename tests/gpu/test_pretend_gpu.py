@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -42,7 +44,8 @@ from heedful.tasks import output_loss as loss_module
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Alone, Sharded
-from heedful.training.gradient import Gradient
+from heedful.training.feed import Feed
+from heedful.training.gradient import Gradient, MicroBatches
 from heedful.training.loop import Loop
 from heedful.training.muon import muon
 from heedful.training.optimisation import adamw
@@ -484,11 +487,44 @@ def test_an_evaluation_computes_in_the_precision_of_the_run(
 def test_no_step_of_any_task_waits_or_copies_but_its_batch(
     name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look_ahead, ahead = Feed.look_ahead, list[int]()
+
+    def collate(self: Feed, step: int) -> None:
+        ahead.append(step)
+        look_ahead(self, step)
+        assert isinstance(self._next, MicroBatches), self._next
+
+    monkeypatch.setattr(Feed, "look_ahead", collate)
     command = [*command_of(name, tmp_path), *options, "--out", str(tmp_path / "run")]
     watch, events, _ = steps_of(command, monkeypatch)
     steps = {event for event in events if event[1] != "outside"}
     assert {(kind, line.partition(":")[0]) for kind, line, _ in steps} == {("to device", "util/to_device.py")}
     assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"
+    assert ahead == [1, 2], "each step but the first is collated while another one runs"
+
+
+def test_the_next_batches_are_collated_before_the_host_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each step is checked, so that the host waits in it."""
+    step, look_ahead, waits = Loop._step, Feed.look_ahead, list[tuple[int, int, int]]()
+
+    def checked(self: Loop) -> None:
+        nonlocal before
+        before = watch.waits()
+        step(self)
+        waits[-1:] = [(*waits[-1][:2], watch.waits() - before)]
+
+    def ahead(self: Feed, step: int) -> None:
+        waits.append((step, watch.waits() - before, 0))
+        look_ahead(self, step)
+
+    before = 0
+    monkeypatch.setattr(Loop, "_step", checked)
+    monkeypatch.setattr(Feed, "look_ahead", ahead)
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--training.log-every=1"]
+    with pretend_gpu() as watch:
+        assert cli.main([*command, "--max-steps=4", "--device=cuda:0"]) == 0
+    assert [(number, before) for number, before, _ in waits] == [(1, 0), (2, 0), (3, 0)]
+    assert all(after > 0 for _, _, after in waits)
 
 
 @pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])
@@ -519,24 +555,86 @@ def test_tf32_has_no_effect_on_a_cpu_and_says_so(tmp_path: Path, capsys: pytest.
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_sharding_never_has_the_model_twice_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner, devices = copy.deepcopy, []
+class Memory:
+    """``fully_shard`` for four ranks: moves a unit to the device, whole, and leaves this rank's quarter there.
 
-    def deepcopy(model: Any) -> Any:
-        devices.append(model.device.type)
-        return inner(model)
+    PyTorch does so in ``_move_states_to_device`` and ``FSDPParam``; ``test_cuda.py`` measures it on a GPU.
+    """
 
-    monkeypatch.setattr("heedful.training.engine.copy.deepcopy", deepcopy)
+    def __init__(self) -> None:
+        self.held = self.peak = self.largest = 0
+        self.shards: list[Tensor] = []
+
+    def fully_shard(self, module: Any, **options: Any) -> Any:
+        unit = {p: None for p in module.parameters() if not any(p is shard for shard in self.shards)}
+        assert {p.device.type for p in unit} == {"cpu"}, "moved before it is sharded"
+        size = sum(p.nbytes for p in unit)
+        self.largest, self.peak = max(self.largest, size), max(self.peak, self.held + size)
+        shards = {p: torch.nn.Parameter(p.detach().flatten()[: -(-p.numel() // 4)].to(CUDA)) for p in unit}
+        for owner in module.modules():
+            for name, p in list(owner.named_parameters(recurse=False, remove_duplicate=False)):
+                setattr(owner, name, shards.get(p, p))
+            for name, buffer in list(owner.named_buffers(recurse=False)):
+                setattr(owner, name, buffer.to(CUDA))
+        self.shards += shards.values()
+        self.held += sum(shard.nbytes for shard in shards.values())
+        return mock.MagicMock()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_sharding_never_has_the_whole_model_on_a_gpu(
+    name: str, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, model = Memory(), made(name)
+    weights, whole = copy.deepcopy(model.state_dict()), sum(p.nbytes for p in model.parameters())
     monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda device, size: None)
-    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda *modules, **options: mock.MagicMock())
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", memory.fully_shard)
     with pretend_gpu():
-        model = made("gpt-micro").to(CUDA)
-        engine = Sharded(mock.Mock(spec=Ranks, size=2, is_first=True))
+        engine = Sharded(mock.Mock(spec=Ranks, size=4, is_first=is_first), device=CUDA)
         engine.wrap(model, loss_of)
-        assert devices[0] == "cpu"
-        assert engine._whole_model is not None
-        assert next(engine._whole_model.parameters()).device.type == "cpu"
-        assert {parameter.device.type for parameter in model.parameters()} == {"cuda"}
+        assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"cuda"}
+    assert memory.peak <= memory.held + memory.largest < whole
+    assert (engine._whole_model is not None) == is_first
+    if engine._whole_model is not None:
+        state = engine._whole_model.state_dict()
+        assert all(tensor.device.type == "cpu" and torch.equal(tensor, weights[key]) for key, tensor in state.items())
+
+
+def test_a_run_that_is_sharded_leaves_its_model_on_the_cpu_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = Ranks(0, 2)
+    for name in ("barrier", "_broadcast"):
+        monkeypatch.setattr(several, name, lambda *values: None)
+    monkeypatch.setattr("heedful.training.run.join_ranks", lambda: nullcontext(several))
+    found = []
+
+    def wrap(self: Sharded, model: Any, loss: Any, is_fixed: bool) -> Any:
+        found.append((model.device.type, model.kernels, str(self.device)))
+        raise HeedfulError("the run has come this far")
+
+    monkeypatch.setattr(Sharded, "wrap", wrap)
+    command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--device=cuda:0"]
+    with pretend_gpu():
+        assert cli.main([*command, "--training.shard"]) == 2
+    assert found == [("cpu", "gpu", "cuda:0")]
+    assert "on cuda:0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("is_sharded", "device"), [(True, "cpu"), (False, "cuda")])
+def test_the_best_weights_of_a_sharded_run_are_measured_on_the_cpu(
+    is_sharded: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.training.validation.load", lambda folder, dtype: made("gpt-micro"))
+    monkeypatch.setattr(Validation, "_measured", lambda self, model, examples: model.device.type)
+    training = SimpleNamespace(shard=is_sharded, precision="bf16", evaluate_examples=None)
+    settings: Any = SimpleNamespace(training=training, data=SimpleNamespace(max_length=None))
+    with pretend_gpu():
+        model, examples = mock.Mock(device=torch.device(CUDA)), mock.Mock(rows=[None])
+        validation = Validation(mock.Mock(columns={}), model, examples, settings)
+        validation.measure_folder(Path())
+    assert validation.best == device
 
 
 def test_rounded_uniform_numbers_stay_below_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,17 +16,6 @@ from heedful.util.ranks import Ranks, own_device
 from tolerances import assert_close
 
 BATCHES = [{"x": torch.full((rows, 3), 0.5 + rows, dtype=torch.float64)} for rows in (4, 1, 3, 2)]
-
-
-class Pretended(Ranks):
-    """A rank whose sums are those of all ranks together, as they have been told."""
-
-    def __init__(self, rank: int, size: int, total: int) -> None:
-        super().__init__(rank, size)
-        self.total = total
-
-    def sum(self, *numbers: float) -> list[float]:
-        return [float(self.total)]
 
 
 def made(engine: Alone, **options) -> Gradient:
@@ -48,23 +38,24 @@ def grads(gradient: Gradient) -> torch.Tensor:
 
 def computed(engine: Alone) -> tuple[torch.Tensor, float]:
     gradient = made(engine)
-    loss = gradient.compute(gradient.micro_batches(5, BATCHES))
+    loss = gradient.compute(replace(gradient.micro_batches(5, BATCHES), total=10))
     return grads(gradient), loss.item()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
 def test_ranks_together_have_the_gradient_of_one(size):
     whole, loss = computed(Alone())
-    parts = [computed(Alone(Pretended(rank, size, total=10))) for rank in range(size)]
+    parts = [computed(Alone(Ranks(rank, size))) for rank in range(size)]
     assert_close(sum(part for part, _ in parts) / size, whole)  # the engines divide by the ranks
     assert sum(each for _, each in parts) == pytest.approx(loss)
 
 
 def test_every_rank_passes_as_often_and_the_idle_ones_count_nothing():
-    shares = [made(Alone(Pretended(rank, 3, total=10))).micro_batches(0, BATCHES) for rank in range(3)]
+    shares = [made(Alone(Ranks(rank, 3))).micro_batches(0, BATCHES) for rank in range(3)]
     assert [[number for number, _ in share.numbered] for share in shares] == [[0, 3], [1, 4], [2, 5]]
     assert [share.has_filler for share in shares] == [False, True, True]
     assert [[len(batch["x"]) for batch in share.own] for share in shares] == [[4, 2], [1], [3]]
+    assert [share.total for share in shares] == [6, 1, 3]
 
 
 def test_what_is_drawn_depends_on_the_step_and_the_number_alone():
@@ -96,7 +87,7 @@ def test_every_kind_of_full_memory_splits_a_batch(error: RuntimeError) -> None:
     gradient = made(Alone(), loss=objective, on_split=parts.append)
     gradient.compute(gradient.micro_batches(0, BATCHES))
     assert parts == [2]
-    several = made(Alone(Pretended(0, 2, total=10)), loss=objective, on_split=parts.append)
+    several = made(Alone(Ranks(0, 2)), loss=objective, on_split=parts.append)
     with pytest.raises(RuntimeError, match=re.escape(str(error)[:20])):  # the others wait in a sum
         several.compute(several.micro_batches(0, BATCHES))
 

@@ -26,6 +26,7 @@ from heedful.util.ranks import is_loss, loss_message
 from tolerances import approx
 
 SCRIPT = Path(__file__).with_name("ranks_script.py")
+STEPS = SCRIPT.with_name("ranks_steps.py")
 TINY = ("--preset", "transformer-tiny", "--model.dim=16", "--model.heads=2", "--model.depth=1", "--model.ff-dim=16")
 RUN = (*TINY, "--training.schedule=constant", "--training.warmup=0", "--tokenizer.size=280", "--training.log-every=1")
 RUN = (*RUN, "--training.eps=1e-4")  # or rounding decides which way a bias goes that nothing depends on
@@ -90,6 +91,35 @@ def test_both_engines_learn_as_one_process_does(tmp_path: Path) -> None:
     assert len(found["differences"]) == 4 * (2 * 7 + 3)
     assert {name: far for name, far in found["differences"].items() if far > 1e-9} == {}
     assert found["told"] == [[1, 2], "first"]
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``ranks_steps.py`` found."""
+    file = tmp_path_factory.mktemp("steps") / "found.json"
+    done(2, STEPS, file)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_unused_parameters_are_searched_only_where_there_are_some(steps: dict[str, Any]) -> None:
+    assert steps["all used"] == {"searches": False, "same": True}
+    assert steps["never used"] == steps["used by one"] == {"searches": True, "same": True}
+
+
+def test_constant_buffers_are_not_broadcast_in_each_pass(steps: dict[str, Any]) -> None:
+    assert steps["tables"] == [0, 1]
+    assert steps["statistics"] == [0, 0], "those of a batch norm are"
+
+
+def test_a_step_has_two_collectives_and_all_ranks_stop_at_the_same_step(steps: dict[str, Any]) -> None:
+    """Besides those of gradients: one of numbers, over gloo, and one of the loss, which a GPU does not wait for."""
+    for engine in ("Replicated", "Replicated, callbacks", "Sharded", "Sharded, callbacks"):
+        assert steps[engine] == {"all_reduce": 2}
+    assert steps["Replicated, log line"] == steps["Sharded, log line"] == {"all_reduce": 3}
+    assert steps["interrupted"] == [3, 3]
+    assert steps["interrupted evaluation"] == steps["callback"] == [2, 2]
+    assert steps["time"] == [1, 1]
 
 
 def test_two_processes_leave_what_one_leaves(data: Path, alone: Path, tmp_path: Path) -> None:
@@ -196,6 +226,22 @@ def test_a_lost_process_ends_the_run_with_a_line_and_a_checkpoint(
     expected, found = told(alone), told(out)
     assert expected.keys() <= found.keys()
     assert all(found[step] == approx(expected[step]) for step in expected)
+
+
+def test_no_rank_goes_on_before_the_first_has_written_a_line(data: Path, tmp_path: Path) -> None:
+    """Or its checkpoint would say that the line is written, and a resumed run would leave it out."""
+    out = tmp_path / "lost"
+    code = "import os; from heedful import cli; from heedful.training.log import Log; write = Log.write\n"
+    code += "def lost(log, line, **options):\n"
+    code += "    os._exit(9) if os.environ['RANK'] == '0' and line['step'] == 4 else write(log, line, **options)\n"
+    code += "Log.write = lost; cli.command()"
+    command = [sys.executable, "-c", code, *map(str, train(data, out, "--max-steps=8", "--training.save-every=3"))]
+    first, second = started(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert "has ended, at step" in second.communicate(timeout=120)[1]
+    first.communicate(timeout=120)
+    assert first.returncode == 9
+    assert cli.main([*map(str, train(data, out, "--resume", "--max-steps=8"))]) == 0
+    assert list(told(out)) == list(range(1, 9))
 
 
 @pytest.mark.full

@@ -310,15 +310,22 @@ def decoding_kernels(model: nn.Module) -> Iterator[None]:
 
 
 def apply_training_plan(
-    model: M, kernels: str = AUTO, *, is_sharded: bool = False, recompute: bool = False, compile_blocks: bool = False
+    model: M,
+    kernels: str = AUTO,
+    *,
+    device: torch.device | None = None,
+    is_sharded: bool = False,
+    recompute: bool = False,
+    compile_blocks: bool = False,
 ) -> M:
-    """Applies the fastest training plan of the model's device: "cpu-training" on a CPU, else "gpu".
+    """Applies the fastest training plan of a device: "cpu-training" on a CPU, else "gpu".
 
     On a CPU the process also keeps freed memory for the next step (``heedful.kernels.allocator``).
 
     Args:
         model: on one device.
         kernels: "auto", or the name of a plan that is applied instead, such as "plain".
+        device: the device on which the model will train; None: where it is.
         is_sharded: True if weights are sharded over ranks; training then uses PyTorch's products.
         recompute: True if activations are computed again in the backward pass (``recomputed``), with any plan.
         compile_blocks: True if ``torch.compile`` compiles the blocks (``compiled``). On a CPU "auto" is then "plain",
@@ -332,7 +339,7 @@ def apply_training_plan(
     >>> apply_training_plan(heedful.create("bert-tiny", seed=0).to("cpu")).kernels
     'cpu-training'
     """
-    on_cpu = next(model.parameters()).device.type == "cpu"
+    on_cpu = (device or next(model.parameters()).device).type == "cpu"
     if compile_blocks and on_cpu and not shutil.which(os.environ.get("CXX", "g++")):
         raise HeedfulError("--training.compile needs a C++ compiler on a CPU; install g++, or leave it out")
     if kernels != AUTO:

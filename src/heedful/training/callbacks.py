@@ -53,7 +53,7 @@ class TrainingRun:
     @property
     def epoch(self) -> float:
         """Number of epochs done, with a fraction."""
-        return float(self.result.get("epochs", 0.0)) if self._loop is None else self._loop.loader.epochs
+        return float(self.result.get("epochs", 0.0)) if self._loop is None else self._loop.epochs
 
     @property
     def loss(self) -> float | None:

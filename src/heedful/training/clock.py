@@ -30,7 +30,7 @@ class ReservedTime:
 class Clock:
     """Clock of a run: counts the seconds of training and evaluating, over all sessions, and checks the run's limits.
 
-    All ranks use the clock of rank 0 (:meth:`update`).
+    All ranks use the clock of rank 0 (:meth:`own_seconds`, :meth:`update`).
 
     Args:
         limits: limits at which the run ends.
@@ -57,10 +57,16 @@ class Clock:
         self.seconds += seconds
         return seconds
 
-    def update(self, ranks: Ranks, steps: int, epochs: float) -> str | None:
-        """Updates the progress of the run on all ranks; returns the name of a limit that is met, or None."""
-        first = (self.seconds, self._reserved(steps)) if ranks.is_first else (0.0, 0.0)
-        self.seconds, reserved = ranks.sum(*first)
+    def own_seconds(self, ranks: Ranks, steps: int) -> tuple[float, float]:
+        """Returns the seconds of the run and the reserved seconds on rank 0, and zeros on other ranks."""
+        return (self.seconds, self._reserved(steps)) if ranks.is_first else (0.0, 0.0)
+
+    def update(self, seconds: float, reserved: float, steps: int, epochs: float) -> str | None:
+        """Updates the progress of the run; returns the name of a limit that is met, or None.
+
+        ``seconds`` and ``reserved`` are :meth:`own_seconds`, summed over the ranks.
+        """
+        self.seconds = seconds
         self.updated = self.seconds
         self.progress = self.limits.progress(steps=steps, epochs=epochs, seconds=self.seconds)
         shares = self.limits.shares(steps=steps, epochs=epochs, seconds=self.seconds + reserved)

@@ -13,8 +13,10 @@ compute:
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -26,6 +28,12 @@ from heedful.util.sharding import among
 
 Batch = Mapping[str, Tensor]
 LossFunction = Callable[[Any, Batch], Tensor]  # model and batch → the loss summed over the batch
+BROADCAST = next(  # DDP's option that buffers are broadcast in each forward pass; the second before PyTorch 2.13
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(nn.parallel.DistributedDataParallel).parameters
+)
+OWN = ("heedful", "torch")  # packages whose code computes every batch alike
 
 
 class Alone:
@@ -44,8 +52,11 @@ class Alone:
         """True if this rank writes a checkpoint or a part of it."""
         return self.needs_all or self.ranks.is_first
 
-    def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
-        """Returns the loss function to call in training; call ``wrap`` before you create the optimiser."""
+    def wrap(self, model: nn.Module, loss: LossFunction, is_fixed: bool = False) -> LossFunction:
+        """Returns the loss function to call in training; call ``wrap`` before you create the optimiser.
+
+        ``is_fixed``: the loss of every batch depends on the same parameters (:func:`is_fixed`).
+        """
         return loss
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
@@ -93,23 +104,90 @@ class ModelWithLoss(nn.Module):
         return self.loss(self.model, batch) if batch else torch.zeros(())
 
 
+def is_fixed(model: nn.Module, *code: object) -> bool:
+    """Returns True if the loss of every batch depends on the same parameters of the model.
+
+    It does in all of Heedful's code. Of custom parts, functions and tasks it is not known: then it returns False.
+
+    Args:
+        model: the model.
+        *code: the classes and functions that compute the loss.
+    """
+    parts = [value for part in model.modules() for value in (type(part), *vars(part).values()) if callable(value)]
+    functions = [part.func if isinstance(part, partial) else part for part in (*parts, *code)]
+    return all(str(getattr(function, "__module__", "")).partition(".")[0] in OWN for function in functions)
+
+
+def parameters_of(loss: Tensor) -> set[Tensor]:
+    """Returns the parameters on which a loss depends, the leaves of its autograd graph.
+
+    >>> part = nn.Linear(2, 2)
+    >>> parameters_of(part(torch.ones(2)).sum()) == {part.weight, part.bias}
+    True
+    """
+    seen: set[Any] = set()
+    nodes: list[Any] = [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [node for node, _ in node.next_functions]
+    return {node.variable for node in seen if hasattr(node, "variable")}
+
+
 class Replicated(Alone):
     """Engine for several ranks with the whole model on each; an evaluation shards its batches over the ranks."""
 
-    def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
+    def wrap(self, model: nn.Module, loss: LossFunction, is_fixed: bool = False) -> LossFunction:
         """Returns the loss function under ``DistributedDataParallel``, which averages gradients during backward."""
-        device = next(model.parameters()).device
-        self._ddp = nn.parallel.DistributedDataParallel(
-            ModelWithLoss(model, loss),
+        self._module, self._ddp, self._syncs = ModelWithLoss(model, loss), None, True
+        if not is_fixed:
+            self._ddp = self._replicated(find_unused=True)
+        return self._loss
+
+    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        if self._ddp is None:
+            self._ddp = self._replicated(self._has_unused(batch))
+        with nullcontext() if self._syncs else self._ddp.no_sync():
+            return cast(Tensor, self._ddp(batch))
+
+    def _replicated(self, find_unused: bool) -> nn.parallel.DistributedDataParallel:
+        """Returns the module under DDP.
+
+        With ``find_unused`` each step searches the autograd graph for parameters that get no gradient, such as a pooler
+        without a loss, and all ranks agree on them in one more collective. Buffers that are in no checkpoint (tables
+        of positions) are constants, and are not broadcast.
+        """
+        module = self._module
+        device, state = next(module.parameters()).device, module.state_dict()
+        has_constants = not any(name in state for name, _ in module.named_buffers())
+        options: dict[str, Any] = {BROADCAST: False} if has_constants else {}
+        return nn.parallel.DistributedDataParallel(
+            module,
             device_ids=[device] if device.type == "cuda" else None,
-            find_unused_parameters=True,  # a pooler without a loss, an adapter's frozen head
+            find_unused_parameters=find_unused,
             gradient_as_bucket_view=True,  # gradients are summed where they are: no second copy of them
+            **options,
         )
-        return lambda model, batch: cast(Tensor, self._ddp(batch))
+
+    def _has_unused(self, batch: Batch) -> bool:
+        """Returns True if the loss of a rank's ``batch`` does not depend on all trainable parameters.
+
+        Random numbers and buffers stay as they are.
+        """
+        module, device = self._module, next(self._module.parameters()).device
+        buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            used = parameters_of(module(batch))
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        unused = any(p.requires_grad and p not in used for p in module.parameters())
+        return self.ranks.sum(unused)[0] > 0
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
         """Returns a context manager that averages gradients over the ranks only in a step's ``last`` backward pass."""
-        return nullcontext() if last else self._ddp.no_sync()
+        self._syncs = last  # DDP asks in the forward pass
+        return nullcontext()
 
 
 class Sharded(Alone):
@@ -120,31 +198,33 @@ class Sharded(Alone):
     Args:
         ranks: the ranks of the run.
         bf16: if True, blocks compute with bfloat16 copies of their weights; gradients are summed in float32.
+        device: device of the shards. The model that is wrapped lies on the CPU.
     """
 
     needs_all = True
 
-    def __init__(self, ranks: Ranks, bf16: bool = False) -> None:
+    def __init__(self, ranks: Ranks, bf16: bool = False, device: torch.device | str = "cpu") -> None:
         super().__init__(ranks)
-        self.bf16 = bf16
+        self.bf16, self.device = bf16, torch.device(device)
         self._root: Any = None
         self._whole_model: nn.Module | None = None
 
-    def wrap(self, model: nn.Module, loss: LossFunction) -> LossFunction:
+    def wrap(self, model: nn.Module, loss: LossFunction, is_fixed: bool = False) -> LossFunction:
         """Shards the model's weights, and returns the loss function of the sharded model.
 
-        Each block is a unit of sharding; all other weights are one more unit.
+        Each block is a unit of sharding; all other weights are one more unit. ``fully_shard`` moves a unit with its
+        buffers to the device, and frees what is not of this rank's shard before the next one: the device never holds
+        more than the shards and one whole unit, as in the forward pass.
         """
         if self.ranks.size == 1:
+            model.to(self.device)
             return loss
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         if self.ranks.is_first:
-            device = next(model.parameters()).device
-            self._whole_model = copy.deepcopy(model.cpu())  # weights are gathered into it for writing
-            model.to(device)  # moved and not copied there: a GPU has no room for a second copy
-        mesh = init_device_mesh(next(model.parameters()).device.type, (self.ranks.size,))
+            self._whole_model = copy.deepcopy(model)  # on the CPU; weights are gathered into it for writing
+        mesh = init_device_mesh(self.device.type, (self.ranks.size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -218,8 +298,8 @@ def parts_of(optimiser: Any) -> Any:
     return getattr(optimiser, "optimisers", optimiser)
 
 
-def create_engine(ranks: Ranks, shard: bool, bf16: bool) -> Alone:
-    """Returns the engine for one rank or several; with ``shard`` no rank has the whole model."""
+def create_engine(ranks: Ranks, shard: bool, bf16: bool, device: torch.device) -> Alone:
+    """Returns the engine for one rank or several; with ``shard`` no rank has the whole model on its ``device``."""
     if shard:
-        return Sharded(ranks, bf16)
+        return Sharded(ranks, bf16, device)
     return Alone() if ranks.size == 1 else Replicated(ranks)

@@ -33,7 +33,7 @@ class MicroBatches:
 
     step: int  # number of steps before this one
     numbered: list[tuple[int, Batch]]  # each with its number in the step
-    total: int  # predictions in the step, over all ranks
+    total: int  # predictions in the step, over all ranks; of one rank of several, in these micro-batches
     has_filler: bool  # the last one is computed only because other ranks have one more; its loss counts 0
 
     @property
@@ -67,7 +67,7 @@ class Gradient:
     parts: int = 1  # into which micro-batches are split
 
     def micro_batches(self, step: int, batches: Sequence[Batch]) -> MicroBatches:
-        """Returns this rank's share of ``batches``, every n-th micro-batch, and counts the predictions of all.
+        """Returns this rank's share of ``batches``, every n-th micro-batch, with the predictions in it.
 
         All ranks compute the same number of micro-batches, since they gather weights and gradients together. A rank
         that has one micro-batch less computes the step's first micro-batch as a filler.
@@ -75,11 +75,14 @@ class Gradient:
         ranks = self.engine.ranks
         numbers = range(ranks.rank, -(-len(batches) // ranks.size) * ranks.size, ranks.size)
         numbered = [(number, batches[number if number < len(batches) else 0]) for number in numbers]
-        total = int(ranks.sum(sum(self.count(batch) for number, batch in numbered if number < len(batches)))[0])
+        total = sum(self.count(batch) for number, batch in numbered if number < len(batches))
         return MicroBatches(step, numbered, total, has_filler=numbers[-1] >= len(batches))
 
     def compute(self, micro_batches: MicroBatches) -> Tensor:
-        """Writes the step's gradient to the parameters; returns the summed loss of this rank's micro-batches."""
+        """Writes the step's gradient to the parameters; returns the summed loss of this rank's micro-batches.
+
+        ``micro_batches.total`` counts the predictions of all ranks.
+        """
         while (loss := self._backward(micro_batches)) is None:
             self._split_further()
         return loss

@@ -20,7 +20,8 @@ from heedful.training.callbacks import Callbacks
 from heedful.training.checkpoint import FORMAT, Interrupts, with_stored, without_stored
 from heedful.training.clock import Clock, ReservedTime
 from heedful.training.engine import Alone
-from heedful.training.gradient import Gradient
+from heedful.training.feed import Feed
+from heedful.training.gradient import Gradient, MicroBatches
 from heedful.training.guard import GradientLimits, largest_gradient, spike_ratio
 from heedful.training.log import LogWindow
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimiser, Outcome, Saving, Steps
@@ -92,6 +93,9 @@ class Loop:
         spikes = self.gradient_limits.skip_spikes is not None
         self._checks_each_step = self._device.type == "cpu" or self.logging.every == 1 or spikes
         self._counters = _Counters()
+        self._feed = Feed(self.loader, lambda step, batches: self._gradient.micro_batches(step, batches))
+        self._interrupted = False  # True: a rank has received a signal
+        self._total = 0  # predictions in the next step, if there are several ranks
         self._clock = Clock(self.limits, self.reserved)
         self._window = LogWindow()
         self._best = BestWeights(self.evaluation.metric if self.evaluation else "loss", self._margin)
@@ -124,6 +128,11 @@ class Loop:
         """Number of steps done."""
         return self._counters.step
 
+    @property
+    def epochs(self) -> float:
+        """Number of epochs done, with a fraction."""
+        return self._feed.epochs
+
     def fit(self) -> Outcome:
         """Trains until a limit is met, and returns the outcome; the model then has the last weights."""
         self._gradient = Gradient(
@@ -138,6 +147,14 @@ class Loop:
             zero_grad=self.optimiser.zero_grad,
             on_split=self._note_split if self.objective.divisible else None,
         )
+        self._interrupts = Interrupts()
+        try:
+            return self._fit()
+        finally:
+            self._feed.close()
+
+    def _fit(self) -> Outcome:
+        """Resumes from a checkpoint if there is one, and takes steps until a reason to stop."""
         if self.saving is not None and (state := self.saving.checkpoints.load()) is not None:
             self._restore(state, self.saving)
         counters, first, log = self._counters, self._counters.step, self.logging.log
@@ -153,21 +170,27 @@ class Loop:
             reason = reason or self._callback_reason()
         self.model.train()
         ranks, all_interrupted = self.engine.ranks, False
-        with log, Interrupts() as interrupts:
+        with log, self._interrupts as interrupts:
             self._clock.start()
             try:
                 while True:
+                    metrics = None
                     due = self.evaluation is not None and (bool(reason) or self._due(self.evaluation.every))
-                    metrics = self._measure(interrupts) if due and counters.evaluated != counters.step else None
-                    reason = self._stop_reason()
-                    if reason or metrics or counters.step % self.logging.every == 0:
+                    if due and counters.evaluated != counters.step:
+                        metrics = self._measure(interrupts)
+                        reason = self._stop_reason()
+                    writes = bool(reason or metrics) or counters.step % self.logging.every == 0
+                    if writes:
                         self._write_line(metrics)
                     if metrics and self.callbacks is not None:
                         self.callbacks.evaluated(metrics)
                         reason = reason or self._callback_reason()
                     if reason or self._save_due(evaluated=due):
+                        writes = True
                         self._save()
-                    all_interrupted = ranks.sum(interrupts.received)[0] > 0
+                    if writes or ranks.size == 1:  # so no rank begins a step before rank 0 has written: see _lost_rank
+                        self._interrupted = ranks.sum(interrupts.received)[0] > 0
+                    all_interrupted = self._interrupted
                     if all_interrupted:
                         raise KeyboardInterrupt
                     if reason:
@@ -191,9 +214,11 @@ class Loop:
 
     def _step(self) -> None:
         """Takes an optimisation step; does not wait for a GPU unless each step is checked."""
-        counters, ranks = self._counters, self.engine.ranks
-        self._loader_before = self.loader.state_dict()
-        micro_batches = self._gradient.micro_batches(counters.step, next(self.loader))
+        counters = self._counters
+        self._loader_before = self._feed.state_dict()
+        micro_batches = self._feed.take(counters.step)
+        if self.engine.ranks.size > 1:
+            micro_batches = replace(micro_batches, total=self._total)
         if micro_batches.total == 0:
             raise HeedfulError(
                 f"step {counters.step + 1} has no target token or label; check that the targets are not empty"
@@ -201,18 +226,7 @@ class Loop:
         factor = self.schedule(counters.step + 1, self._clock.progress)
         for group, peak in zip(self.optimiser.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
-        loss = ranks.all_reduce(self._gradient.compute(micro_batches))
-        norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
-        if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
-            raise self._not_finite(
-                counters.step + 1, loss.item(), norm.item(), self._gradient.locate_nonfinite(micro_batches)
-            )
-        if not self._is_spike(norm):
-            if self.gradient_limits.clip is not None:
-                nn.utils.clip_grads_with_norm_(self._parameters, self.gradient_limits.clip, norm)
-            self.optimiser.step()
-            if self.average is not None:
-                self.average.update()
+        loss, norm = self._learn(micro_batches)
         self._pending.append((loss, norm))
         self._last_loss = (loss, micro_batches.total)
         if self.logging.ceiling is not None:
@@ -227,6 +241,24 @@ class Loop:
         if self.callbacks is not None:
             self.callbacks.step()
             self._clock.lap()  # the callbacks' time is not part of a step
+
+    def _learn(self, micro_batches: MicroBatches) -> tuple[Tensor, Tensor]:
+        """Updates the weights; returns the step's loss, summed over all ranks, and its gradient norm."""
+        step = self._counters.step + 1
+        # On a GPU the sum waits for nothing; at a line of the log it would be too late, if a rank was lost meanwhile.
+        loss = self.engine.ranks.all_reduce(self._gradient.compute(micro_batches))
+        norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
+        if self._device.type != "cpu" and not self._ends_at(step):  # while the device computes
+            self._feed.look_ahead(step)
+        if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
+            raise self._not_finite(step, loss.item(), norm.item(), self._gradient.locate_nonfinite(micro_batches))
+        if not self._is_spike(norm):
+            if self.gradient_limits.clip is not None:
+                nn.utils.clip_grads_with_norm_(self._parameters, self.gradient_limits.clip, norm)
+            self.optimiser.step()
+            if self.average is not None:
+                self.average.update()
+        return loss, norm
 
     def _note_split(self, parts: int) -> None:
         self._counters.parts = parts
@@ -274,11 +306,29 @@ class Loop:
         self._window.seconds += self._clock.lap()
 
     def _stop_reason(self) -> str | None:
-        """Updates the run's progress; returns the reason to stop, or None."""
-        limit = self._clock.update(self.engine.ranks, self.step, self.loader.epochs)
-        self.logging.log.tick(self.step, self._clock.progress, self._clock.left())
+        """Updates the run's progress; returns the reason to stop, or None.
+
+        Here all ranks agree, in one collective a step, on the time, the signals received, the wishes of callbacks, and
+        the number of predictions in the next step.
+        """
+        ranks, step, epochs = self.engine.ranks, self.step, self._feed.epochs
+        predictions = self._feed.count_next(step) if ranks.size > 1 and not self._ends_at(step) else 0
+        wants_stop = self.callbacks is not None and self.callbacks.wants_stop
+        seconds, reserved, signals, stops, total = ranks.sum(
+            *self._clock.own_seconds(ranks, step), self._interrupts.received, wants_stop, predictions
+        )
+        self._interrupted, self._total = signals > 0, int(total)
+        limit = self._clock.update(seconds, reserved, step, epochs)
+        self.logging.log.tick(step, self._clock.progress, self._clock.left())
         patience = self.evaluation.patience if self.evaluation else None
-        return "patience" if patience is not None and self._best.stale >= patience else limit or self._callback_reason()
+        if patience is not None and self._best.stale >= patience:
+            return "patience"
+        return limit or ("callback" if stops else None)
+
+    def _ends_at(self, step: int) -> bool:
+        """Returns True if the run ends after ``step`` steps whatever the time; all ranks return the same."""
+        shares = self.limits.shares(steps=step, epochs=self._feed.epochs, seconds=0.0)
+        return any(share >= 1 for share in shares.values())
 
     def _callback_reason(self) -> str | None:
         """Returns "callback" if a callback of any rank stops the run, else None."""
@@ -292,7 +342,7 @@ class Loop:
 
     def _due(self, every: int | None) -> bool:
         step = self.step
-        return step > 0 and (step % every == 0 if every else float(self.loader.epochs).is_integer())
+        return step > 0 and (step % every == 0 if every else float(self._feed.epochs).is_integer())
 
     # ------------------------------------------------------------------------------------------------------ evaluations
 
@@ -357,7 +407,7 @@ class Loop:
         """
         self._read_losses()
         counters, window = self._counters, self._window
-        line: dict[str, Any] = {"step": counters.step, "epoch": round(self.loader.epochs, 4)}
+        line: dict[str, Any] = {"step": counters.step, "epoch": round(self._feed.epochs, 4)}
         if window.tokens:
             line["loss"] = window.loss / window.tokens
             line["lr"] = max(group["lr"] for group in self.optimiser.param_groups)
@@ -420,7 +470,7 @@ class Loop:
         return {
             "format": FORMAT,
             "numbers": asdict(self._counters) | self._clock.state() | self._best.state() | window,
-            "loader": self.loader.state_dict(),
+            "loader": self._feed.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             **self.engine.state(self.model, self.optimiser),
         }
@@ -452,7 +502,7 @@ class Loop:
             )
         restored = ("params", "lr")
         settings = [{k: v for k, v in group.items() if k not in restored} for group in self.optimiser.param_groups]
-        self.loader.load_state_dict(state["loader"])
+        self._feed.load_state_dict(state["loader"])
         try:
             self.engine.restore(self.model, self.optimiser, state)
         except (RuntimeError, ValueError) as error:
@@ -482,7 +532,7 @@ class Loop:
         """
         before, first, sharded = self._loader_before, self.engine.ranks.is_first, self.engine.needs_all
         if before is not None:
-            self.loader.load_state_dict(before)  # the step in flight did not end
+            self._feed.load_state_dict(before)  # the step in flight did not end
         if not sharded and (first or before is not None):
             self._save(rescue=not first)
         with suppress(Exception, SystemExit):  # a write may have failed with the lost rank
@@ -499,7 +549,7 @@ class Loop:
     def _outcome(self, reason: str) -> Outcome:
         return Outcome(
             steps=self.step,
-            epochs=self.loader.epochs,
+            epochs=self._feed.epochs,
             tokens=self._counters.tokens,
             seconds=self._clock.seconds,
             best=self._best.best,

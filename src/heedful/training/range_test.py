@@ -97,7 +97,7 @@ def find_lr(settings: RunSettings, quiet: bool = False) -> dict[str, Any]:
         loop = build_loop(run, None, ranks, quiet=True)
         with (
             deterministic(run.settings.deterministic),
-            tf32(run.settings.training.tf32, run.model.device),
+            tf32(run.settings.training.tf32, run.device),
             within_memory(run.settings.training),
         ):
             result = range_test(loop, quiet)

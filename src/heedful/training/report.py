@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from heedful import __version__
 from heedful.data import LazyImage, Row, Rows
@@ -42,6 +43,7 @@ def opening_lines(
     train: Encoded,
     valid: Encoded,
     model: Model,
+    device: torch.device,
     settings: ResolvedSettings,
     processes: int = 1,
     notes: Sequence[str] = (),
@@ -64,7 +66,7 @@ def opening_lines(
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
         *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else origin}, "
-        f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {model.device}",
+        f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {device}",
         f"training   {optimiser}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(limits) or 'patience'}",
         *([f"processes  {processes}, {weights}"] if processes > 1 else []),

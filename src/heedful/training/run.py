@@ -45,7 +45,7 @@ from heedful.training.ceiling import Ceiling, flops_of, peak_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.clock import ReservedTime
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
-from heedful.training.engine import Alone, create_engine
+from heedful.training.engine import Alone, create_engine, is_fixed
 from heedful.training.finish import finish
 from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
@@ -144,12 +144,12 @@ def train(
         loop = build_loop(run, validation, ranks, quiet, say)
         with (
             deterministic(run.settings.deterministic),
-            tf32(run.settings.training.tf32, run.model.device),
+            tf32(run.settings.training.tf32, run.device),
             within_memory(run.settings.training),
             profiled(run, loop, ranks),
         ):
             outcome = loop.fit()
-        with tf32(run.settings.training.tf32, run.model.device):
+        with tf32(run.settings.training.tf32, run.device):
             result = finish(run, loop, validation, outcome, say, draw)
         if loop.callbacks is not None:
             loop.callbacks.end(result)
@@ -188,7 +188,8 @@ class Run:
     Attributes:
         settings: all settings, resolved and fitted to ``--max-minutes``.
         task: the task, with its tokenizer or label names.
-        model: the model, on its device.
+        model: the model, on ``device``; with ``--training.shard`` on the CPU, until its blocks are sharded one by one.
+        device: the device that computes.
         train: encoded training examples.
         valid: encoded validation examples.
         started: ``time.monotonic`` from which ``--max-minutes`` counts.
@@ -202,6 +203,7 @@ class Run:
     settings: ResolvedSettings
     task: Task
     model: Model
+    device: torch.device
     train: Encoded
     valid: Encoded
     started: float
@@ -246,7 +248,7 @@ def prepare(
 
     task, model = _task_and_model(kind, rows, settings)
     task.before_training(model, settings)
-    make_contiguous(model.to(device))
+    make_contiguous(model if settings.training.shard else model.to(device))
     train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
 
     slowdown = (time.monotonic() - started) / max(0.1, time.process_time() - cpu_seconds)
@@ -254,6 +256,7 @@ def prepare(
         settings=settings,
         task=task,
         model=model,
+        device=device,
         train=train,
         valid=valid,
         started=started,
@@ -267,7 +270,7 @@ def prepare(
         run = replace(run, settings=_with_log_lines(run))
     names = custom.names()
     for line in (
-        *opening_lines(task, train, valid, run.model, run.settings, ranks.size, _notes(rows, valid_rows)),
+        *opening_lines(task, train, valid, run.model, device, run.settings, ranks.size, _notes(rows, valid_rows)),
         *([f"custom     {', '.join(f'{part} {name}' for part, name in names.items())}"] if names else []),
         *(run.plan.lines() if run.plan is not None else ()),
         *(audit(task, rows, valid_rows, train) if audit is not None else ()),
@@ -350,7 +353,7 @@ def _fit_to_time(run: Run, given: RunSettings, resolve: Callable[[RunSettings], 
     if plan is None:
         return run
     is_smaller = plan.settings.model != run.settings.model
-    model = fresh_model(run.task, plan.settings, run.model.device) if is_smaller else run.model
+    model = fresh_model(run.task, plan.settings, run.device) if is_smaller else run.model
     return replace(run, settings=plan.settings, model=model, plan=plan)
 
 
@@ -397,10 +400,11 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
     if settings.model.drop_path:
         set_drop_path(model, settings.model.drop_path)
     logging = _logging(run, ranks, dtype, quiet)  # before the kernels are applied
-    engine = create_engine(ranks, training.shard, training.precision == "bf16")
+    engine = create_engine(ranks, training.shard, training.precision == "bf16", run.device)
     apply_training_plan(
         model,
         training.kernels,
+        device=run.device,
         is_sharded=training.shard,
         recompute=training.gradient_checkpointing,
         compile_blocks=training.compile,
@@ -445,7 +449,9 @@ def _objective(run: Run, engine: Alone) -> Objective:
         return task.objective(model, batch, label_smoothing)
 
     return Objective(
-        loss=engine.wrap(model, run.custom.objective or objective),
+        loss=engine.wrap(
+            model, run.custom.objective or objective, is_fixed(model, type(task), run.custom.objective or objective)
+        ),
         count=task.count,
         complete=task.complete,
         unit=task.unit,
@@ -464,7 +470,7 @@ def _saving(run: Run, engine: Alone, state: Callable[[], dict[str, Any]], say: S
     return Saving(
         checkpoints=checkpoints,
         every=settings.training.save_every,
-        stored=lambda name: stored_weights(run.out / name, run.model.device),
+        stored=lambda name: stored_weights(run.out / name, run.device),
         on_resume=partial(_save_new_settings, settings=settings, ranks=ranks, say=say),
     )
 
@@ -483,7 +489,7 @@ def _logging(run: Run, ranks: Ranks, dtype: torch.dtype, quiet: bool) -> Logging
             reporters=reporters(settings.training.report, out, settings.to_dict()),
         ),
         every=every,
-        ceiling=Ceiling(lambda batch: passes * flops(batch), partial(peak_flops, model.device, dtype)),
+        ceiling=Ceiling(lambda batch: passes * flops(batch), partial(peak_flops, run.device, dtype)),
     )
 
 

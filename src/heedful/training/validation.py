@@ -56,6 +56,7 @@ class Validation:
     ) -> None:
         self.task, self.model, self.recorder, self.custom_metrics = task, model, recorder, custom_metrics
         self.max_length, self.precision = settings.data.max_length, settings.training.precision
+        self.is_sharded = settings.training.shard
         share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
         self.examples = part(task, examples, share, self.max_length)
         self.last_examples = self.best_examples = self.examples
@@ -105,11 +106,15 @@ class Validation:
 
     @torch.no_grad()
     def measure_folder(self, folder: Path) -> None:
-        """Evaluates the best weights, which are in ``folder``."""
-        model = load(folder, dtype="float32").to(self.model.device)
+        """Evaluates the best weights, which are in ``folder``; those of a sharded model on the CPU.
+
+        No other rank takes part, and a GPU may not hold all weights.
+        """
+        device = torch.device("cpu") if self.is_sharded else self.model.device
+        model = load(folder, dtype="float32").to(device)
         make_contiguous(model)
         self.best_examples = self.examples
-        with evaluation_autocast(self.precision, self.model.device):
+        with evaluation_autocast(self.precision, device):
             self.best = self._measured(model.eval(), self.examples)
 
     def _measured(self, model: Model, examples: Encoded) -> Measured:
