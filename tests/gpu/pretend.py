@@ -338,6 +338,23 @@ class Watch(TorchDispatchMode):
         return False
 
 
+class Casts(TorchFunctionMode):
+    """Casts the arguments of functions as autocast does."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, lower = kwargs or {}, _autocast[-1]
+        if lower is None or not (function in LOWER or function in FULL):
+            return function(*args, **kwargs)
+        target = lower if function in LOWER else torch.float32
+
+        def cast(leaf: Any) -> Any:
+            is_cast = isinstance(leaf, PretendTensor) and leaf.is_floating_point() and leaf.dtype is not torch.float64
+            return leaf.to(target) if is_cast else leaf
+
+        args, kwargs = tree_map(cast, (args, kwargs))
+        return function(*args, **kwargs)
+
+
 class Autocast(contextlib.ContextDecorator):
     """``torch.autocast`` for the pretend device: the lower precision for products, float32 for norms and losses."""
 
@@ -350,16 +367,19 @@ class Autocast(contextlib.ContextDecorator):
     ) -> None:
         self.real = None if device_type == "cuda" else _AUTOCAST(device_type, dtype, enabled, cache_enabled)
         self.dtype = (dtype or torch.bfloat16) if enabled else None
+        self.casts = Casts()  # of this thread: a backward pass recomputes in one of its own
 
     def __enter__(self) -> Any:
         if self.real is not None:
             return self.real.__enter__()
         _autocast.append(self.dtype)
+        self.casts.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> Any:
         if self.real is not None:
             return self.real.__exit__(*error)
+        self.casts.__exit__(*error)
         _autocast.pop()
         return None
 
@@ -367,8 +387,8 @@ class Autocast(contextlib.ContextDecorator):
 _AUTOCAST, _ENABLED, _DTYPE = torch.autocast, torch.is_autocast_enabled, torch.get_autocast_dtype
 
 
-class Functions(TorchFunctionMode):
-    """Casts as autocast does, and notes which kernel CUDA would take for attention."""
+class Attention(TorchFunctionMode):
+    """Notes which kernel CUDA would take for attention."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -378,24 +398,12 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention and isinstance(args[0], PretendTensor):
             mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-            dtype = _autocast[-1] or args[0].dtype
             kernel = "efficient"
-            if mask is None and dtype in (torch.float16, torch.bfloat16):
+            if mask is None and args[0].dtype in (torch.float16, torch.bfloat16):
                 kernel = "flash"
             elif kwargs.get("enable_gqa"):
                 kernel = "math"
-            self.watch.attention[f"{kernel} ({str(dtype).removeprefix('torch.')})"] += 1
-        lower = _autocast[-1]
-        if lower is not None and (function in LOWER or function in FULL):
-            target = lower if function in LOWER else torch.float32
-
-            def cast(leaf: Any) -> Any:
-                floating = (
-                    isinstance(leaf, PretendTensor) and leaf.is_floating_point() and leaf.dtype is not torch.float64
-                )
-                return leaf.to(target) if floating else leaf
-
-            args, kwargs = tree_map(cast, (args, kwargs))
+            self.watch.attention[f"{kernel} ({str(args[0].dtype).removeprefix('torch.')})"] += 1
         return function(*args, **kwargs)
 
 
@@ -427,6 +435,7 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         (torch.Tensor, "pin_memory"): _pinned,
         (checkpoint, "copy_to_cpu"): lambda state: tree_map(_held, dict(state)),  # which reads the storages
         (torch, "autocast"): Autocast,
+        (torch.amp, "autocast"): Autocast,  # which recomputation enters
         (torch, "is_autocast_enabled"): lambda device=None: (
             _autocast[-1] is not None if device == "cuda" else _ENABLED(*([device] if device is not None else []))
         ),
@@ -450,7 +459,7 @@ def pretend_gpu(no_float64: bool = False) -> Iterator[Watch]:
         torch._C._set_only_lift_cpu_tensors(True)
         _watch = watch
         try:
-            with watch, Functions(watch):
+            with watch, Attention(watch):
                 yield watch
         finally:
             _watch = None
