@@ -68,8 +68,6 @@ from tolerances import assert_close
 REASON = pretend.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
-FLOAT64 = pytest.mark.parametrize("no_float64", [False, True], ids=["float64", "no float64"])
-
 
 def assert_within(measured: Budget, kind: str, events: Any) -> None:
     budget = BUDGETS[kind]
@@ -118,13 +116,15 @@ def training_step(model: Any, batch: dict[str, Tensor], precision: Any) -> Calla
     return step
 
 
-@pytest.mark.full(keep=2 * len(FAMILIES) - 1)
+INPUTS = [(family, mask) for mask in MASKS for family in FAMILIES if mask == "plain" or family != "vit-micro"]
+PRECISIONS = [("bf16", False), ("fp32", True), ("bf16", True), ("fp32", False)]
+
+
+@pytest.mark.full(keep=2 * (2 * len(FAMILIES) - 1))  # the first two masks, each precision once
 @pytest.mark.parametrize(
-    ("family", "mask"),
-    [(family, mask) for mask in MASKS for family in FAMILIES if mask == "plain" or family != "vit-micro"],
+    ("family", "mask", "precision", "no_float64"),
+    [(*inputs, *kind) for kinds in (PRECISIONS[:2], PRECISIONS[2:]) for inputs in INPUTS for kind in kinds],
 )
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@FLOAT64
 def test_a_forward_pass_and_a_step_of_training(family: str, mask: str, precision: str, no_float64: bool) -> None:
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     batch = batch_of(family, mask)
@@ -209,24 +209,22 @@ def test_ids_outside_the_vocabulary_are_found_before_the_lookup(name: str) -> No
         assert error_of(lambda: model.generate(wrong.to(CUDA), max_new_tokens=2)) == expected
 
 
-@pytest.mark.full(keep=len(GENERATORS) * 10)
+@pytest.mark.full(keep=len(GENERATORS) * 9)
 @pytest.mark.parametrize("name", GENERATORS)
 @pytest.mark.parametrize("method", DECODING)
-@FLOAT64
-def test_decoding(name: str, method: str, no_float64: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tokens are those of a CPU, with float64 and without it; the budget is one of a token."""
-    with monkeypatch.context() as patched:
-        if no_float64:
-            patched.setattr(exact, "WITHOUT_FLOAT64", {"cpu"})
-        expected = generated(made(name), method, 8 if no_float64 else 16)
-    with pretend_gpu(no_float64) as watch:
-        if no_float64:
-            ids = generated(made(name).to(CUDA), method, 8)
-        else:
-            measured, ids = decoding_counts(name, method, watch)
-            assert_within(measured, DECODING[method].budget, watch.events)
+    expected = generated(made(name), method, 16)
+    with pretend_gpu() as watch:
+        measured, ids = decoding_counts(name, method, watch)
+        assert_within(measured, DECODING[method].budget, watch.events)
         assert ids.device.type == "cuda"
         assert torch.equal(ids.cpu(), expected)
+    with monkeypatch.context() as patched:
+        patched.setattr(exact, "WITHOUT_FLOAT64", {"cpu"})
+        expected = generated(made(name), method, 8)
+    with pretend_gpu(no_float64=True):
+        assert torch.equal(generated(made(name).to(CUDA), method, 8).cpu(), expected)
 
 
 @pytest.mark.parametrize("method", ["greedy", "sampling", "beams", "groups", "prompt lookup", "static", "static beams"])
