@@ -226,9 +226,22 @@ def trained(command: list[str], watch: Watch, each: Callable[[Loop], None] = lam
     return events
 
 
+OTHER_ROWS: dict[str, tuple[str, str, Callable[[int], str]]] = {  # kind of loss: task, columns, and a row
+    "regression": ("text-classification", "text\tlabel", lambda n: f"one fig {n}\t{n / 7:.3f}"),
+    "pairs with scores": (
+        "feature-extraction",
+        "text\ttext_pair\tscore",
+        lambda n: f"the fig {n}\ta saw {n % 5}\t{n % 9 / 8}",
+    ),
+}
+
+
 def task_command(name: str, folder: Path) -> list[str]:
-    """The command that trains a small model of a task, whose log reads the losses at its end alone."""
-    command = [part.replace("log-every=1", "log-every=50") for part in command_of(name, folder)]
+    """The command that trains a small model of a task, or with other rows, and reads the losses at its end alone."""
+    task, header, row = OTHER_ROWS.get(name, (name, "", str))
+    command = [part.replace("log-every=1", "log-every=50") for part in command_of(task, folder)]
+    if header:
+        Path(command[3]).write_text("\n".join([header, *map(row, range(40))]) + "\n", encoding="utf-8")
     return [*command, "--out", str(folder / "run")]
 
 
@@ -246,7 +259,7 @@ def rows() -> dict[str, dict[str, Budget | None]]:
             (family if mask != "pairs" else "masks (B, T, T)", partial(forward_counts, family, mask))
             for family, mask in forward
         ],
-        "step of training": [(name, partial(of_a_step, name)) for name in MADE],
+        "step of training": [(name, partial(of_a_step, name)) for name in (*MADE, *OTHER_ROWS)],
         "token": [
             (method, lambda watch, method=method, family=family: decoding_counts(family, method, watch)[0])
             for method in DECODING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from counted import (
     IDS,
     LEFT,
     MASKS,
+    OTHER_ROWS,
     Budget,
     config_of,
     counts,
@@ -54,6 +56,7 @@ from heedful.inspection.pruning import prune
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_training_plan
 from heedful.stack import Block
+from heedful.tasks.contrastive_loss import cosent
 from heedful.tasks.model_setup import load_with_head
 from heedful.training.engine import Alone, Sharded
 from heedful.training.gradient import Gradient
@@ -170,6 +173,21 @@ def test_a_second_length_compiles_to_one_graph_of_any_length() -> None:
     for length in (7, 5, 6):
         assert_close(compiled(IDS[:, :length]), model(IDS[:, :length]))
     assert len(graphs) <= 2
+
+
+def test_the_page_counts_all_kinds_of_work_within_their_budgets() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (forward pass|step of training|token): (.+?) \| .+ \| .+ \| (.+) \| (.+) \|$", page, re.M)
+    named: dict[str, set[str]] = {}
+    for unit, names, waits, copies in rows:
+        for name in names.split(", ") if "(B" not in names else [names]:
+            named.setdefault(unit, set()).add(name)
+            assert_within(Budget(float(waits), float(copies)), DECODING[name].budget if unit == "token" else unit, name)
+    assert named == {
+        "forward pass": {*FAMILIES, "masks (B, T, T)"},
+        "step of training": {*MADE, *OTHER_ROWS},
+        "token": {*DECODING},
+    }
 
 
 def test_a_tensor_on_the_cpu_is_refused() -> None:
@@ -356,15 +374,16 @@ RUNS = {  # task and options beside the defaults
     "average of the last": ("token-classification", ["--averaging.last=2"]),
     "mixup": ("image-classification", ["--image.mixup=0.2", "--image.random-erasing=0.5"]),
     "chunked contrast": ("feature-extraction", ["--pooling.chunk=8"]),
+    "span corruption": ("fill-mask", ["--preset=transformer-tiny"]),
     "adapter": ("text-generation", ["--lora.rank=2", "--lora.targets=all", "--lora.dropout=0.1"]),
 }
 
 
-@pytest.mark.full(keep=len(MADE))
+@pytest.mark.full(keep=len(MADE) + len(OTHER_ROWS))
 @pytest.mark.parametrize(
     ("precision", "no_float64"), [("bf16", False), ("fp32", True)], ids=["bf16, float64", "fp32, no float64"]
 )
-@pytest.mark.parametrize("run", [*MADE, *RUNS])
+@pytest.mark.parametrize("run", [*MADE, *OTHER_ROWS, *RUNS])
 def test_no_step_of_a_run_waits_or_copies_but_its_batch(
     run: str, precision: str, no_float64: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +400,8 @@ def test_no_step_of_a_run_waits_or_copies_but_its_batch(
 
     task, options = RUNS.get(run, (run, []))
     command = [*task_command(task, tmp_path), f"--training.precision={precision}", *options]
+    if run == "span corruption":
+        command = [part.replace("size=300", "size=400") for part in command if part != "--preset=bert-tiny"]
     if run == "adapter":
         assert cli.main([*task_command(task, tmp_path)[:-1], str(tmp_path / "base"), "--max-steps=1"]) == 0
         command = [part for part in command if not part.startswith("--model.")] + [f"--from={tmp_path / 'base'}"]
@@ -391,6 +412,18 @@ def test_no_step_of_a_run_waits_or_copies_but_its_batch(
     assert {line.partition(":")[0] for _, line, _ in events} == {"util/to_device.py"}
     assert watch.pinned >= sum(events.values()), "a copy from memory that is not pinned makes the host wait"
     assert dtypes == {{"bf16": torch.bfloat16, "fp32": torch.float32}[precision]}
+
+
+def test_the_loss_of_pairs_with_scores_is_that_of_the_cpu() -> None:
+    texts, pairs = torch.randn(2, 6, 8)
+    scores = torch.tensor([0.1, 0.7, 0.7, 0.0, 1.0, 0.4])
+    expected = cosent(texts, pairs, scores, 0.05)
+    with pretend_gpu() as watch:
+        moved = texts.to(CUDA), pairs.to(CUDA), scores.to(CUDA)
+        watch.events.clear()
+        loss = cosent(*moved, 0.05)
+        assert_within(counts(watch.events), "step of training", watch.events)
+        assert_close(loss.cpu(), expected)
 
 
 @pytest.mark.parametrize("options", [[], ["--training.tf32=false"]], ids=["default", "exact"])
