@@ -86,6 +86,7 @@ def test_a_row_is_the_same_alone_under_rules_and_on_either_side(pairs, prompts, 
     model = pairs[family](1).ours
     options = {"num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 0.7, "num_return_sequences": 4}
     options |= {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "max_new_tokens": 9}
+    options |= {"begin_suppress_tokens": [4], "forced_eos_token_id": 5, "encoder_no_repeat_ngram_size": 3}  # by prompt
     left, right = (decode(model, *prompts(LENGTHS, side), logprobs=True, **options) for side in ("left", "right"))
     assert torch.equal(left.ids, right.ids)
     assert_close(left.logprobs, right.logprobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -326,16 +326,14 @@ def test_pairs_are_drawn_together_as_the_formula_says(
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Gives every CUDA device so many bytes of memory."""
 
     def give(total: int) -> None:
-        module.memory_of.cache_clear()
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total))
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", None)  # what is free differs when a run is resumed
-    yield give
-    module.memory_of.cache_clear()
+    return give
 
 
 def test_chunks_on_a_gpu_follow_from_all_its_memory(memory: Callable[[int], None]) -> None:

@@ -59,6 +59,7 @@ class LookaheadState:
         self.state, self.proposer, self.count = inputs.state, proposer, count
         self.prompt, self.prompt_lengths = inputs.state.prompt, inputs.state.prompt_lengths
         self.given_ids, self.limits, self.width = inputs.state.given_ids, inputs.limits, inputs.width
+        self.next_limit = int(inputs.limits.min())  # read once: each reading makes the host wait for a GPU
         self.context = inputs.context or inputs.width + inputs.max_steps
         self.state.keeps_all = True
         self.make_cache = self.state.make_cache
@@ -94,7 +95,7 @@ class LookaheadState:
         self.proposer.crop(accepted)
         history = torch.cat((self.history, tokens[:, None]), 1)
         last = history.size(1)
-        count = min(self.count, self.width + int(self.limits.min()) - last, self.full - last + 1)
+        count = min(self.count, self.width + self.next_limit - last, self.full - last + 1)
         self.proposals, self.index = self.proposer.propose(history, count, self.numbers), 0
         self.logits = self.state.all_logits(self.state.read(torch.cat((tokens[:, None], self.proposals), 1)))
         return self.logits[:, 0]
@@ -104,6 +105,7 @@ class LookaheadState:
         self.state.select(rows)
         self.proposer.select(rows)
         self.limits, self.logits, self.proposals = self.limits[rows], self.logits[rows], self.proposals[rows]
+        self.next_limit = int(self.limits.min())
         if hasattr(self, "history"):
             self.history = self.history[rows]
             self.numbers = None if self.numbers is None else self.numbers[rows]

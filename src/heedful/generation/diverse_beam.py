@@ -33,14 +33,14 @@ def diverse(inputs: MethodInput) -> Decoded:
     sentences, next_limit = torch.arange(len(limits), device=limits.device), int(limits.min())
     finished = [result.part(sentences) for result in results]
     beams, sums = [prompts] * groups, [logits.new_zeros(len(limits), 1)] * groups  # of each group
-    logits = logits.repeat_interleave(groups, 0)
 
     for step in range(1, inputs.max_steps + 1):
         column = inputs.width + step - 1
         model_log_p = logits - log_sum_exp(logits)
-        ids = torch.stack([group.ids for group in beams], 1)[..., :column]  # (S, G, k, N)
-        log_p = process(inputs.processors, ids.flatten(0, 2), model_log_p.clone()).unflatten(0, ids.shape[:3])
-        model_log_p = model_log_p.unflatten(0, ids.shape[:3])
+        read = beams if step > 1 else beams[:1]  # the prompt is read once for all groups
+        ids = torch.stack([group.ids for group in read], 1)[..., :column]  # (S, G or 1, k, N)
+        log_p = process(inputs.processors, ids.flatten(0, 2), model_log_p.clone())
+        log_p, model_log_p = (x.unflatten(0, ids.shape[:3]).expand(-1, groups, -1, -1) for x in (log_p, model_log_p))
         times_chosen = log_p.new_zeros(len(limits), log_p.size(3))  # (S, V) at this step
         all_parents = []
         index = torch.arange(len(limits), device=limits.device)[:, None]
@@ -63,7 +63,7 @@ def diverse(inputs: MethodInput) -> Decoded:
         live = len(done) - int(done.sum())
         if not live:
             break
-        before = groups * ids.size(2) if step > 1 else 1  # rows of a sentence: the prompt is read once for all groups
+        before = ids.size(1) * ids.size(2)  # rows of a sentence
         offsets = torch.arange(groups, device=limits.device)[:, None] * (before // groups)
         rows = (torch.stack(all_parents, 1) + offsets).flatten(1) + index * before
         if inputs.static is None and (2 * live <= len(done) or step == next_limit):

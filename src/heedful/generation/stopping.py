@@ -55,9 +55,10 @@ class StopStrings:
         ended, undecided = self._search(history, min(new_count, self.longest + CONTEXT_TOKENS), new_count)
         if undecided:  # rows of many tokens without text: all of their tokens are decoded
             ended |= {undecided[i] for i in self._search(history[undecided], new_count, new_count)[0]}
-        is_ended = torch.zeros(len(history), dtype=torch.bool)
-        is_ended[sorted(ended)] = True
-        return is_ended.to(history.device)
+        is_ended = torch.zeros(len(history), dtype=torch.bool, device=history.device)
+        if ended:  # a GPU gets a copy only then
+            is_ended[sorted(ended)] = True
+        return is_ended
 
     def _search(self, history: Tensor, count: int, new_count: int) -> tuple[set[int], list[int]]:
         """Returns the rows with a stop string in their last ``count`` tokens, and the rows whose text there is too

@@ -79,7 +79,9 @@ def cosent(texts: Tensor, pairs: Tensor, scores: Tensor, temperature: float) -> 
         temperature: τ.
     """
     cosines = F.cosine_similarity(_wide(texts), _wide(pairs), dim=1) / temperature
-    gaps = (cosines - cosines[:, None])[scores[:, None] > scores]
+    gaps, is_higher = cosines - cosines[:, None], scores[:, None] > scores
+    # on other devices a choice by booleans would wait for the device
+    gaps = gaps[is_higher] if gaps.device.type == "cpu" else gaps.masked_fill(~is_higher, float("-inf")).flatten()
     return len(scores) * torch.cat([gaps.new_zeros(1), gaps]).logsumexp(0)
 
 

@@ -13,7 +13,6 @@ of the logits is in memory (as in Hsu et al. 2024, Liger Kernel, section 3.2).
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -39,7 +38,6 @@ MEMORY_SHARE = 16  # a sixteenth of a GPU's memory is for logits
 BLOCK = 2**18  # logits that stay in the cache of a core
 
 
-@cache
 def memory_of(device: torch.device) -> int | None:
     """Returns the bytes of memory of a CUDA device; None for other devices."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
