@@ -56,13 +56,26 @@ class Growing(AttentionCache):
         count = new[0].size(2)
         if self.length + count > self.allocated or self.read_only:
             self._move(new)
-        past, first = self.length, self.first
-        self.length = past + count
-        self.first = max(first, self.length - self.window)
+        past, columns = self.length, self._advance(count)
         for buffer, tensor in zip(self.buffers, new, strict=True):
             buffer.narrow(2, past, count).copy_(tensor)
-        key, value = (buffer.narrow(2, first, self.length - first) for buffer in self.buffers)
+        key, value = (buffer.narrow(2, columns.start, columns.stop - columns.start) for buffer in self.buffers)
         return key, value
+
+    def next_column(self) -> tuple[Stored, slice]:
+        """Makes room for a token, and returns the buffers and the columns to attend to, of which the caller writes the
+        last. There must be earlier tokens, and the cache must not be ``read_only``.
+        """
+        if self.length == self.allocated:
+            self._move(tuple(buffer[:, :, :1] for buffer in self.buffers))  # type: ignore[arg-type]  # two
+        return self.buffers, self._advance(1)
+
+    def _advance(self, count: int) -> slice:
+        """Counts new tokens as stored; returns the columns that they attend to."""
+        first = self.first
+        self.length += count
+        self.first = max(first, self.length - self.window)
+        return slice(first, self.length)
 
     def select(self, rows: Tensor) -> None:
         """Keeps the rows of the batch with the indices ``rows``, in that order."""

@@ -215,29 +215,30 @@ def run_blocks(stack: Stack, batch: StackInput, own_mask: Any = None, cross_mask
     ``own_mask`` and ``cross_mask`` take the place of the masks of self-attention and cross-attention that follow from
     the batch; a plan's attention kernel may take masks of its own kind.
     """
-    x, mask, memory, memory_mask, cache, *_ = batch
-    cache = cache or NO_CACHE
-    tokens = cache.extend(x, mask)
-    real = None if mask is None else attended_tokens(mask)[:, -x.size(1) :]  # (B, T)
-    x = stack.position.embed(x, tokens.queries, tokens.end)  # (B, T, D)
+    cache = batch.cache or NO_CACHE
+    x, real, context = block_input(stack, batch, cache, own_mask, cross_mask)
+    for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
+        x = block(x, real, memory=batch.memory, cache=block_cache, **context)
+    return stack.norm(x, real)
+
+
+def block_input(
+    stack: Stack, batch: StackInput, cache: NoCache, own_mask: Any = None, cross_mask: Any = None
+) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
+    """Returns what the blocks read: the tokens (B, T, D) with their positions, a mask (B, T) of those that are not
+    padding, and the keywords ``mask``, ``position`` and ``memory_mask``. The ``cache`` counts the tokens as its own.
+    """
+    tokens = cache.extend(batch.x, batch.mask)
+    real = None if batch.mask is None else attended_tokens(batch.mask)[:, -batch.x.size(1) :]  # (B, T)
+    x = stack.position.embed(batch.x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
     position = stack.encoding(tokens.queries, tokens.keys)
     if own_mask is None:
         attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
         own_mask = position.join(attention_mask(tokens, stack.config))
-    if cross_mask is None and memory_mask is not None:
+    if cross_mask is None and (memory_mask := batch.memory_mask) is not None:
         cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
-    for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
-        x = block(
-            x,
-            real,
-            mask=own_mask,
-            position=position,
-            memory=memory,
-            memory_mask=cross_mask,
-            cache=block_cache,
-        )
-    return stack.norm(x, real)
+    return x, real, {"mask": own_mask, "position": position, "memory_mask": cross_mask}
 
 
 class Stack(nn.Module):

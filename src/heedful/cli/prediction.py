@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from cyclopts import Parameter
 
 from heedful.cli.arguments import check_file, check_model
-from heedful.cli.parser import Answering, Decoding, Device, Dtype, Json
+from heedful.cli.parser import Answering, Compile, Decoding, Device, Dtype, Json
 from heedful.cli.processes import rank, several
 from heedful.errors import HeedfulError
 from heedful.generation.options import DecodingSettings
@@ -41,6 +41,7 @@ def predict(
     task: Annotated[str | None, Parameter(help="the task; by default the one that the model was trained for")] = None,
     device: Device = None,
     dtype: Dtype = None,
+    compile: Compile = False,
     decoding: Decoding = DecodingSettings(),  # noqa: B008 (frozen)
     answering: Answering = AnsweringSettings(),  # noqa: B008 (frozen)
     json: Json = False,
@@ -61,7 +62,9 @@ def predict(
     if source is None:
         import heedful
 
-        _predict_texts(heedful.pipeline(task, model, device=device, dtype=dtype), inputs, options, json)
+        _predict_texts(
+            heedful.pipeline(task, model, device=device, dtype=dtype, compile=compile), inputs, options, json
+        )
         return
     from heedful.inference.predict_file import predict as predict_file
 
@@ -74,6 +77,7 @@ def predict(
         options=options,
         device=device,
         dtype=dtype,
+        compile=compile,
         as_json=json,
         overwrite=overwrite,
     )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from heedful.errors import HeedfulError
-from heedful.util.files import atomic_file, sync
+from heedful.util.files import atomic_file, cache_folder, sync
 
 PART = 1 << 24  # tokens counted at a time
 NOWHERE = np.zeros(0, dtype=np.int64)
@@ -157,11 +155,3 @@ def cached_tokens(
                 "to another folder"
             ) from None
     return np.memmap(tokens, kind, "r"), np.load(start_file)
-
-
-def cache_folder() -> Path:
-    """Returns the cache folder: ``$HEEDFUL_CACHE``, else ``$XDG_CACHE_HOME/heedful``, else ``~/.cache/heedful``."""
-    named = os.environ.get("HEEDFUL_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heedful"

@@ -159,7 +159,9 @@ def _is_stream(inputs: Any) -> bool:
     return isinstance(inputs, Iterable) and not isinstance(inputs, single) and not hasattr(inputs, "__array__")
 
 
-def pipeline(task: str | None, model: str | Path, device: str | None = None, dtype: Any = None) -> Pipeline:
+def pipeline(
+    task: str | None, model: str | Path, device: str | None = None, dtype: Any = None, *, compile: bool = False
+) -> Pipeline:
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
     Args:
@@ -169,6 +171,7 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
         device: "cpu", "cuda", ...; None for the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
             None keeps the stored dtype, on a GPU too: float32 for most runs of ours, for which "bfloat16" is faster.
+        compile: decode with compiled code on a CPU (see ``heedful.optimize``).
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP
@@ -192,4 +195,4 @@ def pipeline(task: str | None, model: str | Path, device: str | None = None, dty
     loaded = load(folder, head=task_class.head, device=best_device, dtype=load_dtype(dtype, best_device))
     loaded_task = task_class.load(folder)
     loaded_task.check_model(loaded)
-    return Pipeline(loaded_task, optimize(loaded, dtype), card)
+    return Pipeline(loaded_task, optimize(loaded, dtype, compile=compile), card)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from heedful.adapters import merge
 from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
+from heedful.kernels.compiled import library, linear_maker
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
@@ -31,6 +33,7 @@ from heedful.models.base import Model
 from heedful.stack import Block
 
 M = TypeVar("M", bound=Model)
+log = logging.getLogger("heedful")
 
 # by dtype: the class of prepacked linear maps (None: plain ones), and the dtype of all other weights
 LINEAR_CLASSES: dict[str, tuple[type[PrepackedLinear] | None, torch.dtype]] = {
@@ -45,7 +48,7 @@ CPU_ONLY = ("int8", "int4")
 
 
 @torch.no_grad()
-def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
+def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool = False) -> M:
     """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
     - The projections of self-attention become one product.
@@ -65,10 +68,14 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
             "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
             vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
+        compile: if True, steps of decoding of few rows on a CPU run compiled code (``heedful.kernels.compiled``), which
+            reads each weight at the memory's speed. The machine's C++ compiler makes it in a few seconds, once for a
+            processor; without a compiler a line is logged, and nothing else changes. The decoder's weights are then
+            in memory twice.
 
     Raises:
-        HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, and for a
-            model that is already optimised.
+        HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a
+            model that is already optimised, and for ``compile`` if the model does not generate, or not on a CPU.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -82,13 +89,15 @@ def optimize(model: M, dtype: str | torch.dtype | None = None) -> M:
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
     linear_class, other_dtype = _linear_class(model, dtype_name)
+    make = _compiled_linears(model, linear_class, dtype_name) if compile else linear_class
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
     parameters_before = model.count()
-    _replace_linears(model, linear_class, FloatLinear if linear_class is not None and has_onednn(other_dtype) else None)
+    small_class = FloatLinear if linear_class is not None and has_onednn(other_dtype) else None
+    _replace_linears(model, make, linear_class, small_class)
     if model.device.type == "cpu":  # on a GPU a call for each length may cost more than padding
-        apply_plan(model, "cpu-inference")
+        apply_plan(model, "cpu-inference" if make is linear_class else "cpu-compiled")
         keep_memory()
     else:
         apply_plan(model, "gpu")
@@ -113,22 +122,53 @@ def _linear_class(model: Model, dtype_name: str) -> tuple[type[PrepackedLinear] 
     return linear_class, other_dtype
 
 
+def _compiled_linears(
+    model: Model, linear_class: type[PrepackedLinear] | None, dtype_name: str
+) -> Callable[..., nn.Module] | None:
+    """Returns what makes the linear maps of compiled decoding; ``linear_class`` and a warning if they cannot be made.
+
+    Raises ``HeedfulError`` for a model that does not generate, and for a device or dtype without compiled code.
+    """
+    if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
+        raise HeedfulError(
+            f"compile=True (--compile) is for decoding, but a {model.config.kind!r} model with a "
+            f"{model.config.head.kind!r} head does not generate; leave it out"
+        )
+    if model.device.type != "cpu" or linear_class is None:
+        raise HeedfulError(
+            f"there is no compiled code for {dtype_name} weights on this {model.device.type}; leave compile=True "
+            "(--compile) out"
+        )
+    try:
+        library()
+    except HeedfulError as error:
+        log.warning(f"decoding is not compiled: {error}")
+        return linear_class
+    return linear_maker(linear_class)
+
+
 def _replace_linears(
-    model: Model, linear_class: type[PrepackedLinear] | None, small_class: type[PrepackedLinear] | None
+    model: Model,
+    make_decoder: Callable[..., nn.Module] | None,
+    linear_class: type[PrepackedLinear] | None,
+    small_class: type[PrepackedLinear] | None,
 ) -> None:
     """Fuses the projections of each block, and replaces every linear map.
 
-    ``linear_class`` replaces the linear maps of blocks and the output projection to a vocabulary, ``small_class`` the
-    other linear maps.
+    ``make_decoder`` makes the linear maps of the decoder's blocks and of the output projection to a vocabulary,
+    ``linear_class`` those of other blocks, ``small_class`` all others.
     """
-    for block in [part for part in model.modules() if isinstance(part, Block)]:
-        _fuse(block, linear_class)
+    for path, block in model.named_modules():
+        if isinstance(block, Block):
+            _fuse(block, make_decoder if path.startswith("decoder.") else linear_class)
     has_vocabulary = isinstance(model.config.head, LanguageHead | MaskedHead)
     for path, linear in _linears(model):
-        is_large = ".block." in path or (has_vocabulary and path == "head.output")
+        if path.startswith("decoder.block.") or (has_vocabulary and path == "head.output"):
+            make = make_decoder
+        else:
+            make = linear_class if ".block." in path else small_class
         parent, _, attribute = path.rpartition(".")
-        new = _packed_linear(linear_class if is_large else small_class, linear.weight, linear.bias)
-        setattr(model.get_submodule(parent), attribute, new)
+        setattr(model.get_submodule(parent), attribute, _packed_linear(make, linear.weight, linear.bias))
 
 
 def load_dtype(dtype: str | torch.dtype | None, device: torch.device) -> str | torch.dtype | None:
@@ -149,23 +189,20 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def _packed_linear(
-    linear_class: type[PrepackedLinear] | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: Activation | None = None,
+    make: Callable[..., nn.Module] | None, weight: Tensor, bias: Tensor | None, activation: Activation | None = None
 ) -> nn.Module:
-    return plain_linear(weight, bias) if linear_class is None else linear_class(weight, bias, activation)
+    return plain_linear(weight, bias) if make is None else make(weight, bias, activation)
 
 
-def _fuse(block: nn.Module, linear_class: type[PrepackedLinear] | None) -> None:
+def _fuse(block: nn.Module, make: Callable[..., nn.Module] | None) -> None:
     """Fuses the projections of self-attention, and the activation with the linear map before it."""
     if type(block.attention) is Attention:
-        block.attention = FusedAttention(block.attention, partial(_packed_linear, linear_class))
+        block.attention = FusedAttention(block.attention, partial(_packed_linear, make))
     feed_forward = block.feed_forward
-    if linear_class is not None and isinstance(feed_forward, FeedForward):
+    if make is not None and isinstance(feed_forward, FeedForward):
         attribute = "up" if feed_forward.gate is None else "gate"
         linear = getattr(feed_forward, attribute)
-        setattr(feed_forward, attribute, linear_class(linear.weight, linear.bias, feed_forward.activation))
+        setattr(feed_forward, attribute, make(linear.weight, linear.bias, feed_forward.activation))
         feed_forward.activation = _identity
 
 

@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.blocked_attention import blocked_attention
+from heedful.kernels.compiled_step import compiled_decoding
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.onednn_linear import has_onednn, onednn_is_faster, onednn_linear, onednn_training_linear
@@ -177,6 +178,13 @@ PLANS = {
             layout=unpadded_inference,
             add=filled_slots,
         ),
+        Plan(
+            "cpu-compiled",
+            attend=fused_row_attention,
+            linear=_inference_linear,
+            layout=compiled_decoding,
+            add=filled_slots,
+        ),
         Plan("cpu-decoding", linear=_inference_linear, add=filled_slots),
         Plan("gpu", attend=gpu_attention, layout=unpadded_attention, add=filled_slots),
         Plan("export", attend=traceable_attention),
@@ -201,7 +209,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     ),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
-    "layout": (padded, unpadded_inference, unpadded_training, unpadded_attention),
+    "layout": (padded, unpadded_inference, unpadded_training, unpadded_attention, compiled_decoding),
     "run": (called, recomputed, compiled, recomputed_compiled),
     "add": (every_slot, filled_slots),
 }
@@ -227,7 +235,8 @@ def apply_plan(model: M, plan: str | Plan) -> M:
 
     Args:
         model: any module; it is returned.
-        plan: "plain", "cpu-training", "cpu-inference", "cpu-decoding", "gpu" or "export"; or a ``Plan`` of your own.
+        plan: "plain", "cpu-training", "cpu-inference", "cpu-compiled", "cpu-decoding", "gpu" or "export"; or a ``Plan``
+            of your own. "cpu-compiled" needs a model that ``heedful.optimize(model, compile=True)`` made.
 
     Raises:
         HeedfulError: for an unknown name.

@@ -157,11 +157,17 @@ class Int8Linear(PrepackedLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> None:
         super().__init__(weight, bias, activation)
-        weight = weight.detach().float()
-        self.scales = _scale(weight, self.WEIGHTS)[:, 0].contiguous()
+        levels, self.scales = self.quantised(weight)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
-        levels = (weight / self.scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2's weights are transposed
         self.packed = torch.ops.onednn.qlinear_prepack(levels, None)
+
+    @classmethod
+    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns q (out, into) in int8 and s_out (out,) in float32."""
+        weight = weight.detach().float()
+        scales = _scale(weight, cls.WEIGHTS)[:, 0].contiguous()
+        levels = (weight / scales[:, None]).round().to(torch.int8).contiguous()  # GPT-2's weights are transposed
+        return levels, scales
 
     @property
     def weight(self) -> Tensor:
@@ -199,15 +205,19 @@ class Int4Linear(PrepackedLinear):
         super().__init__(weight, bias, activation)
         self.check(weight)
         self.output_dtype = weight.dtype
-        padded = F.pad(weight.detach().float(), (0, 0, 0, -self.out_features % self.MULTIPLE))
-        groups = padded.unflatten(1, (-1, self.GROUP))
+        levels, scales, middle = self.quantised(F.pad(weight.detach(), (0, 0, 0, -self.out_features % self.MULTIPLE)))
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.int(), 1)
+        self.scales = torch.stack((scales.mT, middle.mT), -1).contiguous()  # (groups, out, 2)
+
+    @classmethod
+    def quantised(cls, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns q (out, into) in uint8, s and z + 8 s (out, groups) in bfloat16: the kernel reads q − 8."""
+        groups = weight.detach().float().unflatten(1, (-1, cls.GROUP))
         low, high = groups.aminmax(dim=-1)
         scales = ((high - low) / 15).clamp_(min=torch.finfo(torch.bfloat16).tiny).bfloat16()
-        middle = (low + 8 * scales.float()).bfloat16()  # the kernel reads q − 8
+        middle = (low + 8 * scales.float()).bfloat16()
         quotients = (groups - middle.float()[..., None]) / scales.float()[..., None]
-        levels = (quotients.round() + 8).clamp_(0, 15).flatten(1).int()
-        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
-        self.scales = torch.stack((scales.mT, middle.mT), -1).contiguous()  # (groups, out, 2)
+        return (quotients.round() + 8).clamp_(0, 15).flatten(1).to(torch.uint8), scales, middle
 
     @property
     def weight(self) -> Tensor:
@@ -232,12 +242,19 @@ def check_kernels(dtype: str, space: str, *names: str) -> None:
 
 
 def _fused(activation: Activation | None) -> tuple[str, str]:
-    """Returns oneDNN's name and formula of an activation; copies, such as of a ``partial``, are recognised."""
+    """Returns oneDNN's name and formula of an activation."""
+    return ("none", "") if activation is None else FUSED[activation_name(activation)]
+
+
+def activation_name(activation: Activation | None) -> str:
+    """Returns the name of an activation that kernels can apply, "none" for None; copies, such as of a ``partial``, are
+    recognised.
+    """
     if activation is None:
-        return "none", ""
-    for name, name_and_formula in FUSED.items():
+        return "none"
+    for name in FUSED:
         if _function(ACTIVATIONS[name]) == _function(activation):
-            return name_and_formula
+            return name
     raise HeedfulError(
         f"there is no kernel for the activation {activation}, only for {', '.join(FUSED)}; do not optimise this model"
     )

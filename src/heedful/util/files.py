@@ -84,6 +84,14 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(temporary_name(path.name))
 
 
+def cache_folder() -> Path:
+    """Returns the cache folder: ``$HEEDFUL_CACHE``, else ``$XDG_CACHE_HOME/heedful``, else ``~/.cache/heedful``."""
+    named = os.environ.get("HEEDFUL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heedful"
+
+
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Renames ``source`` to ``target`` and replaces an existing ``target``, by ``os.replace``.
 

@@ -1,0 +1,261 @@
+"""Compiled kernels: few rows through linear maps and whole stacks, in C++ for the processor at hand.
+
+A step of decoding is bound by the memory that holds the weights, and PyTorch adds a call for each of its two hundred
+small operations. ``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own
+format. It is compiled once for a processor, by the machine's own C++ compiler, in a few seconds; any model uses it.
+
+Shapes: R rows (one token each), D model width, H query heads, G key-value heads, E head size, S keys.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import HeedfulError
+from heedful.kernels.prepacked_linear import (
+    Activation,
+    HalfLinear,
+    Int4Linear,
+    Int8Linear,
+    PrepackedLinear,
+    activation_name,
+)
+from heedful.util.files import cache_folder
+
+SOURCE = Path(__file__).with_name("few_rows.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+MOST_ROWS = 8  # rows up to which the compiled kernels are the fastest
+MOST_BFLOAT16_ROWS = 6  # processors have an instruction for many rows of bfloat16
+PROGRESS = 8  # numbers of 64 bits in which the threads count the chunks of an operation
+LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # by their number in the source
+log = logging.getLogger("heedful")
+FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.uint8)  # int4 is two numbers a byte
+
+
+class Operation(Structure):
+    """Step of a program; its fields are those of the source."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("kind", "x", "y", "z")),
+        *((name, c_int64) for name in ("inputs", "outputs", "format", "activation", "layer", "accumulate")),
+        *((name, c_void_p) for name in ("weight", "groups", "scale", "bias", "query_norm", "key_norm")),
+        *((name, c_int64) for name in ("heads", "groups_of_heads", "head_size")),
+        *((name, c_double) for name in ("factor", "epsilon", "key_epsilon")),
+    )
+
+
+class Keys(Structure):
+    """Keys and values of an attention in a call; its fields are those of the source."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("key", "value")),
+        *((name, c_int64) for name in ("row", "head", "columns", "shared")),
+        *((name, c_void_p) for name in ("slots", "bias")),
+        *((name, c_int64) for name in ("bias_row", "bias_head")),
+    )
+
+
+class Call(Structure):
+    """Call of a program; its fields are those of the source."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "threads", "bfloat16_cache")),
+        *((name, c_void_p) for name in ("scratch", "scores")),
+        ("longest", c_int64),
+        *((name, c_void_p) for name in ("cosine", "sine")),
+        ("rotation_row", c_int64),
+        ("keys", POINTER(Keys)),
+        ("progress", c_void_p),
+    )
+
+
+class Weights(NamedTuple):
+    """Weights of a linear map as the source reads them."""
+
+    values: Tensor  # (out, in) in its format; int4 (out, in / 2)
+    scales: Tensor | None = None  # (out,) float32, of int8
+    groups: Tensor | None = None  # (out, in / 32, 2) bfloat16, scale and middle of each group of int4
+
+
+def weights_of(linear_class: type[PrepackedLinear], weight: Tensor) -> Weights:
+    """Returns a weight (out, in) in the format of ``linear_class``, rounded to the same numbers."""
+    weight = weight.detach()
+    if linear_class is Int8Linear:
+        levels, scales = Int8Linear.quantised(weight)
+        return Weights(levels, scales)
+    if linear_class is Int4Linear:
+        levels, scales, middle = Int4Linear.quantised(weight)
+        halves = levels.to(torch.uint8).unflatten(1, (-1, 2, Int4Linear.GROUP // 2))  # (out, groups, 2, 16)
+        values = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).contiguous()
+        return Weights(values, None, torch.stack((scales, middle), -1).contiguous())
+    return Weights(weight.to(torch.float16 if linear_class is HalfLinear else weight.dtype).contiguous())
+
+
+# ------------------------------------------------------------------------------------------------------------ library
+
+
+def compiler() -> str | None:
+    """Returns the path of the C++ compiler, that of the variable CXX or g++; None without one, and except on Linux.
+
+    It must be GCC: PyTorch's library of threads, which the kernels share, is GCC's.
+    """
+    return shutil.which(os.environ.get("CXX", "g++")) if platform.system() == "Linux" else None
+
+
+@cache
+def library() -> Any:
+    """Returns the compiled library, compiled now or kept from an earlier time in the user's cache folder.
+
+    Raises ``HeedfulError`` without a compiler, and if it fails.
+    """
+    path = compiler()
+    if path is None:
+        raise HeedfulError(
+            "compiled kernels need Linux and the C++ compiler g++; install it, or leave compile=True (--compile) out"
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, path, version, _processor()))
+    file = cache_folder() / "kernels" / f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    try:
+        if not file.exists():
+            _compile(path, file)
+        loaded = ctypes.CDLL(str(file))
+    except OSError as error:
+        raise HeedfulError(
+            f"the compiled kernels cannot be used: {error}; leave compile=True (--compile) out"
+        ) from None
+    loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
+    return loaded
+
+
+def _compile(path: str, file: Path) -> None:
+    """Compiles the source into ``file``, whole or not at all."""
+    log.warning("the kernels are compiled for this processor: a few seconds, once")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        objects, shared = Path(folder, "few_rows.o"), Path(folder, "few_rows.so")
+        # linked without -fopenmp: its functions are those of the library that PyTorch has loaded, so that both use the
+        # same threads
+        compilation = (path, *FLAGS, "-c", str(SOURCE), "-o", str(objects))
+        for command in (compilation, (path, "-shared", str(objects), "-o", str(shared))):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+                raise HeedfulError(
+                    f"{path} cannot compile the kernels: {reason[:200]}; leave compile=True (--compile) out"
+                )
+        shared.replace(file)
+
+
+def _processor() -> str:
+    """Returns a description of the processor, whose instructions the compiled code uses."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names))) or platform.processor()
+
+
+def run(operations: Any, call: Call) -> None:
+    """Computes ``operations``, an array of ``Operation``."""
+    progress = torch.zeros(len(operations) * PROGRESS, dtype=torch.int64)
+    call.progress = progress.data_ptr()
+    library().run(operations, len(operations), byref(call))
+
+
+# --------------------------------------------------------------------------------------------------------- linear map
+
+
+class CompiledLinear(PrepackedLinear):
+    """act(x Wᵀ + b) by the compiled kernel for a few rows (``most_rows``), and by another prepacked map for more.
+
+    The weights are in memory twice, rounded to the same numbers. The compiled kernel never rounds ``x``.
+
+    Args:
+        linear_class: class of the map for many rows.
+        weight: (out, into), floating point.
+        bias: (out,), or None.
+        activation: applied to each output; None is the identity.
+    """
+
+    def __init__(
+        self,
+        linear_class: type[PrepackedLinear],
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: Activation | None = None,
+    ) -> None:
+        super().__init__(weight, bias, activation)
+        self.many_rows = linear_class(weight, bias, activation)
+        self.weights = weights_of(linear_class, weight)
+        self.bias = None if bias is None else bias.detach().float().clone()
+
+    @property
+    def most_rows(self) -> int:
+        """Number of rows up to which the compiled kernel is used."""
+        return MOST_BFLOAT16_ROWS if self.weights.values.dtype is torch.bfloat16 else MOST_ROWS
+
+    @property
+    def weight(self) -> Tensor:
+        """Rounded W (out, into)."""
+        return self.many_rows.weight
+
+    def operation(self, x: int = 0, y: int | None = None, accumulate: bool = False) -> Operation:
+        """Returns the operation that maps the buffer at ``x`` to that at ``y``, or adds to it."""
+        values, scales, groups = self.weights
+        return Operation(
+            kind=LINEAR,
+            x=x,
+            y=self.in_features if y is None else y,
+            inputs=self.in_features,
+            outputs=self.out_features,
+            format=FORMATS.index(values.dtype),
+            activation=ACTIVATIONS.index(activation_name(self.activation)),
+            accumulate=accumulate,
+            weight=values.data_ptr(),
+            scale=pointer(scales),
+            groups=pointer(groups),
+            bias=pointer(self.bias),
+        )
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Returns act(rows Wᵀ + b)."""
+        count = len(rows)
+        if not 0 < count <= self.most_rows:
+            return self.many_rows.product(rows)
+        scratch = torch.empty(count * (self.in_features + self.out_features))
+        scratch[: count * self.in_features].view_as(rows).copy_(rows)
+        call = Call(rows=count, threads=torch.get_num_threads(), scratch=scratch.data_ptr())
+        run((Operation * 1)(self.operation()), call)
+        return scratch[count * self.in_features :].view(count, -1).to(rows.dtype)
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """Returns the address of a tensor's numbers; None for None."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def linear_maker(linear_class: type[PrepackedLinear]) -> Callable[..., nn.Module]:
+    """Returns a function that makes a ``CompiledLinear`` with ``linear_class`` for many rows."""
+
+    def make(weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> nn.Module:
+        return CompiledLinear(linear_class, weight, bias, activation)
+
+    return make

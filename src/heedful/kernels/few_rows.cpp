@@ -1,0 +1,495 @@
+// Few rows of tokens through the blocks of a stack on a CPU, as `heedful/kernels/compiled.py` describes them.
+//
+// A step of decoding reads every weight once and computes little with it, so it should take the time that the memory
+// needs. Weights stay in their own format (float32, bfloat16, float16, int8, int4) until they are in a register;
+// activations and sums are float32. One parallel region computes the whole list of operations.
+//
+// Shapes: R rows (one token each), K inputs, N outputs, H query heads, G key-value heads, S keys, E head size.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <omp.h>
+#include <sched.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__) && defined(__F16C__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+constexpr int STEP = 32;              // inputs that are read at a time; also the size of a group of int4
+constexpr int PARTS = STEP / LANES;   // vectors in a step
+constexpr int PATIENCE = 10000;       // looks at another thread's chunk before the processor is offered to others
+constexpr int OUTPUTS = 4, ROWS = 4;  // of a tile, whose sums stay in registers
+
+typedef float Vector __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Bits __attribute__((vector_size(LANES * 4)));
+typedef int32_t Integers __attribute__((vector_size(LANES * 4)));
+typedef _Float16 Float16s __attribute__((vector_size(LANES * 2)));
+typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
+typedef uint8_t Nibbles __attribute__((vector_size(LANES)));
+
+template <class T> inline T load(const void* address) {
+    T value;
+    std::memcpy(&value, address, sizeof value);
+    return value;
+}
+
+inline float from_bits(uint32_t bits) { return load<float>(&bits); }
+
+// Numbers of memory as float32. Intrinsics where there are some: GCC 12 converts short vectors in many instructions.
+#if defined(__AVX512F__)
+inline float sum(Vector v) { return _mm512_reduce_add_ps((__m512)v); }
+inline Vector from_float16(const void* p) { return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+inline Vector from_int8(const void* p) {
+    return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
+inline Vector from_bfloat16(const void* p) {
+    return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+}
+#elif defined(__AVX2__) && defined(__F16C__)
+inline float sum(Vector v) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline Vector from_float16(const void* p) { return (Vector)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+inline Vector from_int8(const void* p) {
+    return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+inline Vector from_bfloat16(const void* p) {
+    return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+}
+#else
+inline float sum(Vector v) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += v[i];
+    return total;
+}
+inline Vector from_float16(const void* p) { return __builtin_convertvector(load<Float16s>(p), Vector); }
+inline Vector from_int8(const void* p) {
+    return __builtin_convertvector(__builtin_convertvector(load<Bytes>(p), Integers), Vector);
+}
+inline Vector from_bfloat16(const void* p) {
+    return (Vector)(__builtin_convertvector(load<Halves>(p), Bits) << 16);
+}
+#endif
+
+// -------------------------------------------------------------------------------------------- formats of weights
+// read(k, out): STEP weights of a row from its input k on; one(k): a single weight, for the inputs after the last step
+
+struct Float32 {
+    const float* w;
+    static constexpr int bits = 32;
+    static constexpr bool scaled = false;
+    Float32(const void* weights, const void*, int64_t row, int64_t inputs) : w((const float*)weights + row * inputs) {}
+    void read(int64_t k, Vector* out) const {
+#pragma GCC unroll 16
+        for (int p = 0; p < PARTS; p++) out[p] = load<Vector>(w + k + p * LANES);
+    }
+    float one(int64_t k) const { return w[k]; }
+};
+
+struct BFloat16 {
+    const uint16_t* w;
+    static constexpr int bits = 16;
+    static constexpr bool scaled = false;
+    BFloat16(const void* weights, const void*, int64_t row, int64_t inputs)
+        : w((const uint16_t*)weights + row * inputs) {}
+    void read(int64_t k, Vector* out) const {
+#pragma GCC unroll 16
+        for (int p = 0; p < PARTS; p++)
+            out[p] = from_bfloat16(w + k + p * LANES);
+    }
+    float one(int64_t k) const { return from_bits((uint32_t)w[k] << 16); }
+};
+
+struct Float16 {
+    const _Float16* w;
+    static constexpr int bits = 16;
+    static constexpr bool scaled = false;
+    Float16(const void* weights, const void*, int64_t row, int64_t inputs)
+        : w((const _Float16*)weights + row * inputs) {}
+    void read(int64_t k, Vector* out) const {
+#pragma GCC unroll 16
+        for (int p = 0; p < PARTS; p++) out[p] = from_float16(w + k + p * LANES);
+    }
+    float one(int64_t k) const { return (float)w[k]; }
+};
+
+struct Int8 {  // w = scale q, one scale for each output
+    const int8_t* w;
+    static constexpr int bits = 8;
+    static constexpr bool scaled = true;
+    Int8(const void* weights, const void*, int64_t row, int64_t inputs) : w((const int8_t*)weights + row * inputs) {}
+    void read(int64_t k, Vector* out) const {
+#pragma GCC unroll 16
+        for (int p = 0; p < PARTS; p++) out[p] = from_int8(w + k + p * LANES);
+    }
+    float one(int64_t k) const { return w[k]; }
+};
+
+struct Int4 {  // w = scale (q − 8) + middle in groups of STEP; a byte holds inputs i (lower half) and i + STEP / 2 of its group
+    const uint8_t* w;
+    const uint32_t* pairs;  // of each group the bfloat16 numbers scale (lower half) and middle
+    static constexpr int bits = 4;
+    static constexpr bool scaled = false;
+    Int4(const void* weights, const void* groups, int64_t row, int64_t inputs)
+        : w((const uint8_t*)weights + row * (inputs / 2)), pairs((const uint32_t*)groups + row * (inputs / STEP)) {}
+    void read(int64_t k, Vector* out) const {
+        const uint32_t pair = pairs[k / STEP];
+        const float scale = from_bits(pair << 16), low = from_bits(pair & 0xffff0000u) - 8 * scale;
+#if defined(__AVX512F__)  // a group is looked up among its sixteen possible weights
+        const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        const __m512 table = _mm512_fmadd_ps(numbers, _mm512_set1_ps(scale), _mm512_set1_ps(low));
+        const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(w + k / 2)));
+        out[0] = (Vector)_mm512_permutexvar_ps(both, table);  // by the lower four bits
+        out[1] = (Vector)_mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), table);
+#else
+        for (int p = 0; p < PARTS / 2; p++) {
+            const Nibbles both = load<Nibbles>(w + k / 2 + p * LANES), first = both & 15, second = both >> 4;
+            out[p] = from_int8(&first) * scale + low;
+            out[p + PARTS / 2] = from_int8(&second) * scale + low;
+        }
+#endif
+    }
+    float one(int64_t) const { return 0; }  // never called: K is a multiple of STEP
+};
+
+}  // namespace
+
+// -------------------------------------------------------------------------------- what Python fills: see compiled.py
+
+extern "C" {
+
+struct Operation {
+    int64_t kind, x, y, z;  // kind; offsets of buffers in the scratch memory, in numbers of a row
+    int64_t inputs, outputs, format, activation, layer, accumulate;
+    const void *weight, *groups;
+    const float *scale, *bias;
+    const float *query_norm, *key_norm;
+    int64_t heads, groups_of_heads, head_size;
+    double factor, epsilon, key_epsilon;
+};
+
+struct Keys {  // of one attention: key and value of row b, head g and column s at b row + g head + s E
+    char *key, *value;
+    int64_t row, head, columns, shared;  // shared: rows of queries that share a row of keys
+    const int64_t* slots;                // (R,) column of the new token; null: the last
+    const float* bias;                   // (R or 1, H or 1, S); null: none
+    int64_t bias_row, bias_head;
+};
+
+struct Progress {  // of an operation; in a line of the processor's cache of its own
+    std::atomic<int64_t> taken, done;
+    int64_t unused[6];
+};
+
+struct Call {
+    int64_t rows, threads, bfloat16_cache;
+    float *scratch, *scores;    // scores: longest for each thread
+    int64_t longest;
+    const float *cosine, *sine;  // (R or 1, E); null: no rotation
+    int64_t rotation_row;
+    const Keys* keys;    // two for each layer: self-attention, cross-attention
+    Progress* progress;  // zeros, one for each operation
+};
+}
+
+namespace {
+
+enum Kind { LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD };
+enum Activation { NONE, RELU, GELU, GELU_TANH, SILU, TANH };
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+inline float activated(float x, int64_t activation) {
+    switch (activation) {
+        case RELU: return x > 0 ? x : 0;
+        case GELU: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
+        case GELU_TANH: return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
+        case SILU: return x * sigmoid(x);
+        case TANH: return std::tanh(x);
+        default: return x;
+    }
+}
+
+struct Buffers {
+    const Call& call;
+    float* row(int64_t offset, int64_t width, int64_t r) const { return call.scratch + offset * call.rows + r * width; }
+};
+
+// ------------------------------------------------------------------------------------------------- linear maps
+
+template <class Format, int N, int R>
+inline void tile(const Operation& op, const Buffers& buffers, int64_t n, int64_t r) {
+    Vector sums[N][R] = {};
+    const int64_t inputs = op.inputs, whole = inputs - inputs % STEP;
+    const float* x = buffers.row(op.x, inputs, r);
+    const auto weights = [&](int i) { return Format(op.weight, op.groups, n + i, inputs); };
+    for (int64_t k = 0; k < whole; k += STEP) {
+        Vector columns[R][PARTS];
+#pragma GCC unroll 16
+        for (int j = 0; j < R; j++)
+#pragma GCC unroll 16
+            for (int p = 0; p < PARTS; p++) columns[j][p] = load<Vector>(x + j * inputs + k + p * LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++) {
+            Vector w[PARTS];
+            const Format format = weights(i);
+            format.read(k, w);
+            for (int64_t line = 0; line < Format::bits * STEP / 8; line += 64)  // of the next tile
+                __builtin_prefetch((const char*)format.w + (k + N * inputs) * Format::bits / 8 + line);
+#pragma GCC unroll 16
+            for (int p = 0; p < PARTS; p++)
+#pragma GCC unroll 16
+                for (int j = 0; j < R; j++) sums[i][j] += w[p] * columns[j][p];
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+        for (int j = 0; j < R; j++) {
+            float total = sum(sums[i][j]);
+            for (int64_t k = whole; k < inputs; k++) total += weights(i).one(k) * x[j * inputs + k];
+            if (Format::scaled) total *= op.scale[n + i];
+            if (op.bias) total += op.bias[n + i];
+            total = activated(total, op.activation);
+            float* y = buffers.row(op.y, op.outputs, r + j) + n + i;
+            *y = op.accumulate ? *y + total : total;
+        }
+}
+
+template <class Format, int N> inline void outputs(const Operation& op, const Buffers& buffers, int64_t n) {
+    int64_t r = 0;
+    for (; r + ROWS <= buffers.call.rows; r += ROWS) tile<Format, N, ROWS>(op, buffers, n, r);
+    switch (buffers.call.rows - r) {
+        case 3: tile<Format, N, 3>(op, buffers, n, r); break;
+        case 2: tile<Format, N, 2>(op, buffers, n, r); break;
+        case 1: tile<Format, N, 1>(op, buffers, n, r); break;
+    }
+}
+
+template <class Format> void linear(const Operation& op, const Buffers& buffers, int64_t chunk, int64_t chunks) {
+    const int64_t tiles = (op.outputs + OUTPUTS - 1) / OUTPUTS;
+    const int64_t first = tiles * chunk / chunks * OUTPUTS, end = tiles * (chunk + 1) / chunks * OUTPUTS;
+    int64_t n = first;
+    for (; n + OUTPUTS <= std::min(end, op.outputs); n += OUTPUTS) outputs<Format, OUTPUTS>(op, buffers, n);
+    for (; n < std::min(end, op.outputs); n++) outputs<Format, 1>(op, buffers, n);
+}
+
+void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk, int64_t chunks) {
+    switch (op.format) {
+        case 0: linear<Float32>(op, buffers, chunk, chunks); break;
+        case 1: linear<BFloat16>(op, buffers, chunk, chunks); break;
+        case 2: linear<Float16>(op, buffers, chunk, chunks); break;
+        case 3: linear<Int8>(op, buffers, chunk, chunks); break;
+        case 4: linear<Int4>(op, buffers, chunk, chunks); break;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------ norms
+
+void rms_norm(const float* x, float* y, int64_t width, const float* weight, float epsilon) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += x[i] * x[i];
+    const float factor = 1.0f / std::sqrt(squares / width + epsilon);
+    for (int64_t i = 0; i < width; i++) y[i] = x[i] * factor * (weight ? weight[i] : 1.0f);
+}
+
+void layer_norm(const float* x, float* y, int64_t width, const float* weight, const float* bias, float epsilon) {
+    float mean = 0, squares = 0;
+#pragma omp simd reduction(+ : mean)
+    for (int64_t i = 0; i < width; i++) mean += x[i];
+    mean /= width;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += (x[i] - mean) * (x[i] - mean);
+    const float factor = 1.0f / std::sqrt(squares / width + epsilon);
+    for (int64_t i = 0; i < width; i++)
+        y[i] = (x[i] - mean) * factor * (weight ? weight[i] : 1.0f) + (bias ? bias[i] : 0.0f);
+}
+
+// -------------------------------------------------------------------------------------------------- attention
+
+struct FloatCache {
+    typedef float Number;
+    static Vector read(const Number* p) { return load<Vector>(p); }
+    static float one(Number x) { return x; }
+    static Number stored(float x) { return x; }
+};
+
+struct BFloat16Cache {
+    typedef uint16_t Number;
+    static Vector read(const Number* p) { return from_bfloat16(p); }
+    static float one(Number x) { return from_bits((uint32_t)x << 16); }
+    static Number stored(float x) {  // to the nearest, ties to even
+        const uint32_t bits = load<uint32_t>(&x);
+        return (uint16_t)(x == x ? (bits + 0x7fffu + (bits >> 16 & 1)) >> 16 : 0x7fc0u);
+    }
+};
+
+// x in place: its norm, then the rotation (a, b) → (a cos − b sin, b cos + a sin) of its halves a and b
+void prepared(float* x, const Operation& op, const float* norm, float epsilon, const Call& call, int64_t r) {
+    const int64_t size = op.head_size, half = size / 2;
+    if (norm) rms_norm(x, x, size, norm, epsilon);
+    if (!call.cosine) return;
+    const float *cosine = call.cosine + r * call.rotation_row, *sine = call.sine + r * call.rotation_row;
+    for (int64_t i = 0; i < half; i++) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] + b * sine[i];
+        x[i + half] = b * cosine[i + half] + a * sine[i + half];
+    }
+}
+
+template <class Cache>
+float dot(const float* q, const typename Cache::Number* k, int64_t size) {
+    Vector sums = {};
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) sums += load<Vector>(q + i) * Cache::read(k + i);
+    float total = sum(sums);
+    for (; i < size; i++) total += q[i] * Cache::one(k[i]);
+    return total;
+}
+
+// One query head of a row: softmax(factor q kᵀ + bias) v; zeros if no key may be attended to.
+template <class Cache>
+void attend(const float* q, const Keys& keys, const Operation& op, int64_t r, int64_t h, float* scores, float* y) {
+    typedef typename Cache::Number Number;
+    const int64_t size = op.head_size, columns = keys.columns, head = h / (op.heads / op.groups_of_heads);
+    const int64_t source = r / keys.shared, first = source * keys.row + head * keys.head;
+    const Number *key = (const Number*)keys.key + first, *value = (const Number*)keys.value + first;
+    const float* bias = keys.bias ? keys.bias + source * keys.bias_row + h * keys.bias_head : nullptr;
+    float largest = -INFINITY;
+    for (int64_t s = 0; s < columns; s++) {
+        scores[s] = (float)op.factor * dot<Cache>(q, key + s * size, size) + (bias ? bias[s] : 0.0f);
+        largest = std::max(largest, scores[s]);
+    }
+    std::fill(y, y + size, 0.0f);
+    if (largest == -INFINITY) return;
+    float total = 0;
+    for (int64_t s = 0; s < columns; s++) total += scores[s] = std::exp(scores[s] - largest);
+    const float share = 1.0f / total;
+    int64_t i = 0;
+    for (; i + 4 * LANES <= size; i += 4 * LANES) {
+        Vector sums[4] = {};
+        for (int64_t s = 0; s < columns; s++)
+            for (int p = 0; p < 4; p++) sums[p] += scores[s] * Cache::read(value + s * size + i + p * LANES);
+        for (int p = 0; p < 4; p++) {
+            sums[p] *= share;
+            std::memcpy(y + i + p * LANES, &sums[p], sizeof(Vector));
+        }
+    }
+    for (; i + LANES <= size; i += LANES) {
+        Vector sums = {};
+        for (int64_t s = 0; s < columns; s++) sums += scores[s] * Cache::read(value + s * size + i);
+        sums *= share;
+        std::memcpy(y + i, &sums, sizeof(Vector));
+    }
+    for (; i < size; i++) {
+        for (int64_t s = 0; s < columns; s++) y[i] += scores[s] * Cache::one(value[s * size + i]);
+        y[i] *= share;
+    }
+}
+
+// Self-attention of a row (q, k, v) in a group of heads, whose key and value join the cache first; cross-attention of q.
+template <class Cache>
+void attention(const Operation& op, const Buffers& buffers, const Keys& keys, bool is_self, int64_t unit, int thread) {
+    typedef typename Cache::Number Number;
+    const Call& call = buffers.call;
+    const int64_t size = op.head_size, group = op.heads / op.groups_of_heads;
+    const int64_t r = unit / op.groups_of_heads, g = unit % op.groups_of_heads;
+    float* scores = call.scores + thread * call.longest;
+    float* x = buffers.row(op.x, op.inputs, r);
+    if (is_self) {
+        float *k = x + (op.heads + g) * size, *v = k + op.groups_of_heads * size;
+        prepared(k, op, op.key_norm, (float)op.key_epsilon, call, r);
+        const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1;
+        const int64_t place = r * keys.row + g * keys.head + column * size;
+        for (int64_t i = 0; i < size; i++) {
+            ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
+            ((Number*)keys.value)[place + i] = Cache::stored(v[i]);
+        }
+    }
+    for (int64_t h = g * group; h < (g + 1) * group; h++) {
+        float* q = x + h * size;
+        if (is_self)
+            prepared(q, op, op.query_norm, (float)op.epsilon, call, r);
+        else if (op.query_norm)
+            rms_norm(q, q, size, op.query_norm, (float)op.epsilon);
+        attend<Cache>(q, keys, op, r, h, scores, buffers.row(op.y, op.heads * size, r) + h * size);
+    }
+}
+
+// Number of independent chunks of an operation.
+int64_t chunks_of(const Operation& op, const Call& call) {
+    switch (op.kind) {
+        case LINEAR: return std::min((op.outputs + OUTPUTS - 1) / OUTPUTS, 8 * call.threads);
+        case SELF_ATTENTION:
+        case CROSS_ATTENTION: return call.rows * op.groups_of_heads;
+        default: return call.rows;
+    }
+}
+
+void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunks, int thread) {
+    const Buffers buffers{call};
+    switch (op.kind) {
+        case LINEAR: linear_of_format(op, buffers, chunk, chunks); return;
+        case SELF_ATTENTION:
+        case CROSS_ATTENTION: {
+            const bool is_self = op.kind == SELF_ATTENTION;
+            const Keys& keys = call.keys[2 * op.layer + !is_self];
+            if (call.bfloat16_cache)
+                attention<BFloat16Cache>(op, buffers, keys, is_self, chunk, thread);
+            else
+                attention<FloatCache>(op, buffers, keys, is_self, chunk, thread);
+            return;
+        }
+    }
+    const float* x = buffers.row(op.x, op.inputs, chunk);
+    float* y = buffers.row(op.y, op.inputs, chunk);
+    switch (op.kind) {
+        case LAYER_NORM: layer_norm(x, y, op.inputs, (const float*)op.weight, op.bias, (float)op.epsilon); break;
+        case RMS_NORM: rms_norm(x, y, op.inputs, (const float*)op.weight, (float)op.epsilon); break;
+        case MULTIPLY:
+            for (int64_t i = 0; i < op.inputs; i++) y[i] *= x[i];
+            break;
+        case ADD:
+            for (int64_t i = 0; i < op.inputs; i++) y[i] += x[i];
+            break;
+    }
+}
+
+}  // namespace
+
+// Each thread takes chunks of an operation until none is left, and waits only for chunks that another one has taken:
+// on a busy machine a thread that does not run holds nobody up.
+extern "C" void run(const Operation* operations, int64_t count, const Call* call) {
+#pragma omp parallel num_threads(call->threads)
+    {
+        const int thread = omp_get_thread_num();
+        for (int64_t i = 0; i < count; i++) {
+            Progress& progress = call->progress[i];
+            const int64_t chunks = chunks_of(operations[i], *call);
+            for (;;) {
+                const int64_t chunk = progress.taken.fetch_add(1, std::memory_order_relaxed);
+                if (chunk >= chunks) break;
+                compute(operations[i], *call, chunk, chunks, thread);
+                progress.done.fetch_add(1, std::memory_order_release);
+            }
+            for (int spins = 0; progress.done.load(std::memory_order_acquire) < chunks; spins++)
+                if (spins > PATIENCE) sched_yield();
+        }
+    }
+}

@@ -1,0 +1,358 @@
+"""Compiled kernels: every format, every part of a stack, and every way of decoding, beside PyTorch's own kernels."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import heedful
+from heedful.cache import Cache
+from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
+from heedful.errors import HeedfulError
+from heedful.kernels import compiled, compiled_step
+from heedful.kernels.compiled import CompiledLinear, compiler
+from heedful.kernels.plan import apply_plan
+from heedful.kernels.prepacked_linear import FloatLinear, HalfLinear, Int4Linear, Int8Linear
+from heedful.layers.feedforward import ACTIVATIONS
+from tolerances import assert_close
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++ on Linux)")
+
+IDS = torch.tensor([[9, 14, 33, 7, 52], [8, 30, 11, 47, 5], [55, 6, 24, 13, 38], [3, 4, 5, 6, 7]])
+MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [1, 1, 1, 1, 1]]).bool()
+CLASSES = {
+    "float32": FloatLinear,
+    "bfloat16": FloatLinear,
+    "float16": HalfLinear,
+    "int8": Int8Linear,
+    "int4": Int4Linear,
+}
+# parts that a decoder of 2 blocks of 32 may have, and of an encoder-decoder
+STACKS: dict[str, dict[str, Any]] = {
+    "gpt": {},
+    "llama": {"norm": "rms", "gated": True, "activation": "silu", "position": RotaryPosition(), "kv_heads": 2},
+    "multi-query": {"kv_heads": 1, "attention_bias": "none", "ff_bias": False},
+    "heads of 12": {"head_dim": 12, "position": RotaryPosition(base=100.0)},
+    "query norms": {"qk_norm": "head", "norm": "rms", "position": RotaryPosition()},
+    "alibi": {"position": AlibiPosition()},
+    "relative": {"position": RelativePosition(), "scale": "none", "activation": "relu"},
+    "sinusoidal, post-norm": {"position": SinusoidalPosition(), "placement": "post", "activation": "gelu_tanh"},
+    "sandwich": {"placement": "sandwich", "norm": "rms"},
+    "embedding norm": {"embedding_norm": True, "ff_dim": 100},
+    "window": {"window": 4, "position": RotaryPosition()},
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of compiled kernels is one for all tests, and not the user's."""
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each compiled call of a stack."""
+    rows: list[int] = []
+
+    def run(operations: Any, call: Any) -> None:
+        rows.append(call.rows)
+        compiled.run(operations, call)
+
+    monkeypatch.setattr(compiled_step, "run", run)
+    return rows
+
+
+def create(stack: str, name: str = "gpt-micro") -> Any:
+    config = heedful.presets.get(name)
+    shape = {"dim": 32, "depth": 2, "heads": 4, "ff_dim": 64}
+    if name != "gpt-micro":
+        shape = {key: getattr(config.decoder, key) for key in shape}
+    changes: dict[str, Any] = {**shape, **STACKS[stack]}
+    if "encoder" not in vars(config):
+        return heedful.create(replace(config, decoder=replace(config.decoder, **changes)), seed=0).eval()
+    same = {key: value for key, value in changes.items() if key in ("norm", "placement")}
+    return heedful.create(
+        replace(config, encoder=replace(config.encoder, **same), decoder=replace(config.decoder, **changes)), seed=0
+    ).eval()
+
+
+def pair(stack: str, dtype: str = "float32", name: str = "gpt-micro") -> tuple[Any, Any]:
+    """A model as it is, and the same compiled."""
+    plain = create(stack, name).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32)
+    return plain, heedful.optimize(create(stack, name), dtype, compile=True)
+
+
+# -------------------------------------------------------------------------------------------------------- linear maps
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize(("into", "out"), [(64, 12), (100, 7), (33, 1), (31, 5), (768, 50)])
+@pytest.mark.parametrize("dtype", CLASSES)
+@pytest.mark.full(keep=40)
+def test_a_product_is_that_of_the_rounded_weights(dtype: str, into: int, out: int, rows: int) -> None:
+    if dtype == "int4" and into % Int4Linear.GROUP:
+        pytest.skip("int4 takes whole groups")
+    generator = torch.Generator().manual_seed(into + out)
+    weight, bias = torch.randn(out, into, generator=generator) / into**0.5, torch.randn(out, generator=generator)
+    weight = weight.bfloat16() if dtype == "bfloat16" else weight
+    linear = CompiledLinear(CLASSES[dtype], weight, bias)
+    x = torch.randn(rows, into, generator=generator).to(weight.dtype)
+    rounded = expected_weight(dtype, weight)
+    with torch.inference_mode():
+        y = linear(x)
+    assert y.dtype is weight.dtype
+    assert_close(y, F.linear(x.double(), rounded, bias.double()).to(y.dtype), "forward")
+
+
+def expected_weight(dtype: str, weight: Tensor) -> Tensor:
+    """The numbers that the format holds, computed in float64 from the class's own levels and scales."""
+    if dtype == "int8":
+        levels, scales = Int8Linear.quantised(weight)
+        return levels.double() * scales.double()[:, None]
+    if dtype == "int4":
+        levels, scales, middle = Int4Linear.quantised(weight)
+        groups = levels.double().unflatten(1, (-1, Int4Linear.GROUP)) - 8
+        return (groups * scales.double()[..., None] + middle.double()[..., None]).flatten(1)
+    return (weight.half() if dtype == "float16" else weight).double()
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "silu", "tanh"])
+def test_activations(name: str) -> None:
+    x = torch.linspace(-12, 12, 4 * 32).view(4, 32)
+    linear = CompiledLinear(FloatLinear, torch.eye(32), None, ACTIVATIONS[name])
+    with torch.inference_mode():
+        assert_close(linear(x), ACTIVATIONS[name](x.double()).float(), "layer")
+
+
+def test_many_rows_take_the_other_map() -> None:
+    linear = CompiledLinear(FloatLinear, torch.randn(5, 8))
+    x = torch.randn(40, 8)
+    with torch.inference_mode():
+        assert torch.equal(linear(x), linear.many_rows(x))
+        assert linear(x[:0]).shape == (0, 5)
+
+
+# ------------------------------------------------------------------------------------------------------------- stacks
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_step_of_every_kind_of_stack(stack: str, rows: int, calls: list[int]) -> None:
+    plain, fast = pair(stack)
+    assert_steps_equal(plain, fast, rows, decoder_logits)
+    assert calls == [rows] * 4
+
+
+@pytest.mark.parametrize("stack", ["gpt", "llama", "relative", "sinusoidal, post-norm"])
+def test_a_step_of_an_encoder_decoder(stack: str, calls: list[int]) -> None:
+    plain, fast = pair(stack, name="transformer-tiny")
+    assert_steps_equal(plain, fast, 3, encoder_decoder_logits)
+    assert calls == [3] * 4
+
+
+@pytest.mark.parametrize("stack", ["gpt", "llama"])
+def test_bfloat16_has_a_cache_of_bfloat16(stack: str, calls: list[int]) -> None:
+    plain, fast = pair(stack, "bfloat16")
+    with torch.inference_mode():
+        exact = decoder_logits(plain.float(), 3)
+        assert_close(decoder_logits(fast, 3), exact.bfloat16(), "forward")
+    assert calls == [3] * 4
+
+
+def assert_steps_equal(plain: Any, fast: Any, rows: int, logits: Any) -> None:
+    with torch.inference_mode():
+        assert_close(logits(fast, rows), logits(plain.double(), rows).float(), "forward")
+
+
+def decoder_logits(model: Any, rows: int) -> Tensor:
+    cache = Cache(model.config.decoder.depth, window=model.config.decoder.window)
+    model(IDS[:rows], None if rows == 1 else MASK[:rows], cache=cache)
+    return torch.cat([model(IDS[:rows, [step]], cache=cache) for step in range(4)], 1)
+
+
+def encoder_decoder_logits(model: Any, rows: int) -> Tensor:
+    cache, memory = Cache(model.config.decoder.depth), model.encode(IDS[:rows], MASK[:rows])
+    model.decode(IDS[:rows, :2], memory, None, MASK[:rows], cache=cache)
+    steps = [model.decode(IDS[:rows, [step]], memory, None, MASK[:rows], cache=cache) for step in range(4)]
+    return model.head(torch.cat(steps, 1))
+
+
+# ----------------------------------------------------------------------------------------------------------- decoding
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "seed": 1, "num_return_sequences": 2},
+    "beams": {"num_beams": 3},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 3},
+    "static": {"cache_implementation": "static"},
+    "static beams": {"cache_implementation": "static", "num_beams": 2},
+    "prompt lookup": {"prompt_lookup_num_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["gpt-micro", "stories260k", "transformer-tiny"])
+@pytest.mark.full(keep=10)
+def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[int]) -> None:
+    options = METHODS[method]
+    rows = 1 if method == "prompt lookup" else 2
+    expected = heedful.create(name, seed=0).generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options)
+    fast = heedful.optimize(heedful.create(name, seed=0), compile=True)
+    assert torch.equal(fast.generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options), expected)
+    assert calls
+
+
+def test_a_text_longer_than_the_context_and_a_window() -> None:
+    plain, fast = pair("gpt")
+    expected = plain.generate(IDS[:2], max_new_tokens=100, context=32)
+    assert torch.equal(fast.generate(IDS[:2], max_new_tokens=100, context=32), expected)
+    plain, fast = pair("window")
+    assert torch.equal(fast.generate(IDS[:2], max_new_tokens=100), plain.generate(IDS[:2], max_new_tokens=100))
+
+
+@pytest.mark.parametrize("allowed", [[], [0, 2], [4]])
+def test_a_mask_of_all_pairs(allowed: list[int], calls: list[int]) -> None:
+    """A token that may attend to some, to itself alone, or to nothing, which gives zeros."""
+    plain, fast = pair("llama")
+    mask = torch.zeros(1, 1, 5, dtype=torch.bool)
+    mask[..., allowed] = True
+    logits = []
+    for model in (plain.double(), fast):
+        cache = Cache(2)
+        with torch.inference_mode():
+            model(IDS[:1, :4], cache=cache)
+            logits.append(model(IDS[:1, [4]], mask, cache=cache).float())
+    assert_close(logits[1], logits[0], "forward")
+    assert calls == [1]
+
+
+def test_threads_share_a_model() -> None:
+    fast = pair("llama")[1]
+    prompts = [IDS[[row % 4]] for row in range(12)]
+    expected = [fast.generate(ids, max_new_tokens=20) for ids in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda ids: fast.generate(ids, max_new_tokens=20), prompts))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+# ---------------------------------------------------------------------------------------- what is left to PyTorch
+
+
+def test_a_recorded_or_changed_model_runs_as_written(calls: list[int]) -> None:
+    plain, fast = pair("llama")
+    with heedful.record(plain, "pattern") as expected, torch.inference_mode():
+        decoder_logits(plain, 1)
+    fast.generate(IDS[:1], max_new_tokens=3)
+    del calls[:]
+    with heedful.record(fast, "pattern") as seen, torch.inference_mode():
+        decoder_logits(fast, 1)
+    assert calls == []
+    for path, pattern in expected.items():
+        assert_close(seen[path], pattern, "forward")
+    handle = fast.decoder.block[1].feed_forward.register_forward_hook(lambda part, inputs, output: output * 0)
+    with torch.inference_mode():
+        changed = decoder_logits(fast, 1)
+    handle.remove()
+    assert calls == []
+    with torch.inference_mode():
+        assert not torch.allclose(decoder_logits(fast, 1), changed)
+    assert calls == [1] * 4
+
+
+def test_a_part_replaced_later_is_used(calls: list[int]) -> None:
+    fast = pair("gpt")[1]
+    fast.generate(IDS[:1], max_new_tokens=3)
+    del calls[:]
+    fast.decoder.block[0].feed_forward = Zero()
+    fast.generate(IDS[:1], max_new_tokens=3)
+    assert calls == []
+
+
+class Zero(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+def test_a_custom_feed_forward_is_left_alone(calls: list[int]) -> None:
+    model = create("gpt")
+    model.decoder.block[0].feed_forward = Zero()
+    expected = model.generate(IDS[:1], max_new_tokens=5)
+    fast = heedful.optimize(model, compile=True)
+    assert torch.equal(fast.generate(IDS[:1], max_new_tokens=5), expected)
+    assert calls == []
+
+
+def test_another_plan_and_print() -> None:
+    fast = pair("gpt")[1]
+    assert "kernels='cpu-compiled'" in repr(fast)
+    assert "layout=compiled_decoding" in repr(fast)
+    assert re.search(r"CompiledLinear\(\s+in_features=32, out_features=96", repr(fast))
+    expected = fast.generate(IDS[:1], max_new_tokens=5)
+    assert torch.equal(apply_plan(fast, "plain").generate(IDS[:1], max_new_tokens=5), expected)
+
+
+# ------------------------------------------------------------------------------------------------- the library
+
+
+@pytest.fixture
+def fresh_library() -> Iterator[None]:
+    compiled.library.cache_clear()
+    yield
+    compiled.library.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize(
+    ("cxx", "reason"), [("/no/such/g++", "the C\\+\\+ compiler g\\+\\+"), ("false", "cannot compile")]
+)
+def test_without_a_compiler_everything_works_as_before(
+    cxx: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", cxx)
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    with caplog.at_level(logging.WARNING, "heedful"):
+        model = heedful.optimize(create("gpt"), compile=True)
+    assert model.kernels == "cpu-inference"
+    assert torch.equal(model.generate(IDS, max_new_tokens=5), create("gpt").generate(IDS, max_new_tokens=5))
+    message = caplog.messages[-1]
+    assert message.startswith("decoding is not compiled: ")
+    assert "leave compile=True (--compile) out" in message
+    with pytest.raises(HeedfulError, match=reason):
+        compiled.library()
+    assert not [*tmp_path.rglob("*.so")]
+
+
+@pytest.mark.usefixtures("fresh_library")
+def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    program = "from heedful.kernels import compiled; compiled.library(); print('ready')"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program]
+    both = [subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    assert [process.communicate()[0] for process in both] == ["ready\n"] * 2
+    (file,) = tmp_path.rglob("*.so")
+    before = file.stat().st_mtime_ns
+    compiled.library()
+    assert file.stat().st_mtime_ns == before
+
+
+def test_models_that_do_not_generate_and_other_devices_are_refused() -> None:
+    with pytest.raises(HeedfulError, match="does not generate; leave it out"):
+        heedful.optimize(heedful.create("bert-tiny", seed=0), compile=True)
+    with pytest.raises(HeedfulError, match="no compiled code for float64 weights on this cpu"):
+        heedful.optimize(create("gpt"), "float64", compile=True)
