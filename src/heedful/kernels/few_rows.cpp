@@ -278,9 +278,119 @@ template <class Format, int N> inline void outputs(const Operation& op, const Bu
 }
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define SUMS_OF_BYTES
 
-// int4 with the processor's sums of bytes: four times as many weights in an instruction. Each row of x is rounded to
-// bytes first, with a scale for each group of STEP inputs: its error is a tenth of that of the weights.
+// Integer weights with the processor's sums of bytes: four times as many weights in an instruction. Each row of x is
+// rounded to bytes first, with a scale for each GROUP of inputs.
+constexpr int64_t GROUP = 256;  // inputs of int8; int4 has scales of its own for STEP inputs
+
+inline __mmask64 first_bytes(int64_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
+
+// Rounds the rows of an operation in its first chunk that this thread computes.
+thread_local const Operation* rounded = nullptr;  // in the present call
+
+template <class Row>
+void round_once(std::vector<Row>& rows, const Operation& op, const Buffers& buffers, int64_t count) {
+    if (rounded == &op) return;
+    rows.resize(std::max<int64_t>(rows.size(), buffers.call.rows));
+    for (int64_t r = 0; r < buffers.call.rows; r++) rows[r].read(buffers.row(op.x, op.inputs, r), count);
+    rounded = &op;
+}
+
+struct ByteRow {
+    std::vector<int8_t> bytes;   // zeros up to a whole group
+    std::vector<float> scales;   // of each group
+    float correction;            // what the product with weights + 128 has too much
+
+    void read(const float* x, int64_t inputs) {
+        const int64_t groups = (inputs + GROUP - 1) / GROUP;
+        bytes.assign(groups * GROUP, 0);
+        scales.assign(groups, 0.0f);
+        correction = 0;
+        for (int64_t g = 0; g < groups; g++) {
+            const int64_t first = g * GROUP, count = std::min(GROUP, inputs - first);
+            __m512 sizes = _mm512_setzero_ps();
+            for (int64_t i = 0; i < count; i += 16) {
+                const __mmask16 present = (__mmask16)first_bytes(std::min<int64_t>(16, count - i));
+                sizes = _mm512_max_ps(sizes, _mm512_abs_ps(_mm512_maskz_loadu_ps(present, x + first + i)));
+            }
+            const float largest = _mm512_reduce_max_ps(sizes);
+            const __m512 factor = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
+            __m512i total = _mm512_setzero_si512();
+            for (int64_t i = 0; i < count; i += 16) {
+                const __mmask16 present = (__mmask16)first_bytes(std::min<int64_t>(16, count - i));
+                const __m512 part = _mm512_maskz_loadu_ps(present, x + first + i);
+                const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(part, factor));
+                total = _mm512_add_epi32(total, rounded);
+                _mm_storeu_si128((__m128i*)&bytes[first + i], _mm512_cvtsepi32_epi8(rounded));
+            }
+            scales[g] = largest / 127;
+            correction += 128 * scales[g] * _mm512_reduce_add_epi32(total);
+        }
+    }
+};
+
+template <int N, int R>
+inline void int8_tile(const Operation& op, const Buffers& buffers, const ByteRow* rows, int64_t n, int64_t r) {
+    const int64_t inputs = op.inputs;
+    const int8_t* weights = (const int8_t*)op.weight + n * inputs;
+    __m512 sums[N][R];
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+        for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
+    for (int64_t first = 0; first < inputs; first += GROUP) {
+        __m512i dots[N][R];
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) dots[i][j] = _mm512_setzero_si512();
+        for (int64_t k = first; k < std::min(first + GROUP, inputs); k += 64) {
+            const __mmask64 present = first_bytes(inputs - k);
+#pragma GCC unroll 16
+            for (int i = 0; i < N; i++) {
+                _mm_prefetch((const char*)weights + (i + N) * inputs + k, _MM_HINT_T0);  // of the next tile
+                const __m512i signed_weights = _mm512_maskz_loadu_epi8(present, weights + i * inputs + k);
+                const __m512i bytes = _mm512_xor_si512(signed_weights, _mm512_set1_epi8((char)128));  // + 128
+#pragma GCC unroll 16
+                for (int j = 0; j < R; j++)
+                    dots[i][j] = _mm512_dpbusd_epi32(dots[i][j], bytes, _mm512_loadu_si512(&rows[r + j].bytes[k]));
+            }
+        }
+#pragma GCC unroll 16
+        for (int j = 0; j < R; j++) {
+            const __m512 scale = _mm512_set1_ps(rows[r + j].scales[first / GROUP]);
+#pragma GCC unroll 16
+            for (int i = 0; i < N; i++)
+                sums[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[i][j]), scale, sums[i][j]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+        for (int j = 0; j < R; j++) {
+            const float total = _mm512_reduce_add_ps(sums[i][j]) - rows[r + j].correction;
+            store(op, buffers, n + i, r + j, total * op.scale[n + i]);
+        }
+}
+
+template <int N> inline void int8_outputs(const Operation& op, const Buffers& buffers, const ByteRow* rows, int64_t n) {
+    int64_t r = 0;
+    for (; r + 4 <= buffers.call.rows; r += 4)
+        for (int half = 0; half < N; half += (N + 1) / 2) int8_tile<(N + 1) / 2, 4>(op, buffers, rows, n + half, r);
+    for (; r + 2 <= buffers.call.rows; r += 2) int8_tile<N, 2>(op, buffers, rows, n, r);
+    if (r < buffers.call.rows) int8_tile<N, 1>(op, buffers, rows, n, r);
+}
+
+void int8_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
+    static thread_local std::vector<ByteRow> rows;
+    round_once(rows, op, buffers, op.inputs);
+    int64_t n = first;
+    for (; n + OUTPUTS <= end; n += OUTPUTS) int8_outputs<OUTPUTS>(op, buffers, rows.data(), n);
+    for (; n < end; n++) int8_outputs<1>(op, buffers, rows.data(), n);
+}
+
+// int4: the scale of a group of STEP inputs is that of the weights times that of x, whose error is a tenth of theirs.
 struct RoundedRow {
     std::vector<int8_t> pairs;        // of two groups the inputs 0 to 15 of both, then 16 to 31 of both
     std::vector<float> scales, sums;  // of each group; zeros up to a multiple of 16
@@ -368,8 +478,7 @@ template <int N> inline void int4_outputs(const Operation& op, const Buffers& bu
 
 void int4_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
     static thread_local std::vector<RoundedRow> rows;
-    rows.resize(std::max<int64_t>(rows.size(), buffers.call.rows));
-    for (int64_t r = 0; r < buffers.call.rows; r++) rows[r].read(buffers.row(op.x, op.inputs, r), op.inputs / STEP);
+    round_once(rows, op, buffers, op.inputs / STEP);
     int64_t n = first;
     for (; n + OUTPUTS <= end; n += OUTPUTS) int4_outputs<OUTPUTS>(op, buffers, rows.data(), n);
     for (; n < end; n++) int4_outputs<1>(op, buffers, rows.data(), n);
@@ -391,10 +500,11 @@ void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk
         case 0: linear<Float32>(op, buffers, first, end); break;
         case 1: linear<BFloat16>(op, buffers, first, end); break;
         case 2: linear<Float16>(op, buffers, first, end); break;
-        case 3: linear<Int8>(op, buffers, first, end); break;
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#ifdef SUMS_OF_BYTES
+        case 3: int8_linear(op, buffers, first, end); break;
         case 4: int4_linear(op, buffers, first, end); break;
 #else
+        case 3: linear<Int8>(op, buffers, first, end); break;
         case 4: linear<Int4>(op, buffers, first, end); break;
 #endif
     }
@@ -580,6 +690,9 @@ extern "C" void run(const Operation* operations, int64_t count, const Call* call
 #pragma omp parallel num_threads(call->threads)
     {
         const int thread = omp_get_thread_num();
+#ifdef SUMS_OF_BYTES
+        rounded = nullptr;
+#endif
         for (int64_t i = 0; i < count; i++) {
             Progress& progress = call->progress[i];
             const int64_t chunks = chunks_of(operations[i], *call);
