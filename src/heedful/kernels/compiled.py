@@ -39,13 +39,13 @@ from heedful.util.files import cache_folder
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
-MOST_ROWS = 8  # rows up to which the compiled kernels are the fastest
-MOST_BFLOAT16_ROWS = 6  # processors have an instruction for many rows of bfloat16
 PROGRESS = 8  # numbers of 64 bits in which the threads count the chunks of an operation
 LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # by their number in the source
 log = logging.getLogger("heedful")
-FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.uint8)  # int4 is two numbers a byte
+# formats by their number in the source, and the rows up to which their compiled kernel is the fastest
+MOST_ROWS = {torch.float32: 12, torch.bfloat16: 6, torch.float16: 16, torch.int8: 12, torch.uint8: 32}
+FORMATS = tuple(MOST_ROWS)  # uint8: two numbers of int4
 
 
 class Operation(Structure):
@@ -187,8 +187,8 @@ class CompiledLinear(PrepackedLinear):
     """act(x Wᵀ + b) by the compiled kernel for a few rows (``most_rows``), and by another prepacked map for more.
 
     The weights are in memory twice, rounded to the same numbers. The compiled kernel
-    does not round ``x``, except for int4 on a processor with AVX512-VNNI: there groups of 32 inputs are rounded to
-    8 bits, an error of a tenth of that of the weights.
+    does not round ``x``, except for int8 and int4 on a processor with AVX512-VNNI: there groups of 256 and of 32
+    inputs are rounded to 8 bits, each with its own scale.
 
     Args:
         linear_class: class of the map for many rows.
@@ -212,7 +212,7 @@ class CompiledLinear(PrepackedLinear):
     @property
     def most_rows(self) -> int:
         """Number of rows up to which the compiled kernel is used."""
-        return MOST_BFLOAT16_ROWS if self.weights.values.dtype is torch.bfloat16 else MOST_ROWS
+        return MOST_ROWS[self.weights.values.dtype]
 
     @property
     def weight(self) -> Tensor:
