@@ -1,6 +1,6 @@
 """Ours beside the programs that people use today, on the same weights, in turns, in one run.
 
-    python -m benchmarks.speed            everything, about an hour on two cores
+    python -m benchmarks.speed            everything: some hours on two cores
     python -m benchmarks.speed --rows train-gpt2,train-pair      of all that is measured, these two
     python -m benchmarks.speed --short    tiny models once: shows that it works, its times mean nothing
 
@@ -9,6 +9,7 @@
     programs    one file a program: a function a row, which returns the work as a call
     steps       the step of training that all programs take
     worker      the process that a program runs in; rounds starts them and has them take turns
+    busy        a process that keeps the cores busy beside the programs of the rows "busy-..."
     ceilings    what the machine can do at most; bounds turns it into the shortest time a work can take
     judge       whether all gave the same answer
     machine     what all this ran on

@@ -49,6 +49,7 @@ def weights(plan: Plan, rows: Sequence[str], log: IO[str]) -> dict[str, str]:
         for form in dict.fromkeys(("folder", *(each.form for each in COMPETITORS[row]))):
             if not place(plan.folder, model, form).exists():
                 missing.append(f"{model}/{form}")
+    missing = list(dict.fromkeys(missing))  # rows share models
     if not missing:
         return {}
     command = [sys.executable, "-m", "benchmarks.speed.weights", str(plan.folder), *missing]

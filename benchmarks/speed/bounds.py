@@ -51,7 +51,7 @@ def milliseconds(work: Work, precision: str, ceilings: Mapping[str, float]) -> f
     def longer(numbers: float, operations: float, remembered: float = 0.0) -> float:
         return max((numbers * read + remembered * kept) / ceilings["read"], operations / speed)
 
-    steps = {"generation": _generation, "beam": _beam, "encoder": _encoder, "vit": _vit}[work.row](work)
+    steps = {"generation": _generation, "beam": _beam, "encoder": _encoder, "vit": _vit}[work.action](work)
     return 1e3 * sum(longer(*step) for step in steps) / work.units
 
 

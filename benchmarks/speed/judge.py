@@ -42,9 +42,9 @@ def numbers(folder: Path, work: Work, answers: list[np.ndarray]) -> list[float]:
 def _answers(folder: Path, work: Work, answers: list[np.ndarray]) -> list[float]:
     model = heedful.from_pretrained(folder, dtype="float32")
     given = [torch.from_numpy(answer) for answer in answers]
-    shape = (work.batch, work.new or work.longest) if work.row != "vit" else (work.batch,)
+    shape = (work.batch, work.new or work.longest) if work.action != "vit" else (work.batch,)
     fitting = [place for place, one in enumerate(given) if one.shape[: len(shape)] == shape]
-    judge = {"generation": _greedy, "beam": _beam, "encoder": _states, "vit": _logits}[work.row]
+    judge = {"generation": _greedy, "beam": _beam, "encoder": _states, "vit": _logits}[work.action]
     found = dict(zip(fitting, judge(model, work, [given[place] for place in fitting]), strict=True))
     return [found.get(place, math.inf) for place in range(len(given))]
 

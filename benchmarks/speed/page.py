@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.speed import report
 from benchmarks.speed.results import LOSSES, TOLERANCE, fastest
-from benchmarks.speed.works import ROWS, TITLES, action
+from benchmarks.speed.works import PRECISIONS, ROWS, action, title
 from heedful.views.figures import bars
 
 ANSWERING, TRAINING = "answering", "training"
@@ -55,7 +55,7 @@ def compared(works: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """A bar each: works and precisions, and how many times as fast ours is as the fastest other program."""
     found = {}
     for work in works:
-        for precision in ("float32", "bfloat16", "int8"):
+        for precision in PRECISIONS:
             other = fastest(work, precision)
             if other is not None and other.get("ours_faster"):
                 found[f"{work['work']['name']}, {precision}"] = other["ours_faster"]
@@ -90,7 +90,7 @@ def page(told: Mapping[str, Any], picture: str, file: Path) -> Iterator[str]:
     )
     yield f"    {command(told, file)}"
     for row, works in report.rows(told["works"]).items():
-        yield f"## {TITLES[row]}"
+        yield f"## {title(row)}"
         yield table(works)
     yield from how(told)
     yield from left(told)
@@ -152,7 +152,9 @@ def of_answers() -> Iterator[str]:
     """How answers are measured."""
     yield (
         "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
-        "`heedful.kernels.optimize`. Every output is compared. Our plain float32 model reads the tokens of "
+        "`heedful.kernels.optimize`; `compiled` is optimised with `compile=True`. Where cores are busy, another "
+        "process multiplies matrices on as many threads, also while the ceilings are measured. Every output is "
+        "compared. Our plain float32 model reads the tokens of "
         f"each program: in float32 none may lie more than {TOLERANCE['float32']} standard deviations below "
         "its best, in lower precisions no more than rounding explains; beams are compared by "
         "log-probability, states and logits by their largest difference. A time with a wrong output is "
@@ -181,8 +183,8 @@ def left(told: Mapping[str, Any]) -> Iterator[str]:
     yield "## What is not measured"
     reasons = {name: why for row in told["left_out"].values() for name, why in row.items()}
     general = (
-        "Loading and converting; reading and writing text; memory. Sampling, long contexts, and rows that "
-        "end at different times. `transformers` compiled, whose first call takes over a minute. Other "
+        "Loading and converting; reading and writing text; memory. Sampling, and rows that end at different "
+        "times. `transformers` compiled, whose first call takes over a minute. Other "
         "machines: the ratios hold for this one."
     )
     yield general

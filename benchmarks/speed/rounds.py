@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -105,6 +106,22 @@ class Workers:
         self.judge.close()
 
 
+@contextmanager
+def busy(plan: Plan, log: IO[str]) -> Iterator[subprocess.Popen[str]]:
+    """Runs a process that keeps as many cores busy as the programs have threads."""
+    command = [sys.executable, "-m", "benchmarks.speed.busy"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=plan.environment())
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError(f"the process that keeps the cores busy ended with {process.wait()}; see the log")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 class Row:
     """The programs of a row, each opened once."""
 
@@ -134,6 +151,10 @@ class Row:
 
     def measure(self, work: Work) -> Times:
         """The rounds of a work; odd rounds go backwards, so that no one always comes after the same other."""
+        with busy(self.plan, self.workers.log) if work.is_busy else nullcontext():
+            return self._measured(work)
+
+    def _measured(self, work: Work) -> Times:
         made, wanted, times = Times(), data(work), dict[Competitor, int]()
         for each in self.open:
             told = self.workers.of(each).ask(run=each.name, work=wanted, times=1)  # the first is not counted

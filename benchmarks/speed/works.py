@@ -1,6 +1,8 @@
 """What is measured: rows of works, their sizes, their inputs, and which programs do them. Nothing imports torch.
 
-Four rows answer, the others train. Inputs are functions of the work alone, so that every program is asked the same.
+Rows whose names begin with "train-" train, the others answer. Those that begin with "busy-" are the same works of batch
+1 while another process keeps all cores busy. Inputs are functions of the work alone, so that every program is asked the
+same.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 
 LABELS, IGNORED = 10, -100
+BUSY = "busy-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +48,22 @@ class Work:
         """What a time is given for."""
         if self.steps:
             return "ms a step"
-        return {"generation": "ms a token", "beam": "ms a batch", "encoder": "ms a batch", "vit": "ms a batch"}[
-            self.row
-        ]
+        return "ms a token" if self.action == "generation" else "ms a batch"
 
     @property
     def units(self) -> int:
         """How many of them one run of the work has: a step of a batch of generations makes one token in each row."""
-        return self.new if self.row == "generation" else self.steps or 1
+        return self.new if self.action == "generation" else self.steps or 1
+
+    @property
+    def action(self) -> str:
+        """The function of a program's file that does it."""
+        return action(self.row)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another process keeps all cores busy meanwhile."""
+        return self.row.startswith(BUSY)
 
     @property
     def family(self) -> str:
@@ -123,7 +134,9 @@ class Competitor:
         return self.program == "ours" and not self.way
 
 
+PRECISIONS = ("float32", "bfloat16", "int8")  # that all kinds of models are measured in
 OURS = tuple(Competitor(program="ours", precision=word) for word in ("float32", "bfloat16", "float16", "int8", "int4"))
+COMPILED = tuple(replace(each, way="compiled") for each in OURS)
 PLAIN = Competitor(program="ours", precision="float32", way="plain")
 THEIRS = tuple(Competitor(program="transformers", precision=word) for word in ("float32", "bfloat16"))
 ENGINE = tuple(Competitor(program="ctranslate2", precision=word, form="ctranslate2") for word in ("float32", "int8"))
@@ -133,16 +146,18 @@ TIMM = tuple(Competitor(program="timm", precision=each.precision) for each in TH
 MODULE = tuple(Competitor(program="nn_transformer", precision=each.precision) for each in THEIRS)
 CHARACTERS = (OURS[0], BARE, NANOGPT[0], THEIRS[0])
 
-COMPETITORS: dict[str, tuple[Competitor, ...]] = {
-    "generation": (
-        *OURS,
-        PLAIN,
-        *ENGINE,
-        *THEIRS,
-        *(Competitor(program="transformers", precision=each.precision, way="static cache") for each in THEIRS),
-        NANOGPT[0],
-    ),
-    "beam": (*OURS, PLAIN, *ENGINE, *THEIRS),
+GENERATION = (
+    *OURS,
+    *COMPILED,
+    PLAIN,
+    *ENGINE,
+    *THEIRS,
+    *(replace(each, way="static cache") for each in THEIRS),
+)
+_ANSWERING = {
+    "generation": (*GENERATION, NANOGPT[0]),
+    "context": GENERATION,  # nanoGPT, without a cache, would take minutes
+    "beam": (*OURS, *(each for each in COMPILED if each.precision in PRECISIONS), PLAIN, *ENGINE, *THEIRS),
     "encoder": (
         *OURS[:2],
         OURS[3],
@@ -160,6 +175,10 @@ COMPETITORS: dict[str, tuple[Competitor, ...]] = {
         *THEIRS,
         *TIMM,
     ),
+}
+COMPETITORS: dict[str, tuple[Competitor, ...]] = {
+    **_ANSWERING,
+    **{f"{BUSY}{row}": programs for row, programs in _ANSWERING.items() if row != "context"},
     "train-characters": CHARACTERS,
     "train-dropout": tuple(replace(each, judged=False) for each in CHARACTERS),  # each draws its own
     "train-gpt2": (*OURS[:2], *NANOGPT, *THEIRS),
@@ -169,6 +188,7 @@ COMPETITORS: dict[str, tuple[Competitor, ...]] = {
 }
 TITLES = {
     "generation": "Generation, GPT-2 124M: prompts of 32 tokens, 64 new ones, greedy",
+    "context": "Generation after long prompts, GPT-2 124M: 900 tokens, 100 new ones, greedy",
     "beam": "Beam search, 4 beams, encoder-decoder of width 512, 6 + 6 layers: sources of 30 tokens, 30 new ones",
     "encoder": "Encoder, BERT-base",
     "vit": "Vision, ViT-B/16",
@@ -181,9 +201,17 @@ TITLES = {
 }
 
 
+def title(row: str) -> str:
+    """What the page calls a row."""
+    busy = ", while another process keeps all cores busy" if row.startswith(BUSY) else ""
+    return f"{TITLES[row.removeprefix(BUSY)]}{busy}"
+
+
 def action(row: str) -> str:
     """The function of a program's file that does the works of a row."""
-    return "training" if row.startswith("train-") else row
+    if row.startswith("train-"):
+        return "training"
+    return "generation" if row == "context" else row.removeprefix(BUSY)
 
 
 def works(row: str, short: bool) -> tuple[Work, ...]:
@@ -204,17 +232,21 @@ def _rows(short: bool) -> dict[str, list[Work]]:
     source, target = (5, 6) if short else (30, 30)
     low, high = (3, 9) if short else (16, 128)
     many = 3 if short else 32
+    gpt2: dict[str, Any] = {"model": f"gpt2-{kind}", "vocab": size["gpt2"]}
     bert: dict[str, Any] = {"row": "encoder", "model": f"bert-{kind}", "vocab": size["bert"]}
-    return {
+    context, after = (40, 5) if short else (900, 100)
+    answering = {
         "generation": _batches(
             "GPT-2",
-            (1, 2 if short else 8),
+            (1, 2) if short else (1, 8, 32),
             row="generation",
-            model=f"gpt2-{kind}",
-            vocab=size["gpt2"],
             shortest=prompt,
             longest=prompt,
             new=new,
+            **gpt2,
+        ),
+        "context": _batches(
+            f"GPT-2 after {context}", (1,), row="context", shortest=context, longest=context, new=after, **gpt2
         ),
         "beam": _batches(
             "beam 4",
@@ -232,8 +264,13 @@ def _rows(short: bool) -> dict[str, list[Work]]:
             Work(name=f"BERT, {many} × {low}–{high}", batch=many, shortest=low, longest=high, **bert),
         ],
         "vit": _batches("ViT", (1, 2 if short else 8), row="vit", model=f"vit-{kind}", image=32 if short else 224),
-        **_training(short, kind, size),
     }
+    busy = {
+        f"{BUSY}{name}": [replace(row[0], row=f"{BUSY}{name}", name=f"{row[0].name}, cores busy")]
+        for name, row in answering.items()
+        if name != "context"
+    }
+    return {**answering, **busy, **_training(short, kind, size)}
 
 
 def _training(short: bool, kind: str, size: dict[str, int]) -> dict[str, list[Work]]:

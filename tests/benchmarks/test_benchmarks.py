@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from benchmarks.speed import bounds, results, works  # noqa: E402
 from benchmarks.speed.rounds import Times  # noqa: E402
 
 INSTALLED = {
-    "ours": "heedful",
-    "nested": "torch",
-    "nn_transformer": "torch",
-    **{name: name for name in ("transformers", "ctranslate2", "onnxruntime", "x_transformers", "timm")},
+    "ours": ("heedful",),
+    "nested": ("torch",),
+    "nn_transformer": ("torch",),
+    **{name: (name,) for name in ("transformers", "ctranslate2", "onnxruntime", "x_transformers", "timm")},
 }
 
 
@@ -42,7 +43,7 @@ def read(written: tuple[Path, str]) -> dict[str, Any]:
     return json.loads((written[0] / "out.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("row", ["generation", "encoder", "train-characters"])
+@pytest.mark.parametrize("row", ["generation", "context", "encoder", "train-characters"])
 def test_ours_does_its_work(row: str, tmp_path: Path) -> None:
     """The short suite notices where the package has changed under the benchmark; the full one runs all programs."""
     from benchmarks.speed import weights
@@ -55,6 +56,35 @@ def test_ours_does_its_work(row: str, tmp_path: Path) -> None:
     result = getattr(ours, works.action(row))(setting)(work)()
     assert result.isfinite().all()
     assert len(result) == (work.steps or work.batch)
+
+
+def test_ours_compiled_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.speed import weights
+    from benchmarks.speed.programs import Absent, Setting, ours
+
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    weights.make(tmp_path, "gpt2-tiny", "folder")
+    setting = Setting(model=tmp_path / "gpt2-tiny", precision="float32", way="compiled", threads=1, device="cpu")
+    with pytest.raises(Absent, match=r"C\+\+ compiler"):
+        ours.generation(setting)
+
+
+def test_busy_rows_are_the_works_of_batch_1_beside_a_process(tmp_path: Path) -> None:
+    from benchmarks.speed.rounds import Plan, busy
+
+    for row in ("generation", "beam", "encoder", "vit"):
+        (work,) = works.works(f"busy-{row}", short=False)
+        alone = works.works(row, short=False)[0]
+        assert work.is_busy
+        assert not alone.is_busy
+        assert work == replace(alone, row=work.row, name=f"{alone.name}, cores busy")
+        assert works.COMPETITORS[work.row] == works.COMPETITORS[row]
+        assert (work.action, work.units, work.unit) == (row, alone.units, alone.unit)
+        assert works.title(work.row) == f"{works.title(row)}, while another process keeps all cores busy"
+    plan = Plan(folder=tmp_path, rounds=1, short=True, threads=1, device="cpu")
+    with open(tmp_path / "log.txt", "w", encoding="utf-8") as log, busy(plan, log) as process:
+        assert process.poll() is None
+    assert process.poll() is not None
 
 
 @pytest.mark.full
@@ -76,7 +106,7 @@ def test_every_installed_program_does_every_work(written: tuple[Path, str]) -> N
 
 
 def installed(program: str) -> bool:
-    return program in INSTALLED and importlib.util.find_spec(INSTALLED[program]) is not None
+    return program in INSTALLED and all(importlib.util.find_spec(package) for package in INSTALLED[program])
 
 
 @pytest.mark.full
@@ -246,7 +276,7 @@ def test_ratios_are_taken_within_rounds() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--rows", "generation,beams"], "there is no 'beams'; choose of generation,beam,encoder,vit"),
+        (["--rows", "generation,beams"], "there is no 'beams'; choose of generation,context,beam,encoder,vit"),
         (["--rounds", "0"], "whole numbers from 1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Ours: the model made ready for answering, as ``heedful.pipeline`` makes it; plain, as training leaves it.
+"""Ours: optimised as ``heedful.pipeline`` does it; compiled, with ``compile=True``; plain, as training leaves it.
 
 Training is ``heedful train``'s: the task's own objective in our ``Loop``, or in a bare loop.
 """
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 import heedful
-from benchmarks.speed.programs import Call, Ready, Setting
+from benchmarks.speed.programs import Absent, Call, Ready, Setting
 from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, tensors
 from benchmarks.speed.works import Work
 from heedful import tasks
 from heedful.kernels import optimize
+from heedful.kernels.compiled import compiler
 from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
 from heedful.pretrained.fill_model import make_contiguous
@@ -35,10 +36,15 @@ TASKS = {
 
 
 def opened(at: Setting) -> Model:
-    """The model, prepared unless it is to be measured plain."""
+    """The model, optimised unless it is to be measured plain."""
     if at.way == "plain":
         return heedful.from_pretrained(at.model, dtype=at.precision, device=at.device)
-    return optimize(heedful.from_pretrained(at.model, device=at.device), at.precision)
+    compiled = at.way == "compiled"
+    if compiled and at.device != "cpu":
+        raise Absent("compiled for a CPU alone")
+    if compiled and compiler() is None:
+        raise Absent("compiled kernels need Linux and the C++ compiler g++")
+    return optimize(heedful.from_pretrained(at.model, device=at.device), at.precision, compile=compiled)
 
 
 def generation(at: Setting) -> Ready:
