@@ -29,7 +29,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda (programs that cannot are left out)")
     parser.add_argument("--nanogpt", type=Path, help="a folder with model.py of github.com/karpathy/nanoGPT")
     parser.add_argument("--short", action="store_true", help="tiny models: to see that it works, not how fast")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="weights are kept here: 4 GB")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="weights are kept here: 7 GB")
     parser.add_argument("--out", type=Path, help="the JSON to write: results.json in that folder")
     parser.add_argument("--docs", type=Path, help="a Markdown file to write of it, and its picture beside it")
     asked = parser.parse_args(given)

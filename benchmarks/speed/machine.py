@@ -9,7 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("heedful", "torch", "transformers", "ctranslate2", "onnxruntime", "timm", "x-transformers")
+PACKAGES = (
+    "heedful",
+    "torch",
+    "transformers",
+    "ctranslate2",
+    "onnxruntime",
+    "openvino",
+    "nncf",
+    "timm",
+    "x-transformers",
+)
 
 
 def allowed() -> set[int]:

@@ -17,12 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.speed.programs import Absent
 from benchmarks.speed.works import LABELS
 
 if TYPE_CHECKING:
     from heedful.config import ModelConfig
-
-FORMS = ("folder", "ctranslate2", "onnx", "onnx-int8")
 
 
 def config_of(name: str) -> ModelConfig:
@@ -83,20 +82,29 @@ def make(folder: Path, model: str, form: str) -> None:
         _model(model, out)
         return
     make(folder, model, "folder")
-    from heedful.export import export
+    if form in ("ctranslate2", "onnx"):
+        from heedful.export import export
 
-    if form != "onnx-int8":
         export(place(folder, model, "folder"), form, out)
         return
-    make(folder, model, "onnx")
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    engine = form.partition("-")[0]
+    if engine == "openvino":
+        from benchmarks.speed import to_openvino
+
+        to_openvino.write(place(folder, model, "folder"), form, part)
+    else:
+        make(folder, model, "onnx")
+        _quantised(place(folder, model, "onnx"), part)
+    part.rename(out)
+
+
+def _quantised(onnx: Path, out: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    part = out.with_name(f".{out.name}.part")
-    part.mkdir(exist_ok=True)
-    quantize_dynamic(
-        place(folder, model, "onnx") / "model.onnx", part / "model.onnx", per_channel=True, weight_type=QuantType.QInt8
-    )
-    part.rename(out)
+    quantize_dynamic(onnx / "model.onnx", out / "model.onnx", per_channel=True, weight_type=QuantType.QInt8)
 
 
 def _model(name: str, out: Path) -> None:
@@ -148,6 +156,8 @@ def main(folder: str, *asked: str) -> None:
     for each in asked:
         try:
             make(Path(folder), *each.split("/"))
+        except Absent as error:
+            failed[each] = str(error)
         except Exception as error:
             failed[each] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     print(json.dumps(failed))

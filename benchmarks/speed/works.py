@@ -140,6 +140,10 @@ COMPILED = tuple(replace(each, way="compiled") for each in OURS)
 PLAIN = Competitor(program="ours", precision="float32", way="plain")
 THEIRS = tuple(Competitor(program="transformers", precision=word) for word in ("float32", "bfloat16"))
 ENGINE = tuple(Competitor(program="ctranslate2", precision=word, form="ctranslate2") for word in ("float32", "int8"))
+OPENVINO = (
+    *(Competitor(program="openvino", precision=word, form="openvino") for word in ("float32", "bfloat16")),
+    *(Competitor(program="openvino", precision=word, form=f"openvino-{word}") for word in ("int8", "int4")),
+)
 BARE = Competitor(program="ours", precision="float32", way="bare loop")
 NANOGPT = tuple(Competitor(program="nanogpt", precision=each.precision) for each in THEIRS)
 TIMM = tuple(Competitor(program="timm", precision=each.precision) for each in THEIRS)
@@ -151,6 +155,7 @@ GENERATION = (
     *COMPILED,
     PLAIN,
     *ENGINE,
+    *OPENVINO,
     *THEIRS,
     *(replace(each, way="static cache") for each in THEIRS),
 )
@@ -164,6 +169,7 @@ _ANSWERING = {
         PLAIN,
         Competitor(program="onnxruntime", precision="float32", form="onnx"),
         Competitor(program="onnxruntime", precision="int8", form="onnx-int8"),
+        *OPENVINO[:3],
         *(Competitor(program="nested", precision=word) for word in ("float32", "bfloat16")),
         *THEIRS,
         *(Competitor(program="x_transformers", precision=word, judged=False) for word in ("float32", "bfloat16")),
@@ -172,6 +178,7 @@ _ANSWERING = {
         *OURS[:2],
         OURS[3],
         PLAIN,
+        *OPENVINO[:3],
         *THEIRS,
         *TIMM,
     ),

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+
+import heedful
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -24,6 +27,7 @@ INSTALLED = {
     "ours": ("heedful",),
     "nested": ("torch",),
     "nn_transformer": ("torch",),
+    "openvino": ("openvino", "nncf"),
     **{name: (name,) for name in ("transformers", "ctranslate2", "onnxruntime", "x_transformers", "timm")},
 }
 
@@ -67,6 +71,40 @@ def test_ours_compiled_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     setting = Setting(model=tmp_path / "gpt2-tiny", precision="float32", way="compiled", threads=1, device="cpu")
     with pytest.raises(Absent, match=r"C\+\+ compiler"):
         ours.generation(setting)
+
+
+@pytest.mark.parametrize("form", ["openvino", "openvino-int4"])
+def test_a_form_without_its_package_is_a_line(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.speed import weights
+
+    package = form.partition("-")[0]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == package else found(name, *more)
+    )
+    weights.main(str(tmp_path), f"gpt2-tiny/{form}")
+    told = json.loads(capsys.readouterr().out)
+    assert told == {f"gpt2-tiny/{form}": f"{package} is not installed (pip install {package})"}
+    assert not weights.place(tmp_path, "gpt2-tiny", form).exists()
+
+
+def test_the_decoder_for_openvino_continues_its_cache_as_ours(tmp_path: Path) -> None:
+    """The plain PyTorch model that is converted; the converted one is judged where OpenVINO is installed."""
+    from benchmarks.speed import weights
+    from benchmarks.speed.to_openvino import Decoder
+
+    work = works.works("generation", short=True)[1]
+    weights.make(tmp_path, work.model, "folder")
+    ids, model = torch.from_numpy(work.ids()), Decoder(tmp_path / work.model)
+    positions, rows = torch.arange(work.longest).expand_as(ids), torch.arange(work.batch)
+    empty = torch.zeros(work.batch, model.heads, 0, model.head_size)
+    _, *cache = model(ids[:, :-2], positions[:, :-2], rows, *[empty] * (2 * model.depth))
+    logits, *cache = model(ids[:, -2:], positions[:, -2:], rows.flip(0), *[part.flip(0) for part in cache])
+    right = heedful.from_pretrained(tmp_path / work.model)(ids)[:, -1]
+    torch.testing.assert_close(logits, right)
+    assert cache[0].shape == (work.batch, model.heads, work.longest, model.head_size)
 
 
 def test_busy_rows_are_the_works_of_batch_1_beside_a_process(tmp_path: Path) -> None:
