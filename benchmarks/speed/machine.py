@@ -17,6 +17,7 @@ PACKAGES = (
     "onnxruntime",
     "openvino",
     "nncf",
+    "xllamacpp",
     "timm",
     "x-transformers",
 )

@@ -153,9 +153,9 @@ def of_answers() -> Iterator[str]:
     yield (
         "Generations are greedy, and none may end early. `plain` is a model as training leaves it, without "
         "`heedful.kernels.optimize`; `compiled` is optimised with `compile=True`. Where cores are busy, another "
-        "process multiplies matrices on as many threads, also while the ceilings are measured. OpenVINO "
-        "chooses for itself what its settings leave open: the head of "
-        "`benchmarks/speed/programs/openvino.py` lists both. Every output is compared. Our plain "
+        "process multiplies matrices on as many threads, also while the ceilings are measured. OpenVINO and "
+        "llama.cpp choose for themselves what their settings leave open: the heads of "
+        "`benchmarks/speed/programs/openvino.py` and `llama_cpp.py` list both. Every output is compared. Our plain "
         "float32 model reads the tokens of "
         f"each program: in float32 none may lie more than {TOLERANCE['float32']} standard deviations below "
         "its best, in lower precisions no more than rounding explains; beams are compared by "

@@ -95,6 +95,10 @@ def make(folder: Path, model: str, form: str) -> None:
         from benchmarks.speed import to_openvino
 
         to_openvino.write(place(folder, model, "folder"), form, part)
+    elif engine == "gguf":
+        from benchmarks.speed import to_gguf
+
+        to_gguf.write(place(folder, model, "folder"), form, part)
     else:
         make(folder, model, "onnx")
         _quantised(place(folder, model, "onnx"), part)

@@ -144,6 +144,10 @@ OPENVINO = (
     *(Competitor(program="openvino", precision=word, form="openvino") for word in ("float32", "bfloat16")),
     *(Competitor(program="openvino", precision=word, form=f"openvino-{word}") for word in ("int8", "int4")),
 )
+LLAMA_CPP = tuple(
+    Competitor(program="llama_cpp", precision=word, form=f"gguf-{word}")
+    for word in ("float32", "float16", "int8", "int4")
+)
 BARE = Competitor(program="ours", precision="float32", way="bare loop")
 NANOGPT = tuple(Competitor(program="nanogpt", precision=each.precision) for each in THEIRS)
 TIMM = tuple(Competitor(program="timm", precision=each.precision) for each in THEIRS)
@@ -156,6 +160,7 @@ GENERATION = (
     PLAIN,
     *ENGINE,
     *OPENVINO,
+    *LLAMA_CPP,
     *THEIRS,
     *(replace(each, way="static cache") for each in THEIRS),
 )

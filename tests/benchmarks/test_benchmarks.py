@@ -28,6 +28,7 @@ INSTALLED = {
     "nested": ("torch",),
     "nn_transformer": ("torch",),
     "openvino": ("openvino", "nncf"),
+    "llama_cpp": ("xllamacpp", "gguf"),
     **{name: (name,) for name in ("transformers", "ctranslate2", "onnxruntime", "x_transformers", "timm")},
 }
 
@@ -73,7 +74,7 @@ def test_ours_compiled_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.Monk
         ours.generation(setting)
 
 
-@pytest.mark.parametrize("form", ["openvino", "openvino-int4"])
+@pytest.mark.parametrize("form", ["openvino", "openvino-int4", "gguf-int8"])
 def test_a_form_without_its_package_is_a_line(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
