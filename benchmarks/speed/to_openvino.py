@@ -1,7 +1,7 @@
 """OpenVINO's forms of the models: converted from PyTorch by OpenVINO, compressed or quantised by NNCF.
 
     openvino         float32 weights; the precision of the arithmetic is set where the file is read
-    openvino-int8    GPT-2: ``nncf.compress_weights`` in its default, INT8_ASYM, a scale for each row. BERT and ViT:
+    openvino-int8    GPT-2: ``nncf.compress_weights`` in its default, INT8_ASYM, a scale and a zero a row. BERT and ViT:
                      ``nncf.quantize`` for transformers, weights and activations, calibrated on random inputs
     openvino-int4    GPT-2: INT4_SYM in groups of 128 weights, the default size, with the embedding and the head: as
                      ours, and fewer bytes than by default, where those two have eight bits
