@@ -9,7 +9,8 @@ goes on after the end token. Keys and values are float32 under float32, and othe
 and int4 llama.cpp rounds activations to eight bits, in blocks of 32.
 
 The wheel of xllamacpp is compiled for AVX2: it uses neither AVX-512 nor AMX, which llama.cpp built on the machine
-would (``xllamacpp.get_system_info()`` tells).
+would (``xllamacpp.get_system_info()`` tells). Its threads wait for each other by spinning, many times a token: where
+others keep the cores busy, a token takes ten times as long or more, unless OMP_WAIT_POLICY=PASSIVE is set for the run.
 """
 
 from __future__ import annotations
