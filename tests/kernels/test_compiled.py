@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import heedful
+from answering_folders import saved
+from heedful import cli
 from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
@@ -629,6 +631,34 @@ def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     before = file.stat().st_mtime_ns
     compiled.library()
     assert file.stat().st_mtime_ns == before
+
+
+def test_the_command_line(
+    calls: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(saved("translation", tmp_path / "model"))
+    predict = ["predict", folder, "the apple", "--max-new-tokens", "8", "--device", "cpu"]
+    assert cli.main(predict) == 0
+    expected = capsys.readouterr().out
+    assert calls == []
+    assert cli.main([*predict, "--compile"]) == 0
+    assert capsys.readouterr().out == expected
+    assert calls
+    del calls[:]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("the apple\tone\nthe pear\ttwo\n")
+    assert cli.main(["evaluate", folder, "--data", str(pairs), "--compile", "--device", "cpu"]) == 0
+    assert calls
+    del calls[:]
+    monkeypatch.setenv("HEEDFUL_COMPILE", "true")
+    assert cli.main(predict) == 0
+    assert calls
+    classifier = str(saved("text-classification", tmp_path / "classifier"))
+    assert cli.main(["predict", classifier, "the apple", "--device", "cpu"]) == 2
+    assert "(--compile) is for decoding, but the model, 'encoder' with head" in capsys.readouterr().err
+    for command in ("predict", "evaluate"):
+        assert cli.main([command, "--help"]) == 0
+        assert "--compile" in capsys.readouterr().out
 
 
 def test_models_that_do_not_generate_and_other_devices_are_refused() -> None:
