@@ -161,7 +161,7 @@ class CompiledStep:
         own, cross = pairs[0]
         if not own.buffers or len(own.buffers[0]) != rows or (isinstance(own, Growing) and own.read_only):
             return False
-        return len(self.kv_heads[0]) == 1 or rows % len(cross.pair[0]) == 0
+        return len(self.kv_heads[0]) == 1 or (bool(cross.pair) and rows % len(cross.pair[0]) == 0)
 
     def _fits_layer(self, pair: tuple[Any, Any], heads: list[int]) -> bool:
         """Returns True if the keys and values of a layer are as the program reads them."""
