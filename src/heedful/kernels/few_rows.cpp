@@ -310,7 +310,7 @@ struct RoundedRow {
             const bool has_nan = _mm512_cmp_ps_mask(first, second, _CMP_UNORD_Q);  // a maximum may pass over it
             const float largest = has_nan ? NAN : _mm512_reduce_max_ps(sizes);
             scales[g] = largest / 127;
-            const __m512 factor = _mm512_set1_ps(largest > 1e-30f ? 127 / largest : 0);  // finite
+            const __m512 factor = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
             const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(first, factor));
             const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(second, factor));
             sums[g] = scales[g] * _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));  // of what is multiplied
