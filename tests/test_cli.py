@@ -43,8 +43,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         seen["evaluate"] = (model, tuple(data), options)
         return {"task": "translation", "model": model, "metrics": {"exact_match": 0.5}, "seconds": 0.1}
 
-    def pipeline(task: str | None, model: str, device: str | None = None, dtype: str | None = None) -> Any:
-        seen["pipeline"] = (task, model, device)
+    def pipeline(task: str | None, model: str, **options: Any) -> Any:
+        seen["pipeline"] = (task, model, options["device"])
+        seen["compile"] = options["compile"]
         seen["batches"] = []
 
         class Pipe:
@@ -491,7 +492,7 @@ def test_evaluate_passes_its_options_on(calls: Calls, folder: Path) -> None:
     assert cli.main([*tokens, "--dtype", "int8", "--num-beams", "5", "--max-new-tokens", "9"]) == 0
     decoding = {"num_beams": 5, "max_new_tokens": 9}
     options = {"columns": ("en", "fr"), "decoding": decoding, "device": "cpu", "split": "valid", "draw": None}
-    options |= {"dtype": "int8", "baseline": False, "baseline_train": None}
+    options |= {"dtype": "int8", "compile": False, "baseline": False, "baseline_train": None}
     assert calls["evaluate"] == ("model", ("train.en",), options)
 
 
@@ -606,7 +607,7 @@ class Pipe:
     task = None
     def __call__(self, texts):
         return [{"input": text, "output": text * 99, "score": 1.0} for text in texts]
-heedful.pipeline = lambda task, model, device=None, dtype=None: Pipe()
+heedful.pipeline = lambda task, model, **options: Pipe()
 from heedful.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from heedful.generation.options import NAMES
 from heedful.kernels import LINEAR_CLASSES, PLANS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 
 
-def test_its_python_runs() -> None:
+def test_its_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
     names: dict[str, object] = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "docs/decoding.md", "exec"), names)
 

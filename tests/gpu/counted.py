@@ -222,7 +222,8 @@ def trained(command: list[str], watch: Watch, each: Callable[[Loop], None] = lam
         events.update(watch.events - before)
 
     with mock.patch.object(Loop, "_step", step):
-        assert cli.main([*command, "--max-steps=2", f"--device={CUDA}"]) == 0
+        if cli.main([*command, "--max-steps=2", f"--device={CUDA}"]) != 0:
+            raise AssertionError(f"the command fails: {command}")
     return events
 
 

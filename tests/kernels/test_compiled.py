@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import gc
 import logging
 import os
+import pickle
+import platform
 import re
 import subprocess
 import sys
@@ -19,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import heedful
+from answering_folders import saved
+from heedful import cli
 from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
@@ -26,6 +33,7 @@ from heedful.kernels import compiled, compiled_step
 from heedful.kernels.compiled import CompiledLinear, compiler
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import FloatLinear, HalfLinear, Int4Linear, Int8Linear
+from heedful.layers.attention import explicit_attention
 from heedful.layers.feedforward import ACTIVATIONS
 from tolerances import assert_close
 
@@ -106,6 +114,11 @@ def pair(stack: str, dtype: str = "float32", name: str = "gpt-micro") -> tuple[A
 def test_a_product_is_that_of_the_rounded_weights(dtype: str, into: int, out: int, rows: int) -> None:
     if dtype == "int4" and into % Int4Linear.GROUP:
         pytest.skip("int4 takes whole groups")
+    assert_product(dtype, into, out, rows, has_vnni())
+
+
+def assert_product(dtype: str, into: int, out: int, rows: int, is_rounded: bool) -> None:
+    """The product of a few rows, which for int8 and int4 are rounded to 8 bits if ``is_rounded``."""
     generator = torch.Generator().manual_seed(into + out)
     weight, bias = torch.randn(out, into, generator=generator) / into**0.5, torch.randn(out, generator=generator)
     weight = weight.bfloat16() if dtype == "bfloat16" else weight
@@ -114,7 +127,7 @@ def test_a_product_is_that_of_the_rounded_weights(dtype: str, into: int, out: in
     with torch.inference_mode():
         y = linear(x)
     rounded = expected_weight(dtype, weight)
-    if dtype in GROUPS and has_vnni():
+    if dtype in GROUPS and is_rounded:
         x = rounded_rows(x, GROUPS[dtype])
     assert y.dtype is weight.dtype
     assert_close(y, F.linear(x.double(), rounded, bias.double()).to(y.dtype), "forward")
@@ -150,6 +163,38 @@ def test_activations(name: str) -> None:
     linear = CompiledLinear(FloatLinear, torch.eye(32), None, ACTIVATIONS[name])
     with torch.inference_mode():
         assert_close(linear(x), ACTIVATIONS[name](x.double()).float(), "layer")
+
+
+@pytest.mark.parametrize("row", ["nan", "inf", "1e-38", "0.0"])
+@pytest.mark.parametrize("dtype", CLASSES)
+def test_a_row_of_odd_numbers(dtype: str, row: str) -> None:
+    """NaN and infinity stay visible, in their own row; a number near zero is not mistaken for a large one."""
+    weight = torch.randn(9, 64, generator=torch.Generator().manual_seed(0))
+    weight = weight.bfloat16() if dtype == "bfloat16" else weight
+    linear = CompiledLinear(CLASSES[dtype], weight, None, ACTIVATIONS["relu"])
+    x = torch.ones(3, 64, dtype=weight.dtype)
+    x[1] = 0
+    x[1, 2] = float(row)
+    with torch.inference_mode():
+        y = linear(x)
+    assert torch.equal(y[0], y[2])
+    assert y[0].isfinite().all()
+    if row == "nan":
+        assert y[1].isnan().all()
+    elif row == "inf":
+        assert not y[1].isfinite().all()
+    else:
+        assert y[1].abs().max() < 1e-36
+
+
+@pytest.mark.parametrize("size", [1, 32])
+def test_every_number_of_float16(size: int) -> None:
+    """All that are finite, as a weight of a whole step, and of the inputs after it."""
+    numbers = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.float16).float()
+    weight = numbers[numbers.isfinite()][:, None].repeat(1, size)
+    linear = CompiledLinear(HalfLinear, weight)
+    with torch.inference_mode():
+        assert torch.equal(linear(torch.eye(size)[:1])[0], weight[:, 0])
 
 
 def test_many_rows_take_the_other_map() -> None:
@@ -256,13 +301,66 @@ def test_a_mask_of_all_pairs(allowed: list[int], calls: list[int]) -> None:
     assert calls == [1]
 
 
+def test_not_a_number_in_a_query_stays_visible(calls: list[int]) -> None:
+    fast, cache = pair("gpt")[1], Cache(2)
+    with torch.inference_mode():
+        fast(IDS[:1], cache=cache)
+        fast.decoder.block[-1].attention.projections.bias[0] = torch.nan  # of a query of the first head
+        assert fast(IDS[:1, [0]], cache=cache).isnan().all()
+    assert calls == [1] * len(calls)
+    assert calls
+
+
 def test_threads_share_a_model() -> None:
     fast = pair("llama")[1]
     prompts = [IDS[[row % 4]] for row in range(12)]
     expected = [fast.generate(ids, max_new_tokens=20) for ids in prompts]
+
+    def generate(number: int) -> Tensor:
+        torch.set_num_threads(1 + number % 3)  # of this thread
+        ids: Tensor = fast.generate(prompts[number], max_new_tokens=20)
+        return ids
+
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda ids: fast.generate(ids, max_new_tokens=20), prompts))
+        found = list(pool.map(generate, range(12)))
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int4"])  # PyTorch cannot copy oneDNN's tensors
+def test_copies_and_deleted_models(dtype: str, calls: list[int]) -> None:
+    fast = pair("llama", dtype)[1]
+    expected = fast.generate(IDS[:1], max_new_tokens=9)
+    known = len(compiled_step.STEPS)
+    copies = [copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))]
+    del fast
+    gc.collect()
+    assert len(compiled_step.STEPS) < known
+    for model in copies:
+        del calls[:]
+        assert torch.equal(model.generate(IDS[:1], max_new_tokens=9), expected)
+        assert calls
+
+
+def test_a_pruned_model(calls: list[int]) -> None:
+    """Blocks of one head, and an odd number of units in a feed-forward network."""
+    parts: dict[str, Any] = {"heads": {0: [0, 2, 3], 1: [0, 1, 3]}, "units": {0: [5], 1: [33]}}
+    plain, fast = (heedful.inspection.prune(create("gpt"), **parts) for _ in range(2))
+    assert_steps_equal(plain, heedful.optimize(fast, compile=True), 3, decoder_logits)
+    assert calls == [3] * 4
+
+
+def test_many_tokens_in_a_window_in_flat_memory(calls: list[int]) -> None:
+    """Under every limit of a token: the cache's buffers, and what the step holds."""
+    fast = pair("window")[1]
+    sizes = set()
+    cache = Cache(2, window=4)
+    with torch.inference_mode():
+        fast(IDS[:1], cache=cache)
+        for step in range(2000):
+            fast(IDS[:1, [step % 5]], cache=cache)
+            sizes.add(cache.pairs[0][0].buffers[0].size(2))
+    assert len(calls) == 2000
+    assert max(sizes) < 32
 
 
 # ---------------------------------------------------------------------------------------- what is left to PyTorch
@@ -287,6 +385,77 @@ def test_a_recorded_or_changed_model_runs_as_written(calls: list[int]) -> None:
     with torch.inference_mode():
         assert not torch.allclose(decoder_logits(fast, 1), changed)
     assert calls == [1] * 4
+
+
+@pytest.mark.parametrize("change", ["forward", "attend", "dropout", "training", "global hook"])
+def test_a_changed_part_is_seen_in_the_next_step(
+    change: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, cache = pair("gpt")[1], Cache(2)
+    block = fast.decoder.block[1]
+    with torch.inference_mode():
+        fast(IDS[:1], cache=cache)
+        fast(IDS[:1, [0]], cache=cache)
+        assert calls == [1]
+        if change == "forward":
+            monkeypatch.setattr(block.feed_forward, "forward", torch.zeros_like)
+        elif change == "attend":
+            monkeypatch.setattr(block.attention, "attend", explicit_attention)
+        elif change == "dropout":
+            block.feed_forward.dropout.train()
+        elif change == "training":
+            fast.train()
+        else:
+            monkeypatch.setitem(nn.modules.module._global_forward_hooks, -1, lambda *call: None)
+        fast(IDS[:1, [0]], cache=cache)
+    assert calls == [1]
+
+
+def test_a_replaced_forward_of_a_part_is_left_alone(calls: list[int]) -> None:
+    fast = pair("gpt")[1]
+    fast.decoder.block[1].feed_forward.forward = torch.zeros_like
+    fast.generate(IDS[:1], max_new_tokens=3)
+    assert calls == []
+
+
+def test_a_cache_of_other_keys_is_left_to_pytorch(calls: list[int]) -> None:
+    """Compiled code would read and write beyond it."""
+    fast, other, caches = pair("gpt")[1], create("heads of 12"), []
+    for model, rows, dtype in ((fast, 2, torch.float32), (other, 1, torch.float32), (fast, 1, torch.float16)):
+        cache = Cache(2)
+        with torch.inference_mode():
+            model(IDS[:rows], cache=cache)
+        for own, _ in cache.pairs:
+            own.buffers = tuple(buffer.to(dtype) for buffer in own.buffers)
+        caches.append(cache)
+    del calls[:]
+    for cache in caches:
+        with torch.inference_mode(), contextlib.suppress(RuntimeError):
+            fast(IDS[:1, [0]], cache=cache)
+    assert calls == []
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    fast, cache = pair("gpt", name="transformer-tiny")[1], Cache(3)
+    with torch.inference_mode():
+        memory = fast.encode(IDS, MASK)
+        fast.decode(IDS[:, :2], memory, None, MASK, cache=cache)
+        with pytest.raises(HeedfulError, match=r"mask of shape \(4, 1, 1, 3\) does not fit 4 rows, 4 heads and 5 keys"):
+            fast.decode(IDS[:, [0]], memory, None, MASK[:, :3], cache=cache)
+
+
+def test_a_decoder_without_the_keys_of_its_memory_is_left_to_pytorch(calls: list[int]) -> None:
+    fast, cache = pair("gpt", name="transformer-tiny")[1], Cache(3)
+    with torch.inference_mode():
+        memory = fast.encode(IDS, MASK)
+        fast.decode(IDS[:, :2], memory, None, MASK, cache=cache)
+        for before in ([], [4]):  # a cache that no step has used, and one that a step has
+            for _, cross in cache.pairs:
+                cross.pair = ()
+            fast.decode(IDS[:, [0]], memory, None, MASK, cache=cache)
+            assert calls == before
+            fast.decode(IDS[:, [0]], memory, None, MASK, cache=cache)
+            assert calls == [*before, 4]
 
 
 def test_a_part_replaced_later_is_used(calls: list[int]) -> None:
@@ -331,15 +500,40 @@ def fresh_library() -> Iterator[None]:
     compiled.library.cache_clear()
 
 
+GCC = "Copyright (C) Free Software Foundation, Inc."
+# what is in place of the compiler, and a part of the message
+COMPILERS = {
+    "missing": ("", r"the C\+\+ compiler g\+\+"),
+    "another": ("echo clang version 14.0.6", "cxx is not GCC"),
+    "fails": (f"echo '{GCC}'; [ $1 = --version ]", "cannot compile the kernels: it ends with 1;"),
+    "full disk": (
+        f"echo '{GCC}'; [ $1 = --version ] || {{ echo 'fatal error: No space left on device' >&2; exit 1; }}",
+        "cannot compile the kernels: fatal error: No space left on device;",
+    ),
+    "hangs": ("exec sleep 60", "cxx has not ended after 1 seconds"),
+    "no program": ("#", "cannot be stored or loaded: .*; set HEEDFUL_CACHE to another folder"),
+}
+
+
 @pytest.mark.usefixtures("fresh_library")
-@pytest.mark.parametrize(
-    ("cxx", "reason"), [("/no/such/g++", "the C\\+\\+ compiler g\\+\\+"), ("false", "cannot compile")]
-)
+@pytest.mark.parametrize("name", COMPILERS)
 def test_without_a_compiler_everything_works_as_before(
-    cxx: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("CXX", cxx)
+    script, reason = COMPILERS[name]
+    path = tmp_path / "cxx"
+    if script:
+        path.write_bytes(b"\x7fELF" if script == "#" else f"#!/bin/sh\n{script}\n".encode())
+        path.chmod(0o755)
+    monkeypatch.setattr(compiled, "TIMEOUT", 1)
+    monkeypatch.setenv("CXX", str(path))
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    assert_not_compiled(reason, caplog)
+    assert not [*tmp_path.rglob("*.so")]
+
+
+def assert_not_compiled(reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A line says why, and decoding goes on."""
     with caplog.at_level(logging.WARNING, "heedful"):
         model = heedful.optimize(create("gpt"), compile=True)
     assert model.kernels == "cpu-inference"
@@ -347,9 +541,85 @@ def test_without_a_compiler_everything_works_as_before(
     message = caplog.messages[-1]
     assert message.startswith("decoding is not compiled: ")
     assert "leave compile=True (--compile) out" in message
+    assert "\n" not in message
     with pytest.raises(HeedfulError, match=reason):
         compiled.library()
-    assert not [*tmp_path.rglob("*.so")]
+
+
+# other processors that this one can stand for, and undefined behaviour, which then ends the process
+BUILDS = {
+    "AVX2": ("-march=haswell",),
+    "SSE4": ("-march=x86-64-v2",),
+    "SSE2": ("-march=x86-64",),
+    "undefined": ("-march=native", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"),
+}
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+
+
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86")
+@pytest.mark.full(keep=0)
+def test_other_processors(build: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[int]) -> None:
+    """They multiply and attend alike, with no warning and no instruction that their processor lacks."""
+    common = tuple(flag for flag in compiled.FLAGS if not flag.startswith("-march"))
+    warnings = () if build == "undefined" else WARNINGS  # GCC's own headers leave vectors of AVX512 undefined
+    monkeypatch.setattr(compiled, "FLAGS", (*common, *BUILDS[build], *warnings))
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    rounds = build == "undefined" and has_vnni()
+    for dtype in CLASSES:
+        for into, out in ((64, 12), (96, 7), (100, 9), (31, 5)):
+            if dtype != "int4" or into % Int4Linear.GROUP == 0:
+                for rows in (1, 2, 3, 8):
+                    assert_product(dtype, into, out, rows, rounds)
+        test_a_row_of_odd_numbers(dtype, "nan")
+    test_every_number_of_float16(32)
+    for stack in STACKS:
+        assert_steps_equal(*pair(stack), 3, decoder_logits)
+    assert_steps_equal(*pair("gpt", name="transformer-tiny"), 3, encoder_decoder_logits)
+    del calls[:]
+    test_bfloat16_has_a_cache_of_bfloat16("llama", calls)
+    (library,) = tmp_path.rglob("*.so")
+    code = subprocess.run(["objdump", "-d", library], capture_output=True, text=True, check=True).stdout
+    assert ("%ymm" in code) == (build in ("AVX2", "undefined"))
+    assert "%zmm" not in code or build == "undefined"
+
+
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize("folder", ["a file", "no home"])
+def test_without_a_folder_everything_works_as_before(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if folder == "a file":
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path / "file"))
+    else:
+        for name in ("HEEDFUL_CACHE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", no_home)
+    assert_not_compiled("cannot be stored or loaded: .*; set HEEDFUL_CACHE to another folder", caplog)
+
+
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.usefixtures("fresh_library")
+def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A truncated one would end the process when a page of it is read. The compiler may be a command with arguments."""
+    monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "env LC_ALL=C g++")
+    monkeypatch.setattr(compiled, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))  # quick
+    compiled.library()
+    (file,) = tmp_path.rglob("*.so")
+    content = file.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", content[:9999] + b"?" + content[10000:]):
+        file.unlink()  # it is mapped
+        file.write_bytes(damaged)
+        compiled.library.cache_clear()
+        compiled.library()
+        assert file.stat().st_size == len(content)
+        assert compiled._is_whole(file)
 
 
 @pytest.mark.usefixtures("fresh_library")
@@ -364,6 +634,34 @@ def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     before = file.stat().st_mtime_ns
     compiled.library()
     assert file.stat().st_mtime_ns == before
+
+
+def test_the_command_line(
+    calls: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(saved("translation", tmp_path / "model"))
+    predict = ["predict", folder, "the apple", "--max-new-tokens", "8", "--device", "cpu"]
+    assert cli.main(predict) == 0
+    expected = capsys.readouterr().out
+    assert calls == []
+    assert cli.main([*predict, "--compile"]) == 0
+    assert capsys.readouterr().out == expected
+    assert calls
+    del calls[:]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("the apple\tone\nthe pear\ttwo\n")
+    assert cli.main(["evaluate", folder, "--data", str(pairs), "--compile", "--device", "cpu"]) == 0
+    assert calls
+    del calls[:]
+    monkeypatch.setenv("HEEDFUL_COMPILE", "true")
+    assert cli.main(predict) == 0
+    assert calls
+    classifier = str(saved("text-classification", tmp_path / "classifier"))
+    assert cli.main(["predict", classifier, "the apple", "--device", "cpu"]) == 2
+    assert "(--compile) is for decoding, but the model, 'encoder' with head" in capsys.readouterr().err
+    for command in ("predict", "evaluate"):
+        assert cli.main([command, "--help"]) == 0
+        assert "--compile" in capsys.readouterr().out
 
 
 def test_models_that_do_not_generate_and_other_devices_are_refused() -> None:

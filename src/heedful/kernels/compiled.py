@@ -39,6 +39,8 @@ from heedful.util.files import cache_folder
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+TIMEOUT = 300  # seconds for the compiler, which needs about 3
+DIGEST = 32  # bytes at the end of a compiled library
 PROGRESS = 8  # numbers of 64 bits in which the threads count the chunks of an operation
 LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # by their number in the source
@@ -110,57 +112,100 @@ def weights_of(linear_class: type[PrepackedLinear], weight: Tensor) -> Weights:
 # ------------------------------------------------------------------------------------------------------------ library
 
 
-def compiler() -> str | None:
-    """Returns the path of the C++ compiler, that of the variable CXX or g++; None without one, and except on Linux.
+def compiler() -> tuple[str, ...] | None:
+    """Returns the command of the C++ compiler, that of the variable CXX or g++; None without one, and except on Linux.
 
     It must be GCC: PyTorch's library of threads, which the kernels share, is GCC's.
     """
-    return shutil.which(os.environ.get("CXX", "g++")) if platform.system() == "Linux" else None
+    words = (os.environ.get("CXX") or "g++").split()  # such as "ccache g++"
+    path = shutil.which(words[0]) if words and platform.system() == "Linux" else None
+    return None if path is None else (path, *words[1:])
 
 
 @cache
 def library() -> Any:
     """Returns the compiled library, compiled now or kept from an earlier time in the user's cache folder.
 
-    Raises ``HeedfulError`` without a compiler, and if it fails.
+    Raises ``HeedfulError`` without GCC, if it fails or hangs, and if the library cannot be stored or loaded.
     """
-    path = compiler()
-    if path is None:
+    command = compiler()
+    if command is None:
         raise HeedfulError(
             "compiled kernels need Linux and the C++ compiler g++; install it, or leave compile=True (--compile) out"
         )
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, path, version, _processor()))
-    file = cache_folder() / "kernels" / f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
     try:
-        if not file.exists():
-            _compile(path, file)
+        key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, *command, _version(command), _processor()))
+        file = cache_folder() / "kernels" / f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+        if not _is_whole(file):
+            _compile(command, file)
         loaded = ctypes.CDLL(str(file))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
         raise HeedfulError(
-            f"the compiled kernels cannot be used: {error}; leave compile=True (--compile) out"
+            f"the compiled kernels cannot be stored or loaded: {error}; set HEEDFUL_CACHE to another folder, or leave "
+            "compile=True (--compile) out"
         ) from None
     loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
     return loaded
 
 
-def _compile(path: str, file: Path) -> None:
-    """Compiles the source into ``file``, whole or not at all."""
+def _version(command: tuple[str, ...]) -> str:
+    """Returns what the compiler says of itself; raises ``HeedfulError`` unless it is GCC."""
+    done = _output(*command, "--version")
+    if done.returncode or "Free Software Foundation" not in done.stdout:
+        raise HeedfulError(
+            f"{' '.join(command)} is not GCC, whose library of threads PyTorch uses; set CXX to g++, or leave "
+            "compile=True (--compile) out"
+        )
+    return done.stdout
+
+
+def _is_whole(file: Path) -> bool:
+    """Returns True if a library exists and ends with its digest: a truncated one would end the process."""
+    if not file.exists():
+        return False
+    content = file.read_bytes()
+    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
+
+
+def _compile(command: tuple[str, ...], file: Path) -> None:
+    """Compiles the source into ``file``, whole or not at all, and its digest after it."""
     log.warning("the kernels are compiled for this processor: a few seconds, once")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         objects, shared = Path(folder, "few_rows.o"), Path(folder, "few_rows.so")
         # linked without -fopenmp: its functions are those of the library that PyTorch has loaded, so that both use the
         # same threads
-        compilation = (path, *FLAGS, "-c", str(SOURCE), "-o", str(objects))
-        for command in (compilation, (path, "-shared", str(objects), "-o", str(shared))):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        for step in ((*FLAGS, "-c", str(SOURCE), "-o", str(objects)), ("-shared", str(objects), "-o", str(shared))):
+            done = _output(*command, *step)
             if done.returncode:
-                reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+                lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+                reason = lines[0][:200] if lines else f"it ends with {done.returncode}"
                 raise HeedfulError(
-                    f"{path} cannot compile the kernels: {reason[:200]}; leave compile=True (--compile) out"
+                    f"{' '.join(command)} cannot compile the kernels: {reason}; leave compile=True (--compile) out"
                 )
+        with shared.open("ab") as end:
+            end.write(hashlib.sha256(shared.read_bytes()).digest())
         shared.replace(file)
+
+
+def _output(*command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of the compiler, in English; raises ``HeedfulError`` if it hangs."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise HeedfulError(
+            f"{command[0]} has not ended after {TIMEOUT} seconds; set CXX to another g++, or leave compile=True "
+            "(--compile) out"
+        ) from None
 
 
 def _processor() -> str:

@@ -6,13 +6,17 @@ Shapes: R rows (one token each), D model width, H query heads, G key-value heads
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
+from operator import contains, itemgetter, ne
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module
 
-from heedful.cache import Cache, Cross, Growing, NoCache, StaticAttention, StaticCache
+from heedful.cache import Cache, Growing, StaticAttention, StaticCache
+from heedful.errors import HeedfulError
 from heedful.kernels.compiled import (
     ADD,
     CROSS_ATTENTION,
@@ -30,6 +34,7 @@ from heedful.kernels.compiled import (
 from heedful.kernels.fused_projections import FusedAttention
 from heedful.kernels.unpadded import fused_row_attention, is_standard, unpadded_inference
 from heedful.layers.attention import Attention, float_mask
+from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity, LayerNorm, RMSNorm
@@ -43,28 +48,20 @@ STREAM, NORMED, TEMPORARY = 0, 1, 2  # buffers of D numbers a row, in this order
 def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
     """Computes ``unpadded_inference``; a decoding step of a few rows is one call of compiled code.
 
-    Falls back to PyTorch's kernels for the prompt, for more rows, while a gradient is computed or a part is observed,
-    and for a stack with a part that the compiled code lacks.
+    Falls back to PyTorch's kernels for the prompt, for more rows, while a gradient is computed, a part is observed or
+    drops activations, for a stack with a part that the compiled code lacks, and for a cache of other shapes or dtypes.
     """
     x, cache = batch.x, batch.cache
     if x.size(1) != 1 or not len(x) or not isinstance(cache, Cache | StaticCache):
         return unpadded_inference(stack, batch)
-    if torch.is_grad_enabled() or not x.is_cpu or not _has_keys(cache):
+    if torch.is_grad_enabled() or not x.is_cpu:
         return unpadded_inference(stack, batch)
     if stack not in STEPS:
         STEPS[stack] = CompiledStep(stack) if is_supported(stack) else None
     step = STEPS[stack]
-    if step is None or len(x) > step.most_rows or step.is_changed():
+    if step is None or len(x) > step.most_rows or step.is_changed() or not step.fits(cache, len(x)):
         return unpadded_inference(stack, batch)
     return step(stack, batch, cache)
-
-
-def _has_keys(cache: NoCache) -> bool:
-    """Returns True if the cache holds keys that a call may write after."""
-    own = cache.layers(len(cache.pairs))[0][0]  # type: ignore[attr-defined]
-    if isinstance(own, Growing):
-        return bool(own.buffers) and not own.read_only
-    return isinstance(own, StaticAttention)
 
 
 def is_supported(stack: Stack) -> bool:
@@ -73,6 +70,7 @@ def is_supported(stack: Stack) -> bool:
     return (
         type(stack.position) in POSITIONS
         and type(stack.norm) in norms
+        and not any("forward" in vars(part) for part in stack.modules())  # of an instance
         and all(is_standard(block) and _has_parts(block, norms) for block in stack.block)
     )
 
@@ -128,15 +126,61 @@ class CompiledStep:
         operations += self._norm(stack.norm, STREAM, STREAM)
         self.operations = (Operation * len(operations))(*operations)
         self.most_rows = min(part.most_rows for part in stack.modules() if isinstance(part, CompiledLinear))
+        self.heads = [[part.heads for part in block.modules() if isinstance(part, Attention)] for block in blocks]
+        self.kv_heads = [[part.kv_heads for part in block.modules() if isinstance(part, Attention)] for block in blocks]
         self.hooks = [hooks for part in stack.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+        self.hooks += [module._global_forward_hooks, module._global_forward_pre_hooks]
+        empty = (Identity, Dropout, DropPath, nn.ModuleList)
+        self.states = [vars(part) for part in stack.modules() if not isinstance(part, empty)]
         self.attentions = [vars(part) for part in attentions]
-        self.parts = [(part._modules, dict(part._modules)) for part in stack.modules() if part._modules]
+        self.known: WeakSet[Cache | StaticCache] = WeakSet()  # caches that fit
+        self.dropouts = [vars(part) for part in stack.modules() if isinstance(part, Dropout | DropPath)]
+        self.parts = [part._modules for part in stack.modules() if part._modules]
+        self.parts_before = [dict(parts) for parts in self.parts]
 
     def is_changed(self) -> bool:
-        """Returns True if a part is observed, or was replaced after the program was made."""
-        if any(self.hooks) or any(attention.get("probe") is not None for attention in self.attentions):
+        """Returns True if a part is observed, drops activations, or was replaced after the program was made."""
+        if any(self.hooks) or any(map(contains, self.states, repeat("forward"))):
             return True
-        return any(now != before for now, before in self.parts)
+        for part in self.attentions:
+            if part.get("probe") is not None or part["training"] or part["attend"] is not fused_row_attention:
+                return True
+        return any(map(itemgetter("training"), self.dropouts)) or any(map(ne, self.parts, self.parts_before))
+
+    def fits(self, cache: Cache | StaticCache, rows: int) -> bool:
+        """Returns True if the cache holds earlier keys and values of ``rows``, which the program can add to and read,
+        and those of the memory if there is one: of its heads, and all float32 or all bfloat16.
+        """
+        pairs: Any = cache.pairs
+        if cache not in self.known:  # its layers change their rows together, and nothing else
+            if len(pairs) != self.depth or not all(map(self._fits_layer, pairs, self.kv_heads)):
+                return False
+            if len({own.buffers[0].dtype for own, _ in pairs}) != 1:
+                return False
+            self.known.add(cache)
+        own, cross = pairs[0]
+        if not own.buffers or len(own.buffers[0]) != rows or (isinstance(own, Growing) and own.read_only):
+            return False
+        return len(self.kv_heads[0]) == 1 or (bool(cross.pair) and rows % len(cross.pair[0]) == 0)
+
+    def _fits_layer(self, pair: tuple[Any, Any], heads: list[int]) -> bool:
+        """Returns True if the keys and values of a layer are as the program reads them."""
+        own, cross = pair
+        if isinstance(own, StaticAttention) and own.slots.dtype is not torch.int64:
+            return False
+        stored = (own.buffers, cross.pair)[: len(heads)]
+        if any(len(tensors) != 2 or len(tensors[0]) == 0 for tensors in stored):
+            return False
+        dtype = own.buffers[0].dtype
+        return (
+            dtype in (torch.float32, torch.bfloat16)
+            and all(tensor.dtype is dtype for tensors in stored for tensor in tensors)
+            and all(tensor.is_contiguous() for tensor in own.buffers)
+            and all(
+                key.shape == value.shape == (len(key), count, key.size(2), self.size)
+                for (key, value), count in zip(stored, heads, strict=True)
+            )
+        )
 
     # ------------------------------------------------------------------------------------------------- the program
 
@@ -230,10 +274,13 @@ class CompiledStep:
         bias = bias_of(context["mask"])
         cross_bias = bias_of(context["memory_mask"])
         keys = (Keys * (2 * self.depth))()
-        for layer, (own, cross) in enumerate(cache.layers(self.depth)):
-            self._own_keys(keys[2 * layer], own, bias)
-            if isinstance(cross, Cross) and cross.pair:
-                self._cross_keys(keys[2 * layer + 1], cross, rows, cross_bias)
+        pairs: Any = cache.layers(self.depth)
+        for layer, (own, cross) in enumerate(pairs):
+            self._own_keys(keys[2 * layer], own)
+            add_bias(keys[2 * layer], bias, rows, self.heads[layer][0])
+            if len(self.heads[layer]) > 1:
+                self._cross_keys(keys[2 * layer + 1], cross, rows)
+                add_bias(keys[2 * layer + 1], cross_bias, len(cross.pair[0]), self.heads[layer][1])
         longest = max(each.columns for each in keys)
         threads = torch.get_num_threads()
         scores = torch.empty(threads * longest)
@@ -253,7 +300,7 @@ class CompiledStep:
         run(self.operations, call)
         return stream.view(rows, 1, self.dim).to(x.dtype)
 
-    def _own_keys(self, keys: Keys, own: Any, bias: Tensor | None) -> None:
+    def _own_keys(self, keys: Keys, own: Any) -> None:
         if isinstance(own, Growing):
             buffers, columns = own.next_column()
             first, keys.columns = columns.start, columns.stop - columns.start
@@ -262,14 +309,12 @@ class CompiledStep:
             keys.columns = buffers[0].size(2)
         self._addresses(keys, buffers, first)
         keys.shared = 1
-        add_bias(keys, bias)
 
-    def _cross_keys(self, keys: Keys, cross: Cross, rows: int, bias: Tensor | None) -> None:
+    def _cross_keys(self, keys: Keys, cross: Any, rows: int) -> None:
         buffers = tuple(tensor.contiguous() for tensor in cross.pair)
         cross.pair = buffers  # kept while the call runs, and next time contiguous
         keys.columns, keys.shared = buffers[0].size(2), rows // len(buffers[0])
         self._addresses(keys, buffers, 0)
-        add_bias(keys, bias)
 
     def _addresses(self, keys: Keys, buffers: tuple[Tensor, ...], first: int) -> None:
         key, value = buffers
@@ -291,13 +336,22 @@ def bias_of(mask: Mask) -> Tensor | None:
     return float_mask(mask, torch.empty(0).expand(1, 1, 1, 0)).float().contiguous()
 
 
-def add_bias(keys: Keys, bias: Tensor | None) -> None:
-    """Sets the bias of ``keys``; it must stay in memory during the call."""
+def add_bias(keys: Keys, bias: Tensor | None, rows: int, heads: int) -> None:
+    """Sets the bias of ``keys``, which must stay in memory during the call.
+
+    Raises ``HeedfulError`` unless it has a number for each key, and one row or head for all or for each.
+    """
     if bias is None:
         return
+    shape = bias.shape
+    if shape[0] not in (1, rows) or shape[1] not in (1, heads) or shape[2:] != (1, keys.columns):
+        raise HeedfulError(
+            f"a mask of shape {tuple(shape)} does not fit {rows} rows, {heads} heads and {keys.columns} keys; give the "
+            "mask of the tokens that were encoded"
+        )
     keys.bias = pointer(bias)
-    keys.bias_row = 0 if bias.size(0) == 1 else bias.stride(0)
-    keys.bias_head = 0 if bias.size(1) == 1 else bias.stride(1)
+    keys.bias_row = 0 if shape[0] == 1 else bias.stride(0)
+    keys.bias_head = 0 if shape[1] == 1 else bias.stride(1)
 
 
 STEPS: WeakKeyDictionary[Stack, CompiledStep | None] = WeakKeyDictionary()  # None: the stack has an unsupported part

@@ -36,7 +36,6 @@ constexpr int OUTPUTS = 4, ROWS = 4;  // of a tile, whose sums stay in registers
 typedef float Vector __attribute__((vector_size(LANES * 4)));
 typedef uint32_t Bits __attribute__((vector_size(LANES * 4)));
 typedef int32_t Integers __attribute__((vector_size(LANES * 4)));
-typedef _Float16 Float16s __attribute__((vector_size(LANES * 2)));
 typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
 typedef int8_t Bytes __attribute__((vector_size(LANES)));
 typedef uint8_t Nibbles __attribute__((vector_size(LANES)));
@@ -48,6 +47,15 @@ template <class T> inline T load(const void* address) {
 }
 
 inline float from_bits(uint32_t bits) { return load<float>(&bits); }
+inline uint32_t bits_of(float number) { return load<uint32_t>(&number); }
+
+// A float16 number, without the type _Float16: GCC knows it in C++ from version 12 or 13 on, by processor.
+inline float float16_number(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, size = half & 0x7fff;
+    if (size >= 0x7c00) return from_bits(sign | 0x7f800000u | size << 13);               // infinity, NaN
+    if (size >= 0x0400) return from_bits(sign | ((size << 13) + ((127u - 15u) << 23)));  // the exponents' offsets
+    return from_bits(sign | bits_of((float)size * 0x1p-24f));
+}
 
 // Numbers of memory as float32. Intrinsics where there are some: GCC 12 converts short vectors in many instructions.
 #if defined(__AVX512F__)
@@ -78,7 +86,13 @@ inline float sum(Vector v) {
     for (int i = 0; i < LANES; i++) total += v[i];
     return total;
 }
-inline Vector from_float16(const void* p) { return __builtin_convertvector(load<Float16s>(p), Vector); }
+inline Vector from_float16(const void* p) {
+    const Bits half = __builtin_convertvector(load<Halves>(p), Bits), size = half & 0x7fff;
+    const Bits large = (Bits)(size >= 0x7c00), normal = (Bits)(size >= 0x0400);
+    const Vector small = __builtin_convertvector((Integers)size, Vector) * 0x1p-24f;
+    const Bits shifted = ((size << 13) + ((127u - 15u) << 23)) | (large & 0x7f800000u);  // of infinity, NaN: the largest
+    return (Vector)((half & 0x8000) << 16 | (normal & shifted) | (~normal & (Bits)small));
+}
 inline Vector from_int8(const void* p) {
     return __builtin_convertvector(__builtin_convertvector(load<Bytes>(p), Integers), Vector);
 }
@@ -117,16 +131,16 @@ struct BFloat16 {
 };
 
 struct Float16 {
-    const _Float16* w;
+    const uint16_t* w;
     static constexpr int bits = 16;
     static constexpr bool scaled = false;
     Float16(const void* weights, const void*, int64_t row, int64_t inputs)
-        : w((const _Float16*)weights + row * inputs) {}
+        : w((const uint16_t*)weights + row * inputs) {}
     void read(int64_t k, Vector* out) const {
 #pragma GCC unroll 16
         for (int p = 0; p < PARTS; p++) out[p] = from_float16(w + k + p * LANES);
     }
-    float one(int64_t k) const { return (float)w[k]; }
+    float one(int64_t k) const { return float16_number(w[k]); }
 };
 
 struct Int8 {  // w = scale q, one scale for each output
@@ -209,7 +223,7 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 inline float activated(float x, int64_t activation) {
     switch (activation) {
-        case RELU: return x > 0 ? x : 0;
+        case RELU: return x > 0 || x != x ? x : 0;  // NaN stays
         case GELU: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
         case GELU_TANH: return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
         case SILU: return x * sigmoid(x);
@@ -277,7 +291,7 @@ template <class Format, int N> inline void outputs(const Operation& op, const Bu
     }
 }
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define SUMS_OF_BYTES
 
 // Integer weights with the processor's sums of bytes: four times as many weights in an instruction. Each row of x is
@@ -310,11 +324,14 @@ struct ByteRow {
         for (int64_t g = 0; g < groups; g++) {
             const int64_t first = g * GROUP, count = std::min(GROUP, inputs - first);
             __m512 sizes = _mm512_setzero_ps();
+            __mmask16 has_nan = 0;  // a maximum may pass over it
             for (int64_t i = 0; i < count; i += 16) {
                 const __mmask16 present = (__mmask16)first_bytes(std::min<int64_t>(16, count - i));
-                sizes = _mm512_max_ps(sizes, _mm512_abs_ps(_mm512_maskz_loadu_ps(present, x + first + i)));
+                const __m512 part = _mm512_maskz_loadu_ps(present, x + first + i);
+                has_nan |= _mm512_cmp_ps_mask(part, part, _CMP_UNORD_Q);
+                sizes = _mm512_max_ps(sizes, _mm512_abs_ps(part));
             }
-            const float largest = _mm512_reduce_max_ps(sizes);
+            const float largest = has_nan ? NAN : _mm512_reduce_max_ps(sizes);
             const __m512 factor = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
             __m512i total = _mm512_setzero_si512();
             for (int64_t i = 0; i < count; i += 16) {
@@ -403,7 +420,8 @@ struct RoundedRow {
         for (int64_t g = 0; g < groups; g++) {
             const __m512 first = _mm512_loadu_ps(x + g * STEP), second = _mm512_loadu_ps(x + g * STEP + 16);
             const __m512 sizes = _mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second));
-            const float largest = _mm512_reduce_max_ps(sizes);
+            const bool has_nan = _mm512_cmp_ps_mask(first, second, _CMP_UNORD_Q);  // a maximum may pass over it
+            const float largest = has_nan ? NAN : _mm512_reduce_max_ps(sizes);
             scales[g] = largest / 127;
             const __m512 factor = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
             const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(first, factor));
@@ -588,7 +606,8 @@ void attend(const float* q, const Keys& keys, const Operation& op, int64_t r, in
         largest = std::max(largest, scores[s]);
     }
     std::fill(y, y + size, 0.0f);
-    if (largest == -INFINITY) return;
+    const auto is_masked = [](float score) { return score == -INFINITY; };  // not NaN, which stays
+    if (largest == -INFINITY && std::all_of(scores, scores + columns, is_masked)) return;
     float total = 0;
     for (int64_t s = 0; s < columns; s++) total += scores[s] = std::exp(scores[s] - largest);
     const float share = 1.0f / total;

@@ -131,8 +131,8 @@ def _compiled_linears(
     """
     if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
         raise HeedfulError(
-            f"compile=True (--compile) is for decoding, but a {model.config.kind!r} model with a "
-            f"{model.config.head.kind!r} head does not generate; leave it out"
+            f"compile=True (--compile) is for decoding, but the model, {model.config.kind!r} with head "
+            f"{model.config.head.kind!r}, does not generate; leave it out"
         )
     if model.device.type != "cpu" or linear_class is None:
         raise HeedfulError(
