@@ -110,9 +110,8 @@ def searched(ranks: Ranks, pooled: Any) -> dict[str, Any]:
         loop = looped(engines[-1], loss, Pooled(), is_fixed)
         loop.fit()
         ends.append(loop.model.state_dict())
-    assert engines[0]._ddp is not None
-    assert engines[1]._ddp is not None
-    assert engines[1]._ddp.find_unused_parameters
+    if engines[0]._ddp is None or engines[1]._ddp is None or not engines[1]._ddp.find_unused_parameters:
+        raise AssertionError("both engines wrap the model, and the second searches for unused parameters")
     same = all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     return {"searches": engines[0]._ddp.find_unused_parameters, "same": same}
 
