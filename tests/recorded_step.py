@@ -65,8 +65,7 @@ class Captures(list[Recorder]):
 
     def capture(self, function: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
         """Has the signature of ``heedful.kernels.captured.capture``."""
-        for _ in range(captured.WARM_UPS):
-            function()
+        captured.warm_up(function)
         if self.error is not None:
             raise self.error
         with Recorder() as recorder:

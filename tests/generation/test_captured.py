@@ -244,3 +244,45 @@ def test_other_devices_are_refused() -> None:
     model = heedful.create("gpt-micro", seed=0).to("meta")
     with pytest.raises(HeedfulError, match=r"no compiled code for float32 weights on this meta; leave compile=True"):
         heedful.optimize(model, compile=True)
+
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+ON_META = X.to("meta")
+FORBIDDEN = {
+    "a number is read": lambda: X.sum().item(),
+    "a condition is read": lambda: bool((X > 0).any()),
+    "a boolean index": lambda: X[X > 0],
+    "a boolean index is written": lambda: X.clone().index_put_((X > 0,), X[0, 0]),
+    "positions of what is true": lambda: X.nonzero(),
+    "numbers of repetitions": lambda: X.repeat_interleave(torch.tensor([1, 2, 3]), 0),
+    "a copy": lambda: X.to("meta"),
+    "a new tensor of the host's numbers": lambda: torch.ops.aten.lift_fresh(ON_META),  # what a GPU shows of it
+    "an index on another device": lambda: ON_META[torch.tensor([0, 2])],
+}
+ALLOWED = {
+    "products": lambda: X @ X.mT + 1.5,
+    "an index": lambda: X[torch.tensor([0, 2])],
+    "a number as a tensor": lambda: X * torch.tensor(2.0),
+    "attention": lambda: torch.nn.functional.scaled_dot_product_attention(X[None], X[None], X[None], X @ X.mT > 0),
+    "repetition": lambda: X.repeat_interleave(2, 0),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_a_capture_forbids_is_found_before_it(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        for function in FORBIDDEN.values():
+            with captured.HostAccess(), pytest.raises(RuntimeError, match=r"makes the host wait|copies between the"):
+                function()
+        with captured.HostAccess():
+            for function in ALLOWED.values():
+                function()
+        X.sum().item()
+
+
+def test_a_part_that_reads_from_the_device_is_not_captured(caplog: pytest.LogCaptureFixture) -> None:
+    model = marked("rotary")
+    forward = model.decoder.norm.forward
+    model.decoder.norm.forward = lambda x, *rest: forward(x, *rest) if x.isfinite().all() else x
+    assert_same(decode(model, *prompts(), **OPTIONS), decode(model_of("rotary"), *prompts(), **OPTIONS))
+    assert "could not be captured (aten._local_scalar_dense.default makes the host wait)" in caplog.text

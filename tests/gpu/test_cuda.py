@@ -595,15 +595,17 @@ def test_threads_with_streams_of_their_own_share_a_captured_model() -> None:
 
 @cuda_only
 def test_the_memory_of_captured_steps_goes_with_the_model() -> None:
-    before, ids = torch.cuda.memory_allocated(), inputs_of("gpt-micro", "none")[0].to(DEVICE)
-    model, allocated = captured("gpt-micro"), list[int]()
-    for _ in range(4):
-        model.generate(ids, max_new_tokens=12)
-        allocated.append(torch.cuda.memory_allocated())
-    assert allocated[1:] == allocated[:1] * 3
-    del model, ids
-    gc.collect()
-    assert torch.cuda.memory_allocated() <= before + 2**25, "more than cuBLAS's workspace is left"
+    ids, left = inputs_of("gpt-micro", "none")[0].to(DEVICE), list[int]()
+    for _ in range(3):
+        model, allocated = captured("gpt-micro"), list[int]()
+        for _ in range(4):
+            model.generate(ids, max_new_tokens=12)
+            allocated.append(torch.cuda.memory_allocated())
+        assert allocated[1:] == allocated[:1] * 3
+        del model
+        gc.collect()
+        left.append(torch.cuda.memory_allocated())
+    assert left[1:] == left[:1] * 2  # workspaces of libraries
 
 
 @cuda_only

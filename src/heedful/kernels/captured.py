@@ -1,24 +1,30 @@
 """Steps of decoding that are captured as CUDA graphs, and how they are captured.
 
-A step of decoding is some two hundred small kernels, and the host needs longer to launch them one by one than the GPU
-to run them. A captured step is launched at once. It always reads and writes the memory that it was captured with.
+A step of decoding is some two hundred small kernels, which the host launches one by one. A captured step is launched at
+once. It always reads and writes the memory that it was captured with.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from functools import cache
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from heedful.util.out_of_memory import is_out_of_memory
 
 DEVICES = {"cuda"}  # types of devices on which steps are captured
-WARM_UPS = 3  # calls before the capture, in which libraries choose their kernels and allocate workspaces
+WARM_UPS = 2  # calls before a capture, beside one that is checked
 MOST_STEPS = 8  # of a model; each has keys and values of its own
+INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default}
+LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
+COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
 log = logging.getLogger("heedful")
 _one_capture = Lock()  # PyTorch allows one at a time in a process
 
@@ -28,26 +34,78 @@ def can_capture(device: torch.device) -> bool:
     return device.type in DEVICES and torch.version.hip is None
 
 
+class HostAccess(TorchDispatchMode):
+    """While entered, raises ``RuntimeError`` for an operation that waits for the device or copies to or from it.
+
+    >>> with HostAccess():
+    ...     torch.ones(3).sum().item()
+    Traceback (most recent call last):
+    RuntimeError: aten._local_scalar_dense.default makes the host wait
+    """
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            parts = operation.decompose(*args, **kwargs)  # in inference mode a composite operation arrives whole
+        if parts is not NotImplemented:
+            return parts
+        waits = torch.Tag.data_dependent_output in operation.tags
+        if operation in INDEXING:
+            waits = any(index.dtype in (torch.bool, torch.uint8) for index in tree_leaves(args[1]) if index is not None)
+        elif torch.Tag.dynamic_output_shape in operation.tags:
+            waits = True
+        if waits:
+            raise RuntimeError(f"{operation} makes the host wait")
+        result = operation(*args, **kwargs)
+        is_host_data = operation in LIFTS and result.device.type != "cpu"  # ``torch.tensor([1, 2], device=...)``
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
+        # a number on the CPU is an argument of a kernel, unless it is copied
+        devices = {tensor.device.type for tensor in tensors if tensor.dim() or operation in COPIES}
+        if is_host_data or len(devices) > 1:
+            raise RuntimeError(f"{operation} copies between the host and the device")
+        return result
+
+
+def warm_up(function: Callable[[], Tensor]) -> None:
+    """Calls ``function`` as a capture needs it: libraries choose their kernels and allocate workspaces.
+
+    Raises ``RuntimeError`` for what a capture forbids: a failed capture leaves PyTorch's allocator and its random
+    numbers unusable.
+    """
+    with HostAccess():
+        function()
+    for _ in range(WARM_UPS):
+        function()
+
+
+@cache
+def _side_stream(stream: Any) -> Any:
+    """Returns the stream of captures for the work of ``stream``: graphs of one stream may share cuBLAS's workspace."""
+    return torch.cuda.Stream(stream.device)
+
+
 def capture(function: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
     """Captures ``function`` as a CUDA graph in a private memory pool; returns what replays it.
 
-    The function is called first, ``WARM_UPS`` times. It must not read from the device, copy to or from the host, or
-    draw random numbers. A replay returns the tensor that the captured call returned, with new contents.
+    The function is called first (``warm_up``). It must not read from the device, copy to or from the host, or draw
+    random numbers. A replay returns the tensor that the captured call returned, with new contents.
 
     Raises ``RuntimeError`` if the function does what a capture forbids.
     """
     with _one_capture, torch.cuda.device(device):
-        current, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        current = torch.cuda.current_stream()
+        stream = _side_stream(current)
         stream.wait_stream(current)
-        # left by this context also after a failed capture, which leaves the stream that it has entered itself current
+        # ``torch.cuda.graph`` enters the stream too, but would not leave it after a capture that failed
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                function()
+            try:
+                warm_up(function)
+            finally:
+                current.wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             # other threads may allocate and wait meanwhile, on streams of their own
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 output = function()
-        current.wait_stream(stream)
 
     def replay() -> Tensor:
         graph.replay()
