@@ -14,7 +14,7 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "decoding.md").read_text(
 def test_its_python_runs() -> None:
     names: dict[str, object] = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "docs/decoding.md", "exec"), names)
 

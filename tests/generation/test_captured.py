@@ -24,7 +24,7 @@ from heedful.kernels import apply_plan, captured
 from heedful.kernels.captured import CapturedSteps
 from recorded_step import Captures, recorded_steps
 
-OTHER_LENGTHS = (3, 7, 2, 6)  # as many rows, and as wide
+OTHER_LENGTHS = (3, 5, 2, 4)  # as many rows, and fewer columns
 LONG_LENGTHS = (30, 70, 2, 66)
 OPTIONS = {"max_new_tokens": 12, "logprobs": True}
 FOUR = {"max_new_tokens": 4, "min_new_tokens": 4}
