@@ -1,6 +1,7 @@
 """Rows that decode, encode, classify images and translate, in bfloat16 with random weights made on the device.
 
-Ours is optimised as ``heedful.pipeline`` optimises a model (``heedful.optimize``); compiled, the model is plain.
+Ours is optimised as ``heedful.pipeline`` optimises a model (``heedful.optimize``), captured with ``compile=True``;
+compiled, the model is plain.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def ours(config: ModelConfig, program: str, settings: Settings) -> Any:
     """Returns our model, ready for inference."""
     model = created(config, settings.device)
     if not program.endswith("compiled"):
-        return optimize(model, "bfloat16")
+        captures = program.endswith("captured") and settings.device == "cuda"  # on a CPU it would be other code
+        return optimize(model, "bfloat16", compile=captures)
     model = apply_plan(model, "gpu")
     model.compile(backend=settings.compiler)
     return model
@@ -110,7 +112,7 @@ def decoding(settings: Settings, program: str, model: str, batch: int, new: int)
     config = decoder(model, settings.short)
     ids = ids_of(batch, PROMPT, config.embedding.vocab_size, settings.device)
     options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
-    if program == "ours":
+    if program.startswith("ours"):
         made = ours(config, program, settings)
     else:
         made = theirs("AutoModelForCausalLM", same_decoder(config, model), settings.device)
@@ -193,7 +195,7 @@ def translation(settings: Settings, program: str, batch: int, length: int) -> di
     special = SpecialTokens(pad=0, start=1, end=(2,))
     ids = ids_of(batch, length, vocab, settings.device)
     options: dict[str, Any] = {"max_new_tokens": length, "min_new_tokens": length, "num_beams": 4}
-    if program == "ours":
+    if program.startswith("ours"):
         model = ours(presets.transformer(width, depth, heads, ff, vocab, special=special), program, settings)
     else:
         from transformers import MarianConfig

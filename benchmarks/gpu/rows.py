@@ -84,14 +84,14 @@ def _encoders() -> list[Row]:
                 60,
                 {"program": program, "batch": (64, 2), "length": (30, 5)},
             )
-            for program in ("ours", "transformers")
+            for program in ("ours", "ours, captured", "transformers")
         ),
     ]
 
 
 def _decoding() -> list[Row]:
     parts = {"124M": 2, "1.1B": 3, "7B": 3}
-    programs = {"ours": 60, "transformers, static cache": 150}
+    programs = {"ours": 60, "ours, captured": 60, "transformers, static cache": 150}
     return [
         Row(
             f"decode {model} x {batch}, {program}",

@@ -191,9 +191,11 @@ def generated(model: Any, method: str, tokens: int) -> Tensor:
     return ids
 
 
-def decoding_counts(family: str, method: str, watch: Watch) -> tuple[Budget, Tensor]:
+def decoding_counts(family: str, method: str, watch: Watch, captured: bool = False) -> tuple[Budget, Tensor]:
     """Returns the waits and copies of a token, over the last eight of sixteen, and the ids of all sixteen."""
     model, events = made(family).to(CUDA), []
+    if captured:
+        heedful.optimize(model, compile=True)
     for tokens in (8, 16):
         watch.events.clear()
         ids = generated(model, method, tokens)

@@ -9,6 +9,7 @@ Most tests compare one small model or one kernel, in milliseconds; those of whol
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -32,8 +34,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import heedful
 from heedful import presets
 from heedful.config import AlibiPosition, DecoderConfig, EncoderDecoderConfig, LanguageHead
+from heedful.generation import decode, stream
 from heedful.heads import head_of
 from heedful.kernels import varlen
+from heedful.kernels.captured import CapturedSteps
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.varlen import varlen_attention
@@ -526,6 +530,104 @@ def test_a_replayed_graph_gives_what_eager_gives(name: str, kernels: str) -> Non
                     held.copy_(given)
             graph.replay()
             assert_near(output, expected, "forward")
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "seed": 0, "top_k": 20},
+    "beams": {"num_beams": 4, "num_return_sequences": 2},
+}
+
+
+def captured(name: str, dtype: torch.dtype = torch.float32) -> Any:
+    return optimize(copy.deepcopy(created(name)).to(DEVICE), dtype, compile=True)
+
+
+def graph_of(model: Any) -> Any:
+    (graph,) = model.captured._steps.values()
+    return graph
+
+
+@cuda_only
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", [*GENERATORS, "alibi"])
+def test_captured_decoding_gives_the_tokens_of_the_cpu(name: str, method: str) -> None:
+    """Also when a second and a third call replay the graph of the first, after a stream was stopped in the middle."""
+    reference, model = copy.deepcopy(created(name)).double(), captured(name)
+    ids, mask = inputs_of(name, "left")[0], padding("left")
+    options = {"max_new_tokens": 12, **METHODS[method]}
+    for prompts in (ids, ids.flip(0), ids.flip(1)):
+        expected = reference.generate(prompts, mask, **options)
+        assert torch.equal(model.generate(prompts.to(DEVICE), mask.to(DEVICE), **options).cpu(), expected)
+        if method != "beams":
+            tokens = stream(model, ids.to(DEVICE), mask.to(DEVICE), **options)
+            next(tokens), next(tokens), next(tokens)
+            tokens.close()
+    assert len(model.captured) == 1
+
+
+@cuda_only
+@pytest.mark.parametrize("name", ["gpt-micro", "stories260k", "alibi"])
+def test_a_replay_gives_what_the_same_step_gives_uncaptured(name: str) -> None:
+    """In bfloat16, over the same slots: while the graph is busy, a call runs without it."""
+    model, ids = captured(name, torch.bfloat16), inputs_of(name, "none")[0].to(DEVICE)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "logprobs": True}
+    replayed = decode(model, ids, **options)
+    with graph_of(model).busy:
+        expected = decode(model, ids, **options)
+    assert torch.equal(replayed.ids, expected.ids)
+    assert_near(replayed.logprobs, expected.logprobs, "forward")
+
+
+@cuda_only
+def test_threads_with_streams_of_their_own_share_a_captured_model() -> None:
+    model, ids = captured("stories260k"), inputs_of("stories260k", "none")[0]
+    prompts = [ids.roll(number, 1) for number in range(6)]
+    expected = [model.generate(each.to(DEVICE), max_new_tokens=12).cpu() for each in prompts]
+
+    def run(number: int) -> Tensor:
+        with torch.cuda.stream(torch.cuda.Stream() if number % 2 else torch.cuda.default_stream()):
+            return model.generate(prompts[number].to(DEVICE), max_new_tokens=12).cpu()
+
+    with ThreadPoolExecutor(3) as threads:
+        assert all(map(torch.equal, threads.map(run, range(6)), expected))
+
+
+@cuda_only
+def test_the_memory_of_captured_steps_goes_with_the_model() -> None:
+    ids, left = inputs_of("gpt-micro", "none")[0].to(DEVICE), list[int]()
+    for _ in range(3):
+        model, allocated = captured("gpt-micro"), list[int]()
+        for _ in range(4):
+            model.generate(ids, max_new_tokens=12)
+            allocated.append(torch.cuda.memory_allocated())
+        assert allocated[1:] == allocated[:1] * 3
+        del model
+        gc.collect()
+        left.append(torch.cuda.memory_allocated())
+    assert left[1:] == left[:1] * 2  # workspaces of libraries
+
+
+@cuda_only
+def test_a_step_that_cannot_be_captured_runs_uncaptured(caplog: pytest.LogCaptureFixture) -> None:
+    model, ids = captured("gpt-micro"), inputs_of("gpt-micro", "none")[0].to(DEVICE)
+    expected = model.generate(ids, max_new_tokens=12)
+    model.captured.clear()
+    forward = model.decoder.norm.forward
+
+    def reads(x: Tensor, *rest: Any) -> Tensor:
+        assert x.sum().isfinite().item()
+        return forward(x, *rest)
+
+    model.decoder.norm.forward = reads
+    for _ in range(2):
+        assert torch.equal(model.generate(ids, max_new_tokens=12), expected)
+    assert sum("could not be captured" in record.message for record in caplog.records) == 1
+    assert torch.rand(3, device=DEVICE).isfinite().all()  # the generator is as before the capture
+    del model.decoder.norm.forward
+    model.captured = CapturedSteps()
+    assert torch.equal(model.generate(ids, max_new_tokens=12), expected)
+    assert len(model.captured) == 1
 
 
 @pytest.mark.parametrize("name", ["stories260k", "bert-tiny"])

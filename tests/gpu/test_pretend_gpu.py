@@ -62,6 +62,7 @@ from heedful.training.loop import Loop
 from heedful.training.optimisation import adamw
 from heedful.training.validation import Validation
 from heedful.util import exact
+from recorded_step import recorded_steps
 from test_every_task import MADE, command_of
 from tolerances import assert_close
 
@@ -240,6 +241,35 @@ def test_decoding(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> No
         expected = generated(made(name), method, 8)
     with pretend_gpu(no_float64=True):
         assert torch.equal(generated(made(name).to(CUDA), method, 8).cpu(), expected)
+
+
+UNCAPTURED = {"contrastive", "contrastive and processors", "assisted", "assisted samples"}
+UNCAPTURED |= {"prompt lookup", "lookup and processors"}
+
+
+@pytest.mark.full(keep=len(GENERATORS) * 4)
+@pytest.mark.parametrize("method", [method for method in DECODING if not method.startswith("static")])
+@pytest.mark.parametrize("name", [*GENERATORS, "alibi", "relative", "window"])
+def test_captured_decoding(name: str, method: str) -> None:
+    """A replay waits for nothing and copies nothing; the second of two calls captures nothing."""
+    expected = generated(made(name), method, 16)
+    with pretend_gpu() as watch, recorded_steps("cuda") as captures:
+        measured, ids = decoding_counts(name, method, watch, captured=True)
+        assert_within(measured, DECODING[method].budget, watch.events)
+        assert ids.device.type == "cuda"
+        assert torch.equal(ids.cpu(), expected)
+        assert len(captures) == (method not in UNCAPTURED)
+        assert captures.replays >= 16 or method in UNCAPTURED
+
+
+def test_a_model_shows_that_it_captures_and_an_amd_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretend_gpu():
+        model = optimize(made("gpt-micro").to(CUDA), "bfloat16", compile=True)
+        assert "kernels='gpu', captured=CapturedSteps(graphs=0)" in str(model)
+        assert model.to("cpu").generate(IDS, LEFT, max_new_tokens=4).shape == (3, 11)  # not captured on a CPU
+        monkeypatch.setattr(torch.version, "hip", "6.4")
+        with pytest.raises(HeedfulError, match="no compiled code for float32 weights on this cuda"):
+            optimize(made("gpt-micro").to(CUDA), compile=True)
 
 
 @pytest.mark.parametrize("method", ["greedy", "sampling", "beams", "groups", "prompt lookup", "static", "static beams"])

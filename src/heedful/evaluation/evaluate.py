@@ -50,7 +50,7 @@ def evaluate(
         decoding: decoding options, named as in ``generate``.
         device: device of the model.
         dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
-        compile: decode with compiled code on a CPU (``heedful.optimize``).
+        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
         split: "train", "valid" or "test".
         baseline: also scores a simple method on the same examples; if the method learns, it is trained on the model's
             training data.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
+from heedful.generation.captured import fixed_step
 from heedful.generation.decoder_state import (
     NONE,
     DecoderState,
@@ -21,7 +22,6 @@ from heedful.generation.decoder_state import (
 from heedful.generation.method import MethodInput, decoding_mode
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
-from heedful.generation.static import StaticStep
 from heedful.generation.stopping import Detokenizer, StopStrings
 
 
@@ -83,20 +83,20 @@ def _steps(
         limits = limits_of(state, options, context)
         special = model.config.special
         texts = options.stop_strings
-        inputs = MethodInput(
-            state=state,
-            options=options,
-            processors=processors_of(options, state, limits, special.end),
-            limits=limits,
-            end_ids=torch.tensor(special.end, dtype=torch.int64, device=limits.device),
-            stop_strings=StopStrings(texts, tokenizer, state.prompt.size(1)) if texts else None,
-            with_scores=with_scores,
-            with_logprobs=with_logprobs,
-            context=context,
-            static=StaticStep(state, limits, context) if options.cache_implementation == "static" else None,
-            read_every=1 if streams else tokens_between_reads(limits.device),
-        )
-        with _observed(state):
+        with fixed_step(state, options, limits, context) as static, _observed(state):
+            inputs = MethodInput(
+                state=state,
+                options=options,
+                processors=processors_of(options, state, limits, special.end),
+                limits=limits,
+                end_ids=torch.tensor(special.end, dtype=torch.int64, device=limits.device),
+                stop_strings=StopStrings(texts, tokenizer, state.prompt.size(1)) if texts else None,
+                with_scores=with_scores,
+                with_logprobs=with_logprobs,
+                context=context,
+                static=static,
+                read_every=1 if streams else tokens_between_reads(limits.device),
+            )
             rows, scores, log_p = yield from options.variant.steps(inputs)
             for observer in state.observers:
                 observer.end(rows, options.num_return_sequences)

@@ -171,7 +171,7 @@ def pipeline(
         device: "cpu", "cuda", ...; None for the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
             None keeps the stored dtype, on a GPU too: float32 for most runs of ours, for which "bfloat16" is faster.
-        compile: decode with compiled code on a CPU (see ``heedful.optimize``).
+        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (see ``heedful.optimize``).
 
     >>> import heedful
     >>> translate = heedful.pipeline("translation", "runs/en-fr")  # doctest: +SKIP

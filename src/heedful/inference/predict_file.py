@@ -73,7 +73,7 @@ def predict(
         options: options of the task's ``predict``.
         device: device of the model.
         dtype: dtype of the weights: "float32", "bfloat16", "float16", "int8" or "int4"; None keeps the stored dtype.
-        compile: decode with compiled code on a CPU (``heedful.optimize``).
+        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU (``heedful.optimize``).
         as_json: show predictions as JSON.
         overwrite: start again, even if a file exists.
         quiet: show no progress.

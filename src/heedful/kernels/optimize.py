@@ -14,6 +14,7 @@ from heedful.adapters import merge
 from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
+from heedful.kernels.captured import CapturedSteps, can_capture
 from heedful.kernels.compiled import library, linear_maker
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
@@ -71,11 +72,13 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
         compile: if True, steps of decoding of few rows on a CPU run compiled code (``heedful.kernels.compiled``), which
             reads each weight at the memory's speed. The machine's C++ compiler makes it in a few seconds, once for a
             processor; without a compiler a line is logged, and nothing else changes. The decoder's weights are then
-            in memory twice.
+            in memory twice. On an NVIDIA GPU ``generate`` captures steps of decoding as CUDA graphs and replays them
+            (``heedful.kernels.captured``).
 
     Raises:
         HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a
-            model that is already optimised, and for ``compile`` if the model does not generate, or not on a CPU.
+            model that is already optimised, and for ``compile`` if the model does not generate, or is neither on a CPU
+            nor on an NVIDIA GPU.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -89,7 +92,10 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
         raise HeedfulError(f"no model can be optimised to dtype {dtype_name!r}; {nearest(dtype_name, LINEAR_CLASSES)}")
     keep_few_kernels()
     linear_class, other_dtype = _linear_class(model, dtype_name)
-    make = _compiled_linears(model, linear_class, dtype_name) if compile else linear_class
+    if compile:
+        _check_generates(model)
+    captures = compile and can_capture(model.device)
+    make = _compiled_linears(model, linear_class, dtype_name) if compile and not captures else linear_class
     if model.adapter is not None:
         merge(model)
     model.to(other_dtype).requires_grad_(False)
@@ -102,6 +108,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
     else:
         apply_plan(model, "gpu")
     model.optimised, model.prepacked = dtype_name, parameters_before - model.count()
+    model.captured = CapturedSteps() if captures else None
     return model.eval()  # includes the new parts
 
 
@@ -122,18 +129,22 @@ def _linear_class(model: Model, dtype_name: str) -> tuple[type[PrepackedLinear] 
     return linear_class, other_dtype
 
 
-def _compiled_linears(
-    model: Model, linear_class: type[PrepackedLinear] | None, dtype_name: str
-) -> Callable[..., nn.Module] | None:
-    """Returns what makes the linear maps of compiled decoding; ``linear_class`` and a warning if they cannot be made.
-
-    Raises ``HeedfulError`` for a model that does not generate, and for a device or dtype without compiled code.
-    """
+def _check_generates(model: Model) -> None:
+    """Raises ``HeedfulError`` for a model that does not generate, and so has no steps to compile."""
     if not hasattr(model, "decoder") or not isinstance(model.config.head, LanguageHead):
         raise HeedfulError(
             f"compile=True (--compile) is for decoding, but the model, {model.config.kind!r} with head "
             f"{model.config.head.kind!r}, does not generate; leave it out"
         )
+
+
+def _compiled_linears(
+    model: Model, linear_class: type[PrepackedLinear] | None, dtype_name: str
+) -> Callable[..., nn.Module] | None:
+    """Returns what makes the linear maps of compiled decoding; ``linear_class`` and a warning if they cannot be made.
+
+    Raises ``HeedfulError`` for a device or dtype without compiled code.
+    """
     if model.device.type != "cpu" or linear_class is None:
         raise HeedfulError(
             f"there is no compiled code for {dtype_name} weights on this {model.device.type}; leave compile=True "

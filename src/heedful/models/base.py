@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -70,6 +70,7 @@ class Model(nn.Module):
     kernels: str = "auto"  # the plan of kernels that was applied, by name: see heedful.kernels.plan
     optimised: str = ""  # type of the weights, "int8", ..., of a model optimised for inference (``heedful.optimize``)
     prepacked: int = 0  # number of parameters replaced by prepacked weights
+    captured: Any = None  # steps of decoding as CUDA graphs (``heedful.kernels.captured``); None: never captured
     adapter: Adapter | None = None  # see heedful.adapters; the other weights are then those of ``source``
 
     def __call__(self, *args: Any, **named: Any) -> Tensor:
@@ -124,8 +125,15 @@ class Model(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Returns the name of the plan of kernels for ``repr``, if one was applied."""
-        return "" if self.kernels == "auto" else f"kernels={self.kernels!r}"
+        """Returns the name of the plan of kernels for ``repr``, if one was applied, and the captured steps."""
+        kernels = [] if self.kernels == "auto" else [f"kernels={self.kernels!r}"]
+        return ", ".join(kernels if self.captured is None else [*kernels, f"captured={self.captured!r}"])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Model:
+        if self.captured is not None:  # a graph reads the weights where they were
+            self.captured.clear()
+        super()._apply(fn, recurse)
+        return self
 
     def generate(self, ids: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
         """Generates the token ids that follow ``ids`` (B, T): see ``heedful.generation.generate``."""
