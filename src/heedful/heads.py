@@ -103,7 +103,7 @@ class LanguageModel(nn.Module):
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns the input (B, T, D) of the output projection."""
-        return hidden * self.factor
+        return hidden if self.factor == 1.0 else hidden * self.factor
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, T, V)."""

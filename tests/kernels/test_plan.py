@@ -29,7 +29,7 @@ from heedful.kernels.unpadded import (
     unpadded_training,
 )
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
-from heedful.layers.dropout import Dropout
+from heedful.layers.dropout import Dropout, DropPath
 from heedful.layers.linear import Linear, ScaledLinear
 from heedful.layers.norm import Identity, LayerNorm
 from heedful.models import Model
@@ -308,6 +308,21 @@ def test_a_residual_calls_a_slot_that_is_filled_or_drops(placement: Any) -> None
     residual.dropout.eval()
     residual.out, residual.after = LayerNorm(16, 0.5), LayerNorm(16, 2.0)
     assert torch.equal(stack(x), apply_plan(copy.deepcopy(stack), "plain")(x))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_training_calls_no_slot_that_is_empty_or_drops_nothing(rate: float) -> None:
+    config = StackConfig(dim=16, depth=2, heads=4, placement="pre", dropout=DropoutRates(residual=rate))
+    stack, x, called = Stack(config).train(), torch.randn(2, 3, 16), []
+    set_drop_path(stack, rate)
+    torch.manual_seed(1)
+    expected = apply_plan(stack, "plain")(x)
+    for name, part in stack.block.named_modules():
+        if type(part) in (Identity, Dropout, DropPath) and "_residual." in name:
+            part.register_forward_hook(lambda part, inputs, output: called.append(type(part)))
+    torch.manual_seed(1)
+    assert torch.equal(apply_plan(stack, "cpu-training")(x), expected)
+    assert called == ([Dropout] * 2 + [Dropout, DropPath] * 2 if rate else [])  # the first block keeps every path
 
 
 def test_stochastic_depth_drops_whole_sequences_under_the_plan_for_training() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from heedful.config import LanguageHead
 from heedful.errors import HeedfulError
+from heedful.heads import head_of
 from heedful.layers import PatchEmbedding, TokenEmbedding
 from tolerances import assert_close
 
@@ -16,6 +18,13 @@ def test_tokens_scaled_and_segments_not() -> None:
     expected = layer.token.weight[[3, 4]] * 3 + layer.segment.weight
     assert_close(layer(ids, segments)[0], expected)
     assert_close(layer(ids)[0], layer.token.weight[[3, 4]] * 3 + layer.segment.weight[0])
+
+
+def test_a_factor_of_1_is_no_operation() -> None:
+    layer, ids = TokenEmbedding(20, 9), torch.tensor([[3, 4]])
+    assert layer(ids).grad_fn.name() == "EmbeddingBackward0"
+    assert torch.equal(layer(ids)[0], layer.token.weight[[3, 4]])
+    assert head_of(LanguageHead(), 9, layer.token).transform(hidden := torch.randn(1, 2, 9)) is hidden
 
 
 def test_segments_without_a_table() -> None:

@@ -209,6 +209,31 @@ def test_the_logits_are_never_held() -> None:
     assert largest.numbers == ROWS * WORDS
 
 
+class Operations(TorchDispatchMode):
+    """Names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name.removeprefix("aten::"))
+        return func(*args, **(kwargs or {}))
+
+
+def test_one_chunk_without_rows_to_ignore_takes_few_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MANY", 10**9)
+    monkeypatch.setattr(module, "BLOCK", 10**9)
+    head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
+    with Operations() as operations:
+        ChunkedLoss.apply(hidden.requires_grad_(), head.output.weight, None, labels, 0.0)
+    assert not {"clamp", "masked_fill_"} & set(operations.names)
+    assert operations.names.count("copy_") == 1  # of the gradient over the logits
+    with Operations() as operations:
+        ChunkedLoss.apply(hidden, head.output.weight, None, torch.full_like(labels, IGNORED), 0.0)
+    assert operations.names.count("masked_fill_") == 2
+
+
 def test_a_head_that_is_watched_or_exchanged_is_called(chunks: list[int]) -> None:
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
     expected = output_loss(head, hidden, labels)

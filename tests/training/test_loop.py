@@ -129,6 +129,18 @@ def test_clipping_holds_the_global_norm():
     assert_close(clipped / clipped.norm(), free / free.norm())
 
 
+@pytest.mark.parametrize("share", [1e-7, 0.5, 0.9995, 1.0001, 1000.0])  # of the norm that is the limit
+def test_gradients_are_not_multiplied_by_1(share, monkeypatch):
+    free = made([[ROWS]])
+    clip = share * gradient(free).norm().item()
+    nn.utils.clip_grad_norm_(free.model.parameters(), clip)  # always multiplies
+    called, clip_grads = [], nn.utils.clip_grads_with_norm_
+    monkeypatch.setattr(nn.utils, "clip_grads_with_norm_", lambda *args: called.append(clip_grads(*args)))
+    clipped = gradient(made([[ROWS]], clip=clip))
+    assert torch.equal(clipped, torch.cat([p.grad.flatten() for p in free.model.parameters()]))
+    assert len(called) == (share < 2)
+
+
 def test_the_schedule_multiplies_each_groups_rate():
     torch.manual_seed(0)
     model = Tokens()

@@ -39,7 +39,7 @@ from heedful.kernels.unpadded import (
 )
 from heedful.kernels.varlen import gpu_attention, unpadded_attention
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
-from heedful.layers.dropout import Drop, Dropout
+from heedful.layers.dropout import Drop, Dropout, DropPath
 from heedful.layers.linear import Linear, Multiply, ScaledLinear
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity
@@ -67,17 +67,20 @@ def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: floa
 
 
 def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
-    """Computes ``every_slot`` without the calls that change nothing: dropout in evaluation, and empty slots.
+    """Computes ``every_slot`` without the calls that change nothing: empty slots, dropout in evaluation and of rate 0.
 
     Each call takes some microseconds, and a small decoder makes forty such calls per step.
     """
     slots: Any = residual._modules  # torch's attribute look-up takes as long as the call of an empty slot
-    if residual.training or slots["dropout"].training:
-        return every_slot(residual, x, real, f, context)
     before, out, after = slots["before"], slots["out"], slots["after"]
+    dropout, drop_path = slots["dropout"], slots["drop_path"]
     y = f(x if type(before) is Identity else before(x, real), **context)
     if type(out) is not Identity:
         y = out(y, real)
+    if dropout.training and not (type(dropout) is Dropout and dropout.p == 0):
+        y = dropout(y)
+    if drop_path.training and not (type(drop_path) is DropPath and drop_path.rate == 0):
+        y = drop_path(y)
     y = x + y
     return y if type(after) is Identity else after(y, real)
 
@@ -170,6 +173,7 @@ PLANS = {
             linear=_training_linear,
             dropout=cpu_dropout,  # and of attention weights, by the masks of the same file
             layout=unpadded_training,
+            add=filled_slots,
         ),
         Plan(
             "cpu-inference",

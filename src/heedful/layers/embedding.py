@@ -53,10 +53,12 @@ class TokenEmbedding(nn.Module):
         call; there ``check_ids`` checks the ids first, as ``generate`` does. Tasks check their tokenizer's vocabulary.
         """
         try:
-            x = self.token(ids) * self.factor
+            x = self.token(ids)
         except IndexError:
             check_ids(ids, self.token.num_embeddings)
             raise
+        if self.factor != 1.0:
+            x = x * self.factor
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
         if segments is not None:

@@ -220,8 +220,14 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
     A state that is loaded again belongs to contiguous weights.
     """
     parameter = nn.Parameter(tensor)
-    if not tensor.is_contiguous():
-        parameter.register_post_accumulate_grad_hook(_make_contiguous)
+    if tensor.is_contiguous():
+        return parameter
+
+    def on_first_gradient(parameter: Tensor) -> None:
+        _make_contiguous(parameter)
+        handle.remove()  # a hook costs each step of a small model as much as a kernel
+
+    handle = parameter.register_post_accumulate_grad_hook(on_first_gradient)
     return parameter
 
 

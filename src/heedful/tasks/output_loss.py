@@ -62,12 +62,14 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
     loss, words = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32)), logits.size(1)
     size = even_rows(BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
     for block, y in zip(logits.split(size), labels.split(size), strict=True):
-        ignored, y = y == IGNORED, y.clamp(min=0)[:, None]
+        ignored = y == IGNORED
+        has_ignored = logits.device.type != "cpu" or bool(ignored.any())  # on other devices `any` would wait
+        y = (y.clamp(min=0) if has_ignored else y)[:, None]
         log_p = torch.log_softmax(block.to(loss.dtype), 1)  # its own change of type is four times slower on a CPU
         losses = (smoothing - 1) * log_p.gather(1, y)[:, 0]
         if smoothing:
             losses -= smoothing / words * log_p.sum(1)
-        loss += losses.masked_fill_(ignored, 0.0).sum()
+        loss += (losses.masked_fill_(ignored, 0.0) if has_ignored else losses).sum()
         p = log_p.exp() if agreement else log_p.exp_()
         agreement_gradient = None
         if agreement:
@@ -78,7 +80,7 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
             p -= smoothing / words
         if agreement_gradient is not None:
             p += agreement_gradient
-        if logits.device.type != "cpu" or ignored.any():  # on other devices `any` would wait for the device
+        if has_ignored:
             p.masked_fill_(ignored[:, None], 0.0)
         block.copy_(p)
     return loss
@@ -151,7 +153,7 @@ class ChunkedLoss(torch.autograd.Function):
             direct = device == "cpu" and dtype is torch.float32 and onednn_is_faster()
             product = onednn_product if direct else F.linear
             loss = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
-            dx = torch.empty_like(x) if needs_dx else None
+            dx: Tensor | None = None
             dw: Tensor | None = None
             db: Tensor | None = None
             chunk, many = chunk_sizes(x.device)
@@ -160,8 +162,13 @@ class ChunkedLoss(torch.autograd.Function):
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
                 gradient = product(rows, w, b)  # the logits, which the next line overwrites; zeros stay for zeros of w
                 loss += loss_and_gradient(gradient[:, :words], y, smoothing, agreement)
-                if dx is not None:
-                    dx[start : start + size] = product(gradient, w.mT, None)
+                if needs_dx:
+                    part = product(gradient, w.mT, None)
+                    if len(part) == len(x):  # the only chunk, which needs no copy
+                        dx = part.to(x.dtype)
+                    else:
+                        dx = torch.empty_like(x) if dx is None else dx
+                        dx[start : start + size] = part
                 if needs_dw:
                     dw = added(dw, gradient.mT @ rows, loss.dtype)
                 if needs_db:

@@ -29,6 +29,7 @@ from heedful.training.schedule import Limits, Schedule
 from heedful.util.ranks import is_loss, loss_message
 from heedful.util.sharding import followed
 
+NORM_EPS = 1e-6  # added to a norm by PyTorch's clipping
 MIN_SECONDS = 60.0  # between two checkpoints at ends of epochs
 
 
@@ -253,7 +254,7 @@ class Loop:
         if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
             raise self._not_finite(step, loss.item(), norm.item(), self._gradient.locate_nonfinite(micro_batches))
         if not self._is_spike(norm):
-            if self.gradient_limits.clip is not None:
+            if self.gradient_limits.clip is not None and not self._is_below(self.gradient_limits.clip, norm):
                 nn.utils.clip_grads_with_norm_(self._parameters, self.gradient_limits.clip, norm)
             self.optimiser.step()
             if self.average is not None:
@@ -266,6 +267,10 @@ class Loop:
             f"! from step {self._counters.step + 1:,} on each batch is split into {parts} parts, since larger parts do "
             "not fit the memory; the loss of a step is the same"
         )
+
+    def _is_below(self, clip: float, norm: Tensor) -> bool:
+        """Returns True if clipping would multiply by 1, and the norm is known without waiting for a GPU."""
+        return self._checks_each_step and norm.item() + NORM_EPS < 0.999 * clip  # 0.999: PyTorch divides in float32
 
     def _is_spike(self, norm: Tensor) -> bool:
         """Returns True if the step is to be skipped, since its gradient is far larger than usual."""
