@@ -204,13 +204,8 @@ class Layout(Protocol):
         """Returns the final hidden states (B, T, D)."""
 
 
-def padded(stack: Stack, batch: StackInput) -> Tensor:
-    """Reference layout: computes every token of the batch, padding too."""
-    return run_blocks(stack, batch)
-
-
-def run_blocks(stack: Stack, batch: StackInput, own_mask: Any = None, cross_mask: Any = None) -> Tensor:
-    """Computes every token of a batch: positions, blocks and the final norm.
+def padded(stack: Stack, batch: StackInput, own_mask: Any = None, cross_mask: Any = None) -> Tensor:
+    """Reference layout: computes every token of the batch, padding too.
 
     ``own_mask`` and ``cross_mask`` take the place of the masks of self-attention and cross-attention that follow from
     the batch; a plan's attention kernel may take masks of its own kind.

@@ -25,7 +25,7 @@ from heedful.kernels.unpadded import attends_with, is_observed
 from heedful.layers.attention import Attention, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
-from heedful.stack import Stack, StackInput, bidirectional, causal, run_blocks
+from heedful.stack import Stack, StackInput, bidirectional, causal, padded
 
 LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
 HALVES = (torch.float16, torch.bfloat16)
@@ -241,7 +241,7 @@ def unpadded_attention(stack: Stack, batch: StackInput) -> Tensor:
         every_query = row_starts(torch.full_like(source.lengths, tokens), tokens)
         memory_mask = Sequences(every_query, source.starts, (-1, -1))
         batch = batch._replace(memory=source.move(batch.memory), memory_mask=None)
-    y = run_blocks(stack, batch, own_mask, memory_mask)
+    y = padded(stack, batch, own_mask, memory_mask)
     return y if order is None else order.restore(y)
 
 
