@@ -274,7 +274,7 @@ def test_every_method_gives_the_same_tokens(name: str, method: str, calls: list[
     expected = heedful.create(name, seed=0).generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options)
     fast = heedful.optimize(heedful.create(name, seed=0), compile=True)
     assert torch.equal(fast.generate(IDS[:rows], MASK[:rows], max_new_tokens=12, **options), expected)
-    assert calls
+    assert calls or method == "prompt lookup"  # which reads the tokens it proposes together
 
 
 def test_a_text_longer_than_the_context_and_a_window() -> None:
