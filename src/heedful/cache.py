@@ -67,7 +67,7 @@ class Growing(AttentionCache):
         last. There must be earlier tokens, and the cache must not be ``read_only``.
         """
         if self.length == self.allocated:
-            self._move(tuple(buffer[:, :, :1] for buffer in self.buffers))  # type: ignore[arg-type]  # two
+            self._move(tuple(buffer[:, :, :1] for buffer in self.buffers))  # type: ignore[arg-type]  # keys and values
         return self.buffers, self._advance(1)
 
     def _advance(self, count: int) -> slice:

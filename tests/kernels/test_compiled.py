@@ -29,8 +29,8 @@ from heedful import cli
 from heedful.cache import Cache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
-from heedful.kernels import compiled, compiled_step
-from heedful.kernels.compiled import CompiledLinear, compiler
+from heedful.kernels import compiled_step, few_rows
+from heedful.kernels.few_rows import CompiledLinear, compiler
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.prepacked_linear import FloatLinear, HalfLinear, Int4Linear, Int8Linear
 from heedful.layers.attention import explicit_attention
@@ -48,6 +48,7 @@ CLASSES = {
     "int8": Int8Linear,
     "int4": Int4Linear,
 }
+WEIGHTS = {"bfloat16": torch.bfloat16}  # dtypes of the weights that are given; the others are float32
 GROUPS = {"int8": 256, "int4": 32}  # inputs of a row with one scale, where the processor sums bytes (AVX512-VNNI)
 # parts that a decoder of 2 blocks of 32 may have, and of an encoder-decoder
 STACKS: dict[str, dict[str, Any]] = {
@@ -78,7 +79,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def run(operations: Any, call: Any) -> None:
         rows.append(call.rows)
-        compiled.run(operations, call)
+        few_rows.run(operations, call)
 
     monkeypatch.setattr(compiled_step, "run", run)
     return rows
@@ -195,6 +196,17 @@ def test_every_number_of_float16(size: int) -> None:
     linear = CompiledLinear(HalfLinear, weight)
     with torch.inference_mode():
         assert torch.equal(linear(torch.eye(size)[:1])[0], weight[:, 0])
+
+
+@pytest.mark.parametrize("dtype", CLASSES)
+def test_a_row_is_the_same_alone_and_in_a_batch(dtype: str) -> None:
+    """To the bit, up to the largest number of rows."""
+    linear = CompiledLinear(CLASSES[dtype], torch.randn(50, 288, dtype=WEIGHTS.get(dtype, torch.float32)))
+    x = torch.randn(linear.most_rows, 288).to(WEIGHTS.get(dtype, torch.float32))
+    with torch.inference_mode():
+        alone = torch.cat([linear(x[[row]]) for row in range(len(x))])
+        for rows in (2, 3, 5, len(x)):
+            assert torch.equal(linear(x[:rows]), alone[:rows])
 
 
 def test_many_rows_take_the_other_map() -> None:
@@ -495,9 +507,9 @@ def test_another_plan_and_print() -> None:
 
 @pytest.fixture
 def fresh_library() -> Iterator[None]:
-    compiled.library.cache_clear()
+    few_rows.library.cache_clear()
     yield
-    compiled.library.cache_clear()
+    few_rows.library.cache_clear()
 
 
 GCC = "Copyright (C) Free Software Foundation, Inc."
@@ -525,7 +537,7 @@ def test_without_a_compiler_everything_works_as_before(
     if script:
         path.write_bytes(b"\x7fELF" if script == "#" else f"#!/bin/sh\n{script}\n".encode())
         path.chmod(0o755)
-    monkeypatch.setattr(compiled, "TIMEOUT", 1)
+    monkeypatch.setattr(few_rows, "TIMEOUT", 1)
     monkeypatch.setenv("CXX", str(path))
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
     assert_not_compiled(reason, caplog)
@@ -543,7 +555,7 @@ def assert_not_compiled(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "leave compile=True (--compile) out" in message
     assert "\n" not in message
     with pytest.raises(HeedfulError, match=reason):
-        compiled.library()
+        few_rows.library()
 
 
 # other processors that this one can stand for, and undefined behaviour, which then ends the process
@@ -562,9 +574,9 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 @pytest.mark.full(keep=0)
 def test_other_processors(build: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[int]) -> None:
     """They multiply and attend alike, with no warning and no instruction that their processor lacks."""
-    common = tuple(flag for flag in compiled.FLAGS if not flag.startswith("-march"))
+    common = tuple(flag for flag in few_rows.FLAGS if not flag.startswith("-march"))
     warnings = () if build == "undefined" else WARNINGS  # GCC's own headers leave vectors of AVX512 undefined
-    monkeypatch.setattr(compiled, "FLAGS", (*common, *BUILDS[build], *warnings))
+    monkeypatch.setattr(few_rows, "FLAGS", (*common, *BUILDS[build], *warnings))
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
     rounds = build == "undefined" and has_vnni()
     for dtype in CLASSES:
@@ -609,30 +621,30 @@ def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tm
     """A truncated one would end the process when a page of it is read. The compiler may be a command with arguments."""
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "env LC_ALL=C g++")
-    monkeypatch.setattr(compiled, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))  # quick
-    compiled.library()
+    monkeypatch.setattr(few_rows, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))  # quick
+    few_rows.library()
     (file,) = tmp_path.rglob("*.so")
     content = file.read_bytes()
     for damaged in (content[: len(content) // 2], b"", content[:9999] + b"?" + content[10000:]):
         file.unlink()  # it is mapped
         file.write_bytes(damaged)
-        compiled.library.cache_clear()
-        compiled.library()
+        few_rows.library.cache_clear()
+        few_rows.library()
         assert file.stat().st_size == len(content)
-        assert compiled._is_whole(file)
+        assert few_rows._is_whole(file)
 
 
 @pytest.mark.usefixtures("fresh_library")
 def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path))
-    program = "from heedful.kernels import compiled; compiled.library(); print('ready')"
+    program = "from heedful.kernels import few_rows; few_rows.library(); print('ready')"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
     both = [subprocess.Popen(command, env=environment, stdout=-1, stderr=-1, text=True) for _ in range(2)]
     assert [process.communicate()[0] for process in both] == ["ready\n"] * 2
     (file,) = tmp_path.rglob("*.so")
     before = file.stat().st_mtime_ns
-    compiled.library()
+    few_rows.library()
     assert file.stat().st_mtime_ns == before
 
 

@@ -18,7 +18,7 @@ from benchmarks.speed.steps import BETAS, CLIP, DECAY, EPS, RATE, Losses, bare, 
 from benchmarks.speed.works import Work
 from heedful import tasks
 from heedful.kernels import optimize
-from heedful.kernels.compiled import compiler
+from heedful.kernels.few_rows import compiler
 from heedful.kernels.plan import apply_training_plan
 from heedful.models import Model
 from heedful.pretrained.fill_model import make_contiguous

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import HeedfulError
-from heedful.generation.captured import fixed_step
+from heedful.generation.captured_step import fixed_step
 from heedful.generation.decoder_state import (
     NONE,
     DecoderState,

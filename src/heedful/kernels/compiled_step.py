@@ -6,6 +6,7 @@ Shapes: R rows (one token each), D model width, H query heads, G key-value heads
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from operator import contains, itemgetter, ne
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn.modules import module
 
 from heedful.cache import Cache, Growing, StaticAttention, StaticCache
 from heedful.errors import HeedfulError
-from heedful.kernels.compiled import (
+from heedful.kernels.few_rows import (
     ADD,
     CROSS_ATTENTION,
     LAYER_NORM,
@@ -42,7 +43,7 @@ from heedful.layers.position import Alibi, Learned, PositionScheme, Relative, Ro
 from heedful.stack import Block, Residual, Skip, Stack, StackInput, block_input
 
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary, Alibi, Relative)
-STREAM, NORMED, TEMPORARY = 0, 1, 2  # buffers of D numbers a row, in this order; the others follow
+STREAM = 0  # offset of the residual stream, the first buffer
 
 
 def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
@@ -76,11 +77,11 @@ def is_supported(stack: Stack) -> bool:
 
 
 def _has_parts(block: Block, norms: tuple[type, ...]) -> bool:
-    residuals = [block.attention_residual, block.feed_forward_residual]
+    residuals: list[Any] = [block.attention_residual, block.feed_forward_residual]
     attentions: list[Any] = [block.attention]
     linears: list[Any] = []
     if type(block.cross_attention) is Attention:
-        residuals.append(block.cross_residual)  # type: ignore[arg-type]
+        residuals.append(block.cross_residual)
         attentions.append(block.cross_attention)
         linears += [block.cross_attention.query]
     elif type(block.cross_residual) is not Skip:
@@ -114,7 +115,7 @@ class CompiledStep:
         attentions = [part for part in stack.modules() if isinstance(part, Attention)]
         mixed = max(part.heads for part in attentions) * self.size  # heads may be pruned
         inner = max(block.feed_forward.up.out_features for block in blocks)
-        self.projected = 3 * self.dim
+        self.normed, self.temporary, self.projected = self.dim, 2 * self.dim, 3 * self.dim  # offsets of buffers
         self.mixed = self.projected + max(block.attention.projections.out_features for block in blocks)
         self.mixed = max(self.mixed, self.projected + mixed)  # cross-attention has its query alone there
         self.inner = self.mixed + mixed
@@ -185,19 +186,10 @@ class CompiledStep:
     # ------------------------------------------------------------------------------------------------- the program
 
     def _block(self, block: Block, number: int) -> list[Operation]:
-        def attention(x: int, y: int, accumulate: bool) -> list[Operation]:
-            part: Any = block.attention
+        def attention(part: Any, projection: Any, kind: int, x: int, y: int, accumulate: bool) -> list[Operation]:
             return [
-                part.projections.operation(x, self.projected),
-                self._attention(part, SELF_ATTENTION, number, part.projections.out_features),
-                part.out.operation(self.mixed, y, accumulate),
-            ]
-
-        def cross_attention(x: int, y: int, accumulate: bool) -> list[Operation]:
-            part: Any = block.cross_attention
-            return [
-                part.query.operation(x, self.projected),
-                self._attention(part, CROSS_ATTENTION, number, part.query.out_features),
+                projection.operation(x, self.projected),
+                self._attention(part, kind, number, projection.out_features),
                 part.out.operation(self.mixed, y, accumulate),
             ]
 
@@ -210,24 +202,24 @@ class CompiledStep:
                 up.append(Operation(kind=MULTIPLY, x=self.gate, y=self.inner, inputs=inner))
             return [*up, part.down.operation(self.inner, y, accumulate)]
 
-        operations = self._sublayer(block.attention_residual, attention)
-        if isinstance(block.cross_attention, Attention):
-            operations += self._sublayer(block.cross_residual, cross_attention)
+        own: Any = block.attention
+        operations = self._sublayer(block.attention_residual, partial(attention, own, own.projections, SELF_ATTENTION))
+        if isinstance(cross := block.cross_attention, Attention):
+            operations += self._sublayer(block.cross_residual, partial(attention, cross, cross.query, CROSS_ATTENTION))
         return operations + self._sublayer(block.feed_forward_residual, feed_forward)
 
     def _sublayer(self, residual: Any, sublayer: Callable[[int, int, bool], list[Operation]]) -> list[Operation]:
         """Returns after(x + out(f(before(x)))) for the stream x."""
         assert isinstance(residual, Residual)
-        dim, stream, temporary = self.dim, STREAM * self.dim, TEMPORARY * self.dim
-        normed = stream if isinstance(residual.before, Identity) else NORMED * dim
-        operations = self._norm(residual.before, stream, normed)
+        normed, temporary = STREAM if isinstance(residual.before, Identity) else self.normed, self.temporary
+        operations = self._norm(residual.before, STREAM, normed)
         if isinstance(residual.out, Identity):
-            operations += sublayer(normed, stream, True)
+            operations += sublayer(normed, STREAM, True)
         else:
             operations += sublayer(normed, temporary, False)
             operations += self._norm(residual.out, temporary, temporary)
-            operations.append(Operation(kind=ADD, x=temporary, y=stream, inputs=dim))
-        return operations + self._norm(residual.after, stream, stream)
+            operations.append(Operation(kind=ADD, x=temporary, y=STREAM, inputs=self.dim))
+        return operations + self._norm(residual.after, STREAM, STREAM)
 
     def _norm(self, norm: nn.Module, x: int, y: int) -> list[Operation]:
         if isinstance(norm, Identity):

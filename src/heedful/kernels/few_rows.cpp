@@ -1,4 +1,4 @@
-// Few rows of tokens through the blocks of a stack on a CPU, as `heedful/kernels/compiled.py` describes them.
+// Few rows of tokens through the blocks of a stack on a CPU, as `heedful/kernels/few_rows.py` describes them.
 //
 // A step of decoding reads every weight once and computes little with it, so it should take the time that the memory
 // needs. Weights stay in their own format (float32, bfloat16, float16, int8, int4) until they are in a register;
@@ -176,12 +176,12 @@ struct Int4 {  // w = scale (q − 8) + middle in groups of STEP; a byte holds i
 
 }  // namespace
 
-// -------------------------------------------------------------------------------- what Python fills: see compiled.py
+// -------------------------------------------------------------------------------- what Python fills: see few_rows.py
 
 extern "C" {
 
 struct Operation {
-    int64_t kind, x, y, z;  // kind; offsets of buffers in the scratch memory, in numbers of a row
+    int64_t kind, x, y;  // kind; offsets of buffers in the scratch memory, in numbers of a row
     int64_t inputs, outputs, format, activation, layer, accumulate;
     const void *weight, *groups;
     const float *scale, *bias;
@@ -311,7 +311,7 @@ void round_once(std::vector<Row>& rows, const Operation& op, const Buffers& buff
     rounded = &op;
 }
 
-struct ByteRow {
+struct Int8Row {
     std::vector<int8_t> bytes;   // zeros up to a whole group
     std::vector<float> scales;   // of each group
     float correction;            // what the product with weights + 128 has too much
@@ -337,9 +337,9 @@ struct ByteRow {
             for (int64_t i = 0; i < count; i += 16) {
                 const __mmask16 present = (__mmask16)first_bytes(std::min<int64_t>(16, count - i));
                 const __m512 part = _mm512_maskz_loadu_ps(present, x + first + i);
-                const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(part, factor));
-                total = _mm512_add_epi32(total, rounded);
-                _mm_storeu_si128((__m128i*)&bytes[first + i], _mm512_cvtsepi32_epi8(rounded));
+                const __m512i levels = _mm512_cvtps_epi32(_mm512_mul_ps(part, factor));
+                total = _mm512_add_epi32(total, levels);
+                _mm_storeu_si128((__m128i*)&bytes[first + i], _mm512_cvtsepi32_epi8(levels));
             }
             scales[g] = largest / 127;
             correction += 128 * scales[g] * _mm512_reduce_add_epi32(total);
@@ -348,7 +348,7 @@ struct ByteRow {
 };
 
 template <int N, int R>
-inline void int8_tile(const Operation& op, const Buffers& buffers, const ByteRow* rows, int64_t n, int64_t r) {
+inline void int8_tile(const Operation& op, const Buffers& buffers, const Int8Row* rows, int64_t n, int64_t r) {
     const int64_t inputs = op.inputs;
     const int8_t* weights = (const int8_t*)op.weight + n * inputs;
     __m512 sums[N][R];
@@ -391,7 +391,7 @@ inline void int8_tile(const Operation& op, const Buffers& buffers, const ByteRow
         }
 }
 
-template <int N> inline void int8_outputs(const Operation& op, const Buffers& buffers, const ByteRow* rows, int64_t n) {
+template <int N> inline void int8_outputs(const Operation& op, const Buffers& buffers, const Int8Row* rows, int64_t n) {
     int64_t r = 0;
     for (; r + 4 <= buffers.call.rows; r += 4)
         for (int half = 0; half < N; half += (N + 1) / 2) int8_tile<(N + 1) / 2, 4>(op, buffers, rows, n + half, r);
@@ -400,7 +400,7 @@ template <int N> inline void int8_outputs(const Operation& op, const Buffers& bu
 }
 
 void int8_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
-    static thread_local std::vector<ByteRow> rows;
+    static thread_local std::vector<Int8Row> rows;
     round_once(rows, op, buffers, op.inputs);
     int64_t n = first;
     for (; n + OUTPUTS <= end; n += OUTPUTS) int8_outputs<OUTPUTS>(op, buffers, rows.data(), n);
@@ -408,7 +408,7 @@ void int8_linear(const Operation& op, const Buffers& buffers, int64_t first, int
 }
 
 // int4: the scale of a group of STEP inputs is that of the weights times that of x, whose error is a tenth of theirs.
-struct RoundedRow {
+struct Int4Row {
     std::vector<int8_t> pairs;        // of two groups the inputs 0 to 15 of both, then 16 to 31 of both
     std::vector<float> scales, sums;  // of each group; zeros up to a multiple of 16
 
@@ -435,7 +435,7 @@ struct RoundedRow {
 };
 
 template <int N, int R>
-inline void int4_tile(const Operation& op, const Buffers& buffers, const RoundedRow* rows, int64_t n, int64_t r) {
+inline void int4_tile(const Operation& op, const Buffers& buffers, const Int4Row* rows, int64_t n, int64_t r) {
     const int64_t groups = op.inputs / STEP;
     const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
     const __m256i low_half = _mm256_set1_epi8(15);
@@ -487,7 +487,7 @@ inline void int4_tile(const Operation& op, const Buffers& buffers, const Rounded
         for (int j = 0; j < R; j++) store(op, buffers, n + i, r + j, _mm512_reduce_add_ps(sums[i][j]));
 }
 
-template <int N> inline void int4_outputs(const Operation& op, const Buffers& buffers, const RoundedRow* rows, int64_t n) {
+template <int N> inline void int4_outputs(const Operation& op, const Buffers& buffers, const Int4Row* rows, int64_t n) {
     int64_t r = 0;
     for (; r + 4 <= buffers.call.rows; r += 4) int4_tile<N, 4>(op, buffers, rows, n, r);
     for (; r + 2 <= buffers.call.rows; r += 2) int4_tile<N, 2>(op, buffers, rows, n, r);
@@ -495,7 +495,7 @@ template <int N> inline void int4_outputs(const Operation& op, const Buffers& bu
 }
 
 void int4_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
-    static thread_local std::vector<RoundedRow> rows;
+    static thread_local std::vector<Int4Row> rows;
     round_once(rows, op, buffers, op.inputs / STEP);
     int64_t n = first;
     for (; n + OUTPUTS <= end; n += OUTPUTS) int4_outputs<OUTPUTS>(op, buffers, rows.data(), n);

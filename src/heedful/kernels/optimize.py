@@ -15,7 +15,7 @@ from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.captured import CapturedSteps, can_capture
-from heedful.kernels.compiled import library, linear_maker
+from heedful.kernels.few_rows import library, linear_maker
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
@@ -69,7 +69,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
             "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
             vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
-        compile: if True, steps of decoding of few rows on a CPU run compiled code (``heedful.kernels.compiled``), which
+        compile: if True, steps of decoding of few rows on a CPU run compiled code (``heedful.kernels.few_rows``), which
             reads each weight at the memory's speed. The machine's C++ compiler makes it in a few seconds, once for a
             processor; without a compiler a line is logged, and nothing else changes. The decoder's weights are then
             in memory twice. On an NVIDIA GPU ``generate`` captures steps of decoding as CUDA graphs and replays them

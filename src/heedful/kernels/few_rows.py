@@ -54,7 +54,7 @@ class Operation(Structure):
     """Step of a program; its fields are those of the source."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("kind", "x", "y", "z")),
+        *((name, c_int64) for name in ("kind", "x", "y")),
         *((name, c_int64) for name in ("inputs", "outputs", "format", "activation", "layer", "accumulate")),
         *((name, c_void_p) for name in ("weight", "groups", "scale", "bias", "query_norm", "key_norm")),
         *((name, c_int64) for name in ("heads", "groups_of_heads", "head_size")),
@@ -103,7 +103,7 @@ def weights_of(linear_class: type[PrepackedLinear], weight: Tensor) -> Weights:
         return Weights(levels, scales)
     if linear_class is Int4Linear:
         levels, scales, middle = Int4Linear.quantised(weight)
-        halves = levels.to(torch.uint8).unflatten(1, (-1, 2, Int4Linear.GROUP // 2))  # (out, groups, 2, 16)
+        halves = levels.unflatten(1, (-1, 2, Int4Linear.GROUP // 2))  # (out, groups, 2, 16)
         values = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).contiguous()
         return Weights(values, None, torch.stack((scales, middle), -1).contiguous())
     return Weights(weight.to(torch.float16 if linear_class is HalfLinear else weight.dtype).contiguous())
@@ -231,9 +231,9 @@ def run(operations: Any, call: Call) -> None:
 class CompiledLinear(PrepackedLinear):
     """act(x Wᵀ + b) by the compiled kernel for a few rows (``most_rows``), and by another prepacked map for more.
 
-    The weights are in memory twice, rounded to the same numbers. The compiled kernel
-    does not round ``x``, except for int8 and int4 on a processor with AVX512-VNNI: there groups of 256 and of 32
-    inputs are rounded to 8 bits, each with its own scale.
+    The weights are in memory twice, rounded to the same numbers. The compiled kernel does not round ``x``, except for
+    int8 and int4 on a processor with AVX512-VNNI: there groups of 256 and of 32 inputs are rounded to 8 bits, each with
+    its own scale.
 
     Args:
         linear_class: class of the map for many rows.
