@@ -62,7 +62,7 @@ class Growing(AttentionCache):
         key, value = (buffer.narrow(2, columns.start, columns.stop - columns.start) for buffer in self.buffers)
         return key, value
 
-    def next_column(self) -> tuple[Stored, slice]:
+    def append_column(self) -> tuple[Stored, slice]:
         """Makes room for a token, and returns the buffers and the columns to attend to, of which the caller writes the
         last. There must be earlier tokens, and the cache must not be ``read_only``.
         """

@@ -204,21 +204,21 @@ class Layout(Protocol):
         """Returns the final hidden states (B, T, D)."""
 
 
-def padded(stack: Stack, batch: StackInput, own_mask: Any = None, cross_mask: Any = None) -> Tensor:
+def padded(stack: Stack, batch: StackInput, self_mask: Any = None, cross_mask: Any = None) -> Tensor:
     """Reference layout: computes every token of the batch, padding too.
 
-    ``own_mask`` and ``cross_mask`` take the place of the masks of self-attention and cross-attention that follow from
+    ``self_mask`` and ``cross_mask`` take the place of the masks of self-attention and cross-attention that follow from
     the batch; a plan's attention kernel may take masks of its own kind.
     """
     cache = batch.cache or NO_CACHE
-    x, real, context = block_input(stack, batch, cache, own_mask, cross_mask)
+    x, real, context = block_input(stack, batch, cache, self_mask, cross_mask)
     for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
         x = block(x, real, memory=batch.memory, cache=block_cache, **context)
     return stack.norm(x, real)
 
 
 def block_input(
-    stack: Stack, batch: StackInput, cache: NoCache, own_mask: Any = None, cross_mask: Any = None
+    stack: Stack, batch: StackInput, cache: NoCache, self_mask: Any = None, cross_mask: Any = None
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
     """Returns what the blocks read: the tokens (B, T, D) with their positions, a mask (B, T) of those that are not
     padding, and the keywords ``mask``, ``position`` and ``memory_mask``. The ``cache`` counts the tokens as its own.
@@ -228,12 +228,12 @@ def block_input(
     x = stack.position.embed(batch.x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
     position = stack.encoding(tokens.queries, tokens.keys)
-    if own_mask is None:
+    if self_mask is None:
         attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
-        own_mask = position.join(attention_mask(tokens, stack.config))
+        self_mask = position.join(attention_mask(tokens, stack.config))
     if cross_mask is None and (memory_mask := batch.memory_mask) is not None:
         cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
-    return x, real, {"mask": own_mask, "position": position, "memory_mask": cross_mask}
+    return x, real, {"mask": self_mask, "position": position, "memory_mask": cross_mask}
 
 
 class Stack(nn.Module):

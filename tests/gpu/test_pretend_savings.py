@@ -30,7 +30,7 @@ from heedful.layers.attention import Attention
 from heedful.tasks import output_loss as loss_module
 from heedful.tasks.output_loss import output_loss
 from heedful.training.engine import Sharded
-from heedful.training.feed import Feed
+from heedful.training.feed import PrefetchingLoader
 from heedful.training.loop import Loop
 from heedful.training.validation import Validation
 from heedful.util.ranks import Ranks
@@ -65,7 +65,7 @@ def varlen_attn(monkeypatch: pytest.MonkeyPatch) -> Reference:
 def test_padding_is_left_out_of_attention_without_a_wait(
     name: str, mask: Tensor, varlen_attn: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(varlen, "HALVES", (torch.float32,))  # whose rounding is not seen
+    monkeypatch.setattr(varlen, "HALF_DTYPES", (torch.float32,))  # whose rounding is not seen
     inputs = (IDS, IDS, mask, mask) if name == "transformer-tiny" else (IDS, mask)
     options = {"text_starts": text_starts(TEXTS)} if mask is TEXTS else {}
     expected = made(name).hidden(*inputs)
@@ -171,7 +171,7 @@ def test_the_loss_is_computed_in_chunks_that_fit_the_memory(
 
 def test_the_next_batches_are_collated_before_the_host_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each step is checked, so that the host waits in it."""
-    step, look_ahead, waits = Loop._step, Feed.look_ahead, list[tuple[int, int, int]]()
+    step, prefetch, waits = Loop._step, PrefetchingLoader.prefetch, list[tuple[int, int, int]]()
 
     def checked(self: Loop) -> None:
         nonlocal before
@@ -179,13 +179,13 @@ def test_the_next_batches_are_collated_before_the_host_waits(tmp_path: Path, mon
         step(self)
         waits[-1:] = [(*waits[-1][:2], watch.waits() - before)]
 
-    def ahead(self: Feed, step: int) -> None:
+    def ahead(self: PrefetchingLoader, step: int) -> None:
         waits.append((step, watch.waits() - before, 0))
-        look_ahead(self, step)
+        prefetch(self, step)
 
     before = 0
     monkeypatch.setattr(Loop, "_step", checked)
-    monkeypatch.setattr(Feed, "look_ahead", ahead)
+    monkeypatch.setattr(PrefetchingLoader, "prefetch", ahead)
     command = [*command_of("text-generation", tmp_path), "--out", str(tmp_path / "run"), "--training.log-every=1"]
     with pretend_gpu() as watch:
         assert cli.main([*command, "--max-steps=4", "--device=cuda:0"]) == 0
@@ -248,7 +248,7 @@ def test_a_run_that_is_sharded_leaves_its_model_on_the_cpu_until_then(
     monkeypatch.setattr("heedful.training.run.join_ranks", lambda: nullcontext(several))
     found = []
 
-    def wrap(self: Sharded, model: Any, loss: Any, is_fixed: bool) -> Any:
+    def wrap(self: Sharded, model: Any, loss: Any, same_parameters: bool) -> Any:
         found.append((model.device.type, model.kernels, str(self.device)))
         raise HeedfulError("the run has come this far")
 

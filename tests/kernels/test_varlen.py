@@ -33,7 +33,7 @@ from heedful.config import (
 )
 from heedful.kernels import varlen
 from heedful.kernels.plan import apply_plan
-from heedful.kernels.varlen import gpu_attention, needs_right_mask, varlen_attention
+from heedful.kernels.varlen import gpu_attention, needs_mask_if_right_padded, varlen_attention
 from heedful.layers import text_starts
 from heedful.layers.attention import explicit_attention
 from heedful.layers.position import PositionScheme
@@ -59,7 +59,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> Reference:
     reference = Reference()
     monkeypatch.setattr(varlen, "has_varlen", lambda device: True)
     monkeypatch.setattr(varlen, "varlen_attention", reference)
-    monkeypatch.setattr(varlen, "HALVES", (*varlen.HALVES, torch.float32, torch.float64))
+    monkeypatch.setattr(varlen, "HALF_DTYPES", (*varlen.HALF_DTYPES, torch.float32, torch.float64))
     return reference
 
 
@@ -161,7 +161,7 @@ def test_pytorchs_own_function_takes_what_the_layout_gives(monkeypatch: pytest.M
     assert all(p.grad is not None for name, p in model.named_parameters() if ".block." in name)
 
 
-def own_mask(model: Any) -> Tensor:
+def self_mask(model: Any) -> Tensor:
     return model.hidden(*inputs_of(model, REAL["left"]))
 
 
@@ -185,8 +185,8 @@ def test_a_bias_on_the_scores_stays_a_mask(position: Any, family: str, reference
         ({}, lambda model: model.hidden(IDS, REAL["left"][:, None, :].expand(3, T, T))),
         ({}, lambda model: model.hidden(IDS, REAL["left"], cache=Cache(2))),
         ({}, lambda model: model.hidden(IDS[:, :1], REAL["right"][:, :1])),
-        ({"dim": 48}, own_mask),  # heads of 12
-        ({"heads": 1, "kv_heads": 1, "head_dim": 200}, own_mask),
+        ({"dim": 48}, self_mask),  # heads of 12
+        ({"heads": 1, "kv_heads": 1, "head_dim": 200}, self_mask),
     ],
     ids=["packed", "whole mask", "cache", "one token", "heads of 12", "heads of 200"],
 )
@@ -201,16 +201,16 @@ def test_what_the_kernel_does_not_take(
 
 def test_dropped_weights_are_drawn_under_a_mask_and_in_training_alone(reference: Reference) -> None:
     model = apply_plan(model_of("decoder", dropout=DropoutRates(attention=0.1)), "gpu")
-    own_mask(model)
+    self_mask(model)
     assert reference.calls == 0
-    own_mask(model.eval())
+    self_mask(model.eval())
     assert reference.calls == 2
 
 
 def test_observers_see_the_padded_batch(reference: Reference) -> None:
     model = apply_plan(model_of("decoder"), "gpu")
     with heedful.record(model, "pattern") as seen:
-        own_mask(model)
+        self_mask(model)
     assert seen["decoder.block.0.attention.pattern"].shape == (3, 4, T, T)
     assert reference.calls == 0
 
@@ -221,18 +221,18 @@ def test_other_dtypes_stay_with_the_mask(dtype: torch.dtype, reference: Referenc
     monkeypatch.setattr(varlen, "has_varlen", lambda device: True)
     monkeypatch.setattr(varlen, "varlen_attention", reference)
     model = apply_plan(model_of("decoder").to(dtype), "gpu")
-    own_mask(model)
+    self_mask(model)
     assert reference.calls == 0
     with torch.autocast("cpu", torch.bfloat16):
-        own_mask(model.float())
+        self_mask(model.float())
     assert reference.calls == 2
 
 
 def test_a_cpu_has_no_such_kernel() -> None:
     assert not varlen.has_varlen(torch.device("cpu"))
     model = model_of("decoder").to(torch.bfloat16)
-    expected = own_mask(model)
-    assert torch.equal(own_mask(apply_plan(model, "gpu")), expected)
+    expected = self_mask(model)
+    assert torch.equal(self_mask(apply_plan(model, "gpu")), expected)
 
 
 # -------------------------------------------------------------------------------------------------------- the one call
@@ -307,8 +307,8 @@ def test_heads_are_repeated_where_flash_does_not_apply(
     assert shared == [flash and dtype is torch.bfloat16]
     repeats = rows // 2
     own_k, own_v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
-    own_mask = mask.repeat_interleave(repeats, 0) if isinstance(mask, Tensor) else mask
-    assert_close(y, explicit_attention(q.float(), own_k.float(), own_v.float(), own_mask, 0.3).to(dtype), "layer")
+    self_mask = mask.repeat_interleave(repeats, 0) if isinstance(mask, Tensor) else mask
+    assert_close(y, explicit_attention(q.float(), own_k.float(), own_v.float(), self_mask, 0.3).to(dtype), "layer")
 
 
 def test_the_heads_of_a_single_query_stay_shared(shared: list[bool]) -> None:
@@ -324,12 +324,14 @@ def test_the_heads_of_a_single_query_stay_shared(shared: list[bool]) -> None:
 def test_a_causal_stack_needs_no_mask_for_padding_on_the_right() -> None:
     model, custom = apply_plan(model_of("encoder-decoder"), "gpu"), model_of("encoder-decoder")
     custom.decoder.block[0].attention.attend = explicit_attention
-    assert not needs_right_mask(model.decoder)
-    assert needs_right_mask(model.encoder)
-    assert needs_right_mask(apply_plan(model_of("encoder-decoder"), "cpu-training").decoder)
-    assert needs_right_mask(apply_plan(model_of("encoder-decoder"), "plain").decoder)
-    assert needs_right_mask(apply_plan(custom, "gpu").decoder)
-    assert needs_right_mask(apply_plan(model_of("decoder", window=2), "gpu").decoder)  # has a mask tensor as it is
+    assert not needs_mask_if_right_padded(model.decoder)
+    assert needs_mask_if_right_padded(model.encoder)
+    assert needs_mask_if_right_padded(apply_plan(model_of("encoder-decoder"), "cpu-training").decoder)
+    assert needs_mask_if_right_padded(apply_plan(model_of("encoder-decoder"), "plain").decoder)
+    assert needs_mask_if_right_padded(apply_plan(custom, "gpu").decoder)
+    assert needs_mask_if_right_padded(
+        apply_plan(model_of("decoder", window=2), "gpu").decoder
+    )  # has a mask tensor as it is
     real = REAL["right"]
     with_mask, gradients = learned(model, real, lambda: model.hidden(IDS, IDS, real, real))
     without, others = learned(model, real, lambda: model.hidden(IDS, IDS, real))

@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of five rows, from the first on, of which two stay in the cache."""
     monkeypatch.setattr(module, "CHUNK", 5 * WORDS)
     monkeypatch.setattr(module, "BLOCK", 2 * WORDS)
-    monkeypatch.setattr(module, "MANY", 0)
+    monkeypatch.setattr(module, "CHUNKED_FROM", 0)
 
 
 def made(config: Any, seed: int = 0) -> nn.Module:
@@ -78,14 +78,14 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture(params=[0, 10**9], ids=["in chunks", "at once"])
 def once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether all logits are made at once."""
-    monkeypatch.setattr(module, "MANY", request.param)
+    monkeypatch.setattr(module, "CHUNKED_FROM", request.param)
     return bool(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["", "aligned"])
 def aligned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether W has a multiple of 64 rows in its products, as on a GPU."""
-    monkeypatch.setattr(module, "aligns", lambda device: request.param)
+    monkeypatch.setattr(module, "pads_vocabulary", lambda device: request.param)
     return bool(request.param)
 
 
@@ -222,7 +222,7 @@ class Operations(TorchDispatchMode):
 
 
 def test_one_chunk_without_rows_to_ignore_takes_few_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MANY", 10**9)
+    monkeypatch.setattr(module, "CHUNKED_FROM", 10**9)
     monkeypatch.setattr(module, "BLOCK", 10**9)
     head, (hidden, labels) = made(LanguageHead(tied=True)), given(ignored=False)
     with Operations() as operations:
@@ -300,7 +300,7 @@ def test_products_have_a_multiple_of_64_rows_on_a_gpu(bias: bool, monkeypatch: p
     head, (hidden, labels) = made(LanguageHead(tied=False, bias=bias)).double(), given(ignored=True)
     hidden = hidden.double()
     expected = plain(head, hidden, labels, 0.1)
-    monkeypatch.setattr(module, "aligns", lambda device: True)
+    monkeypatch.setattr(module, "pads_vocabulary", lambda device: True)
     monkeypatch.setattr(F, "linear", linear)
     with torch.no_grad():
         assert_close(output_loss(head, hidden, labels, 0.1), expected)
@@ -367,7 +367,7 @@ def test_chunks_on_a_gpu_follow_from_all_its_memory(memory: Callable[[int], None
     memory(8 * 2**30)
     assert chunk_sizes(torch.device("cuda", 0))[0] == 2**25
     for name in ("cpu", "mps"):
-        assert chunk_sizes(torch.device(name)) == (module.CHUNK, module.MANY)
+        assert chunk_sizes(torch.device(name)) == (module.CHUNK, module.CHUNKED_FROM)
 
 
 def test_tasks_learn_with_it(chunks: list[int]) -> None:

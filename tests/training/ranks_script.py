@@ -120,7 +120,7 @@ def run(
     model = made(family, dropout)
     if again:
         apply_training_plan(model, "plain", recompute=True)
-    learn = engine.wrap(model, objective, is_fixed=True)
+    learn = engine.wrap(model, objective, same_parameters=True)
     if looked_at:  # before the first step, as a run that is taken up may be
         with torch.no_grad(), engine.evaluating(model):
             objective(model, {"rows": ROWS})

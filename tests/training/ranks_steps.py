@@ -43,10 +43,12 @@ class Pooled(nn.Module):
         return (self.output(hidden) + self.pooler(hidden) if is_pooled else self.output(hidden)).flatten(0, 1)
 
 
-def looped(engine: Alone, loss: Any = objective, model: Any = None, is_fixed: bool = False, **options: Any) -> Loop:
+def looped(
+    engine: Alone, loss: Any = objective, model: Any = None, same_parameters: bool = False, **options: Any
+) -> Loop:
     """A run of six steps of four micro-batches."""
     model = made("decoder", dropout=0.1) if model is None else model
-    learn = engine.wrap(model, loss, is_fixed)
+    learn = engine.wrap(model, loss, same_parameters)
     settings: dict[str, Any] = {"limits": Limits(max_steps=6), **options}
     return Loop(
         model=model,
@@ -104,10 +106,10 @@ def searched(ranks: Ranks, pooled: Any) -> dict[str, Any]:
         return F.cross_entropy(logits, batch["rows"].flatten(), reduction="sum")
 
     ends, engines = [], []
-    for is_fixed in (True, False):
+    for same_parameters in (True, False):
         torch.manual_seed(0)
         engines.append(Replicated(ranks))
-        loop = looped(engines[-1], loss, Pooled(), is_fixed)
+        loop = looped(engines[-1], loss, Pooled(), same_parameters)
         loop.fit()
         ends.append(loop.model.state_dict())
     if engines[0]._ddp is None or engines[1]._ddp is None or not engines[1]._ddp.find_unused_parameters:

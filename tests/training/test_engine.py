@@ -14,7 +14,7 @@ import heedful
 from heedful.kernels.plan import apply_training_plan
 from heedful.layers.norm import LayerNorm
 from heedful.tasks.text_generation import TextGeneration
-from heedful.training.engine import is_fixed, parameters_of
+from heedful.training.engine import parameters_of, uses_same_parameters
 
 
 class Custom(LayerNorm):
@@ -32,18 +32,18 @@ def created(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["gpt-micro", "bert-tiny", "transformer-tiny", "vit-micro", "stories260k"])
 def test_all_of_heedful_is_fixed(name: str) -> None:
-    assert is_fixed(created(name), TextGeneration, partial(F.gelu, approximate="tanh"))
+    assert uses_same_parameters(created(name), TextGeneration, partial(F.gelu, approximate="tanh"))
 
 
 def test_what_is_custom_is_not() -> None:
     model = created("gpt-micro")
-    assert not is_fixed(model, Custom)
-    assert not is_fixed(model, partial(custom))
+    assert not uses_same_parameters(model, Custom)
+    assert not uses_same_parameters(model, partial(custom))
     model.decoder.block[0].feed_forward.activation = custom
-    assert not is_fixed(model)
+    assert not uses_same_parameters(model)
     model = created("gpt-micro")
     model.decoder.block[1] = nn.Sequential(Custom(8))
-    assert not is_fixed(model)
+    assert not uses_same_parameters(model)
 
 
 def test_the_parameters_of_a_loss_are_those_that_get_a_gradient() -> None:

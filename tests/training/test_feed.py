@@ -12,14 +12,14 @@ import torch
 from heedful.errors import HeedfulError
 from heedful.training import Checkpoints, Limits, Loader
 from heedful.training.engine import Alone
-from heedful.training.feed import Feed
+from heedful.training.feed import PrefetchingLoader
 from heedful.training.gradient import Batch, MicroBatches
 from heedful.util.ranks import Ranks
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def created(fails: int | None = None) -> tuple[Feed, Loader]:
+def created(fails: int | None = None) -> tuple[PrefetchingLoader, Loader]:
     """A feed and its loader, whose micro-batch number ``fails`` cannot be collated."""
     collated = []
 
@@ -34,7 +34,7 @@ def created(fails: int | None = None) -> tuple[Feed, Loader]:
         return MicroBatches(step, list(enumerate(own)), sum(len(batch["indices"]) for batch in own), False)
 
     loader = Loader(np.ones(20, dtype=int), collate, tokens=4, seed=3)
-    return Feed(loader, share), loader
+    return PrefetchingLoader(loader, share), loader
 
 
 def indices(batches: list[Batch]) -> list[int]:
@@ -48,8 +48,8 @@ def test_the_order_and_the_position_are_those_of_the_loader(looks_ahead: bool) -
         expected, epochs, state = indices(next(reference)), reference.epochs, reference.state_dict()
         taken = feed.take(step)
         if looks_ahead:
-            feed.look_ahead(step + 1)
-            feed.look_ahead(step + 1)
+            feed.prefetch(step + 1)
+            feed.prefetch(step + 1)
         assert taken.step == step
         assert indices(taken.own) == expected
         assert (feed.epochs, feed.state_dict()) == (epochs, state)
@@ -64,7 +64,7 @@ def test_an_error_is_raised_where_its_step_is_taken() -> None:
     assert feed.count_next(0) == 4
     assert feed.count_next(0) == 4
     feed.take(0)
-    feed.look_ahead(1)
+    feed.prefetch(1)
     feed.take(1)
     state = feed.state_dict()
     assert feed.count_next(2) == 0
@@ -85,7 +85,7 @@ def loop(toy: Any, device: torch.device, *arguments: Any, **options: Any) -> Any
         def learn_and_look_ahead(micro_batches: MicroBatches) -> Any:
             result = learn(micro_batches)
             if not made._ends_at(made.step + 1):
-                made._feed.look_ahead(made.step + 1)
+                made._feed.prefetch(made.step + 1)
             return result
 
         made._learn = learn_and_look_ahead

@@ -21,10 +21,10 @@ from heedful.kernels import captured
 from heedful.kernels.unpadded import is_observed
 
 
-def rounded(tokens: int) -> int:
+def rounded_length(tokens: int) -> int:
     """Returns a number of tokens that several calls share: a multiple of 64, above 512 at most an eighth more.
 
-    >>> [rounded(tokens) for tokens in (1, 64, 65, 513, 1024, 1025)]
+    >>> [rounded_length(tokens) for tokens in (1, 64, 65, 513, 1024, 1025)]
     [64, 64, 128, 576, 1024, 1152]
     """
     unit = max(64, 2 ** (tokens.bit_length() - 4))
@@ -98,7 +98,7 @@ class CapturedStep(StaticStep):
 
     def __init__(self, state: DecoderState, limits: Tensor, context: int | None = None) -> None:
         super().__init__(state, limits, context)
-        self.end = min(rounded(self.end), learned_positions(state.stack) or rounded(self.end))
+        self.end = min(rounded_length(self.end), learned_positions(state.stack) or rounded_length(self.end))
         self.capacity = min(self.end, state.stack.window or self.end)
         self.graph: StepGraph | None = None
 
@@ -110,13 +110,13 @@ class CapturedStep(StaticStep):
 
     def select(self, rows: Tensor, prompts: Tensor | None = None) -> None:
         """Keeps the rows with the indices ``rows``, in this order, in new buffers: see ``DecoderState.select``."""
-        self._leave()
+        self._detach()
         super().select(rows, prompts)
 
     def reorder(self, rows: Tensor) -> None:
         """Keeps the rows with the indices ``rows``, in this order: see ``StaticStep.reorder``."""
         if len(rows) != len(self.lengths):
-            self._leave()
+            self._detach()
         super().reorder(rows)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class CapturedStep(StaticStep):
         """Claims a graph for the rows that the state has read, and fills it."""
         state, prefix = self.state, self.state.cache
         self.source_length = source_length_of(prefix)
-        source_length = rounded(self.source_length) if self.source_length else 0
+        source_length = rounded_length(self.source_length) if self.source_length else 0
         sources = len(prefix.pairs[0][1].pair[0]) if source_length else 0
         model = state.model
         key = (len(self.lengths), self.end, sources, source_length, model.kernels, captured.stream_of(model.device))
@@ -143,7 +143,7 @@ class CapturedStep(StaticStep):
             self.graph.fill(prefix, self.lengths, self.last, state.real)
             self._put(self.graph.cache)
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         """Goes on uncaptured, in buffers of its own."""
         if self.graph is None:
             return

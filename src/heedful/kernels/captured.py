@@ -34,10 +34,10 @@ def can_capture(device: torch.device) -> bool:
     return device.type in DEVICES and torch.version.hip is None
 
 
-class HostAccess(TorchDispatchMode):
+class NoHostAccess(TorchDispatchMode):
     """While entered, raises ``RuntimeError`` for an operation that waits for the device or copies to or from it.
 
-    >>> with HostAccess():
+    >>> with NoHostAccess():
     ...     torch.ones(3).sum().item()
     Traceback (most recent call last):
     RuntimeError: aten._local_scalar_dense.default makes the host wait
@@ -72,7 +72,7 @@ def warm_up(function: Callable[[], Tensor]) -> None:
     Raises ``RuntimeError`` for what a capture forbids: a failed capture leaves PyTorch's allocator and its random
     numbers unusable.
     """
-    with HostAccess():
+    with NoHostAccess():
         function()
     for _ in range(WARM_UPS):
         function()

@@ -27,7 +27,7 @@ from heedful.kernels.few_rows import (
     SELF_ATTENTION,
     Call,
     CompiledLinear,
-    Keys,
+    KeyValues,
     Operation,
     pointer,
     run,
@@ -120,7 +120,7 @@ class CompiledStep:
         self.mixed = max(self.mixed, self.projected + mixed)  # cross-attention has its query alone there
         self.inner = self.mixed + mixed
         self.gate, self.width = self.inner + inner, self.inner + 2 * inner
-        self.kept: list[Tensor] = []  # tensors whose addresses the operations hold
+        self.float_copies: list[Tensor] = []  # tensors whose addresses the operations hold
         operations: list[Operation] = []
         for number, block in enumerate(blocks):
             operations += self._block(block, number)
@@ -134,7 +134,7 @@ class CompiledStep:
         empty = (Identity, Dropout, DropPath, nn.ModuleList)
         self.states = [vars(part) for part in stack.modules() if not isinstance(part, empty)]
         self.attentions = [vars(part) for part in attentions]
-        self.known: WeakSet[Cache | StaticCache] = WeakSet()  # caches that fit
+        self.fitting_caches: WeakSet[Cache | StaticCache] = WeakSet()  # caches that fit
         self.dropouts = [vars(part) for part in stack.modules() if isinstance(part, Dropout | DropPath)]
         self.parts = [part._modules for part in stack.modules() if part._modules]
         self.parts_before = [dict(parts) for parts in self.parts]
@@ -153,12 +153,12 @@ class CompiledStep:
         and those of the memory if there is one: of its heads, and all float32 or all bfloat16.
         """
         pairs: Any = cache.pairs
-        if cache not in self.known:  # its layers change their rows together, and nothing else
+        if cache not in self.fitting_caches:  # its layers change their rows together, and nothing else
             if len(pairs) != self.depth or not all(map(self._fits_layer, pairs, self.kv_heads)):
                 return False
             if len({own.buffers[0].dtype for own, _ in pairs}) != 1:
                 return False
-            self.known.add(cache)
+            self.fitting_caches.add(cache)
         own, cross = pairs[0]
         if not own.buffers or len(own.buffers[0]) != rows or (isinstance(own, Growing) and own.read_only):
             return False
@@ -225,12 +225,12 @@ class CompiledStep:
         if isinstance(norm, Identity):
             return []
         kind = LAYER_NORM if isinstance(norm, LayerNorm) else RMS_NORM
-        weight, bias = (self._numbers(getattr(norm, name, None)) for name in ("weight", "bias"))
+        weight, bias = (self._address_of_copy(getattr(norm, name, None)) for name in ("weight", "bias"))
         return [Operation(kind=kind, x=x, y=y, inputs=self.dim, weight=weight, bias=bias, epsilon=epsilon_of(norm))]
 
     def _attention(self, part: Attention, kind: int, layer: int, inputs: int) -> Operation:
         norms = (part.query_norm, part.key_norm)
-        query_norm, key_norm = (self._numbers(getattr(norm, "weight", None)) for norm in norms)
+        query_norm, key_norm = (self._address_of_copy(getattr(norm, "weight", None)) for norm in norms)
         return Operation(
             kind=kind,
             x=self.projected,
@@ -238,7 +238,7 @@ class CompiledStep:
             inputs=inputs,
             layer=layer,
             heads=part.heads,
-            groups_of_heads=part.kv_heads,
+            kv_heads=part.kv_heads,
             head_size=part.head_dim,
             factor=part.scale,
             query_norm=query_norm,
@@ -247,12 +247,12 @@ class CompiledStep:
             key_epsilon=epsilon_of(part.key_norm),
         )
 
-    def _numbers(self, tensor: Tensor | None) -> int | None:
+    def _address_of_copy(self, tensor: Tensor | None) -> int | None:
         """Returns the address of a copy of ``tensor`` in float32, which is kept."""
         if tensor is None:
             return None
-        self.kept.append(tensor.detach().float().contiguous())
-        return self.kept[-1].data_ptr()
+        self.float_copies.append(tensor.detach().float().contiguous())
+        return self.float_copies[-1].data_ptr()
 
     # ---------------------------------------------------------------------------------------------------- a call
 
@@ -265,7 +265,7 @@ class CompiledStep:
         stream.view_as(x).copy_(x)
         bias = bias_of(context["mask"])
         cross_bias = bias_of(context["memory_mask"])
-        keys = (Keys * (2 * self.depth))()
+        keys = (KeyValues * (2 * self.depth))()
         pairs: Any = cache.layers(self.depth)
         for layer, (own, cross) in enumerate(pairs):
             self._own_keys(keys[2 * layer], own)
@@ -273,46 +273,46 @@ class CompiledStep:
             if len(self.heads[layer]) > 1:
                 self._cross_keys(keys[2 * layer + 1], cross, rows)
                 add_bias(keys[2 * layer + 1], cross_bias, len(cross.pair[0]), self.heads[layer][1])
-        longest = max(each.columns for each in keys)
+        max_keys = max(each.columns for each in keys)
         threads = torch.get_num_threads()
-        scores = torch.empty(threads * longest)
+        scores = torch.empty(threads * max_keys)
         call = Call(
             rows=rows,
             threads=threads,
             bfloat16_cache=cache.pairs[0][0].buffers[0].dtype is torch.bfloat16,
             scratch=scratch.data_ptr(),
             scores=scores.data_ptr(),
-            longest=longest,
+            max_keys=max_keys,
             keys=keys,
         )
         if isinstance(position, Rotation):
             cosine, sine = (table.float().contiguous() for table in (position.cos, position.sin))
             call.cosine, call.sine = cosine.data_ptr(), sine.data_ptr()
-            call.rotation_row = 0 if len(cosine) == 1 else self.size
+            call.rotation_stride = 0 if len(cosine) == 1 else self.size
         run(self.operations, call)
         return stream.view(rows, 1, self.dim).to(x.dtype)
 
-    def _own_keys(self, keys: Keys, own: Any) -> None:
+    def _own_keys(self, keys: KeyValues, own: Any) -> None:
         if isinstance(own, Growing):
-            buffers, columns = own.next_column()
+            buffers, columns = own.append_column()
             first, keys.columns = columns.start, columns.stop - columns.start
         else:
             buffers, first, keys.slots = own.buffers, 0, own.slots.data_ptr()
             keys.columns = buffers[0].size(2)
         self._addresses(keys, buffers, first)
-        keys.shared = 1
+        keys.queries_per_source = 1
 
-    def _cross_keys(self, keys: Keys, cross: Any, rows: int) -> None:
+    def _cross_keys(self, keys: KeyValues, cross: Any, rows: int) -> None:
         buffers = tuple(tensor.contiguous() for tensor in cross.pair)
         cross.pair = buffers  # kept while the call runs, and next time contiguous
-        keys.columns, keys.shared = buffers[0].size(2), rows // len(buffers[0])
+        keys.columns, keys.queries_per_source = buffers[0].size(2), rows // len(buffers[0])
         self._addresses(keys, buffers, 0)
 
-    def _addresses(self, keys: Keys, buffers: tuple[Tensor, ...], first: int) -> None:
+    def _addresses(self, keys: KeyValues, buffers: tuple[Tensor, ...], first: int) -> None:
         key, value = buffers
         skipped = first * self.size * key.element_size()
         keys.key, keys.value = key.data_ptr() + skipped, value.data_ptr() + skipped
-        keys.row, keys.head = key.stride(0), key.stride(1)
+        keys.row_stride, keys.head_stride = key.stride(0), key.stride(1)
 
 
 def epsilon_of(norm: nn.Module) -> float:
@@ -328,7 +328,7 @@ def bias_of(mask: Mask) -> Tensor | None:
     return float_mask(mask, torch.empty(0).expand(1, 1, 1, 0)).float().contiguous()
 
 
-def add_bias(keys: Keys, bias: Tensor | None, rows: int, heads: int) -> None:
+def add_bias(keys: KeyValues, bias: Tensor | None, rows: int, heads: int) -> None:
     """Sets the bias of ``keys``, which must stay in memory during the call.
 
     Raises ``HeedfulError`` unless it has a number for each key, and one row or head for all or for each.
@@ -342,8 +342,8 @@ def add_bias(keys: Keys, bias: Tensor | None, rows: int, heads: int) -> None:
             "mask of the tokens that were encoded"
         )
     keys.bias = pointer(bias)
-    keys.bias_row = 0 if shape[0] == 1 else bias.stride(0)
-    keys.bias_head = 0 if shape[1] == 1 else bias.stride(1)
+    keys.bias_row_stride = 0 if shape[0] == 1 else bias.stride(0)
+    keys.bias_head_stride = 0 if shape[1] == 1 else bias.stride(1)
 
 
 STEPS: WeakKeyDictionary[Stack, CompiledStep | None] = WeakKeyDictionary()  # None: the stack has an unsupported part

@@ -30,7 +30,7 @@ constexpr int LANES = 4;
 #endif
 constexpr int STEP = 32;              // inputs that are read at a time; also the size of a group of int4
 constexpr int PARTS = STEP / LANES;   // vectors in a step
-constexpr int PATIENCE = 10000;       // looks at another thread's chunk before the processor is offered to others
+constexpr int SPINS = 10000;       // looks at another thread's chunk before the processor is offered to others
 constexpr int OUTPUTS = 4, ROWS = 4;  // of a tile, whose sums stay in registers
 
 typedef float Vector __attribute__((vector_size(LANES * 4)));
@@ -186,16 +186,16 @@ struct Operation {
     const void *weight, *groups;
     const float *scale, *bias;
     const float *query_norm, *key_norm;
-    int64_t heads, groups_of_heads, head_size;
+    int64_t heads, kv_heads, head_size;
     double factor, epsilon, key_epsilon;
 };
 
-struct Keys {  // of one attention: key and value of row b, head g and column s at b row + g head + s E
+struct KeyValues {  // of one attention: (row b, head g, column s) is at b * row_stride + g * head_stride + s * E
     char *key, *value;
-    int64_t row, head, columns, shared;  // shared: rows of queries that share a row of keys
+    int64_t row_stride, head_stride, columns, queries_per_source;
     const int64_t* slots;                // (R,) column of the new token; null: the last
     const float* bias;                   // (R or 1, H or 1, S); null: none
-    int64_t bias_row, bias_head;
+    int64_t bias_row_stride, bias_head_stride;
 };
 
 struct Progress {  // of an operation; in a line of the processor's cache of its own
@@ -205,11 +205,11 @@ struct Progress {  // of an operation; in a line of the processor's cache of its
 
 struct Call {
     int64_t rows, threads, bfloat16_cache;
-    float *scratch, *scores;    // scores: longest for each thread
-    int64_t longest;
+    float *scratch, *scores;    // scores: max_keys for each thread
+    int64_t max_keys;
     const float *cosine, *sine;  // (R or 1, E); null: no rotation
-    int64_t rotation_row;
-    const Keys* keys;    // two for each layer: self-attention, cross-attention
+    int64_t rotation_stride;
+    const KeyValues* keys;    // two for each layer: self-attention, cross-attention
     Progress* progress;  // zeros, one for each operation
 };
 }
@@ -292,7 +292,7 @@ template <class Format, int N> inline void outputs(const Operation& op, const Bu
 }
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-#define SUMS_OF_BYTES
+#define HAS_VNNI
 
 // Integer weights with the processor's sums of bytes: four times as many weights in an instruction. Each row of x is
 // rounded to bytes first, with a scale for each GROUP of inputs.
@@ -518,7 +518,7 @@ void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk
         case 0: linear<Float32>(op, buffers, first, end); break;
         case 1: linear<BFloat16>(op, buffers, first, end); break;
         case 2: linear<Float16>(op, buffers, first, end); break;
-#ifdef SUMS_OF_BYTES
+#ifdef HAS_VNNI
         case 3: int8_linear(op, buffers, first, end); break;
         case 4: int4_linear(op, buffers, first, end); break;
 #else
@@ -570,11 +570,11 @@ struct BFloat16Cache {
 };
 
 // x in place: its norm, then the rotation (a, b) → (a cos − b sin, b cos + a sin) of its halves a and b
-void prepared(float* x, const Operation& op, const float* norm, float epsilon, const Call& call, int64_t r) {
+void normalise_and_rotate(float* x, const Operation& op, const float* norm, float epsilon, const Call& call, int64_t r) {
     const int64_t size = op.head_size, half = size / 2;
     if (norm) rms_norm(x, x, size, norm, epsilon);
     if (!call.cosine) return;
-    const float *cosine = call.cosine + r * call.rotation_row, *sine = call.sine + r * call.rotation_row;
+    const float *cosine = call.cosine + r * call.rotation_stride, *sine = call.sine + r * call.rotation_stride;
     for (int64_t i = 0; i < half; i++) {
         const float a = x[i], b = x[i + half];
         x[i] = a * cosine[i] + b * sine[i];
@@ -594,12 +594,12 @@ float dot(const float* q, const typename Cache::Number* k, int64_t size) {
 
 // One query head of a row: softmax(factor q kᵀ + bias) v; zeros if no key may be attended to.
 template <class Cache>
-void attend(const float* q, const Keys& keys, const Operation& op, int64_t r, int64_t h, float* scores, float* y) {
+void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t r, int64_t h, float* scores, float* y) {
     typedef typename Cache::Number Number;
-    const int64_t size = op.head_size, columns = keys.columns, head = h / (op.heads / op.groups_of_heads);
-    const int64_t source = r / keys.shared, first = source * keys.row + head * keys.head;
+    const int64_t size = op.head_size, columns = keys.columns, head = h / (op.heads / op.kv_heads);
+    const int64_t source = r / keys.queries_per_source, first = source * keys.row_stride + head * keys.head_stride;
     const Number *key = (const Number*)keys.key + first, *value = (const Number*)keys.value + first;
-    const float* bias = keys.bias ? keys.bias + source * keys.bias_row + h * keys.bias_head : nullptr;
+    const float* bias = keys.bias ? keys.bias + source * keys.bias_row_stride + h * keys.bias_head_stride : nullptr;
     float largest = -INFINITY;
     for (int64_t s = 0; s < columns; s++) {
         scores[s] = (float)op.factor * dot<Cache>(q, key + s * size, size) + (bias ? bias[s] : 0.0f);
@@ -635,18 +635,18 @@ void attend(const float* q, const Keys& keys, const Operation& op, int64_t r, in
 
 // Self-attention of a row (q, k, v) in a group of heads, whose key and value join the cache first; cross-attention of q.
 template <class Cache>
-void attention(const Operation& op, const Buffers& buffers, const Keys& keys, bool is_self, int64_t unit, int thread) {
+void attention(const Operation& op, const Buffers& buffers, const KeyValues& keys, bool is_self, int64_t unit, int thread) {
     typedef typename Cache::Number Number;
     const Call& call = buffers.call;
-    const int64_t size = op.head_size, group = op.heads / op.groups_of_heads;
-    const int64_t r = unit / op.groups_of_heads, g = unit % op.groups_of_heads;
-    float* scores = call.scores + thread * call.longest;
+    const int64_t size = op.head_size, group = op.heads / op.kv_heads;
+    const int64_t r = unit / op.kv_heads, g = unit % op.kv_heads;
+    float* scores = call.scores + thread * call.max_keys;
     float* x = buffers.row(op.x, op.inputs, r);
     if (is_self) {
-        float *k = x + (op.heads + g) * size, *v = k + op.groups_of_heads * size;
-        prepared(k, op, op.key_norm, (float)op.key_epsilon, call, r);
+        float *k = x + (op.heads + g) * size, *v = k + op.kv_heads * size;
+        normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, call, r);
         const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1;
-        const int64_t place = r * keys.row + g * keys.head + column * size;
+        const int64_t place = r * keys.row_stride + g * keys.head_stride + column * size;
         for (int64_t i = 0; i < size; i++) {
             ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
             ((Number*)keys.value)[place + i] = Cache::stored(v[i]);
@@ -655,7 +655,7 @@ void attention(const Operation& op, const Buffers& buffers, const Keys& keys, bo
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
         float* q = x + h * size;
         if (is_self)
-            prepared(q, op, op.query_norm, (float)op.epsilon, call, r);
+            normalise_and_rotate(q, op, op.query_norm, (float)op.epsilon, call, r);
         else if (op.query_norm)
             rms_norm(q, q, size, op.query_norm, (float)op.epsilon);
         attend<Cache>(q, keys, op, r, h, scores, buffers.row(op.y, op.heads * size, r) + h * size);
@@ -667,7 +667,7 @@ int64_t chunks_of(const Operation& op, const Call& call) {
     switch (op.kind) {
         case LINEAR: return std::min((op.outputs + OUTPUTS - 1) / OUTPUTS, 8 * call.threads);
         case SELF_ATTENTION:
-        case CROSS_ATTENTION: return call.rows * op.groups_of_heads;
+        case CROSS_ATTENTION: return call.rows * op.kv_heads;
         default: return call.rows;
     }
 }
@@ -679,7 +679,7 @@ void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunk
         case SELF_ATTENTION:
         case CROSS_ATTENTION: {
             const bool is_self = op.kind == SELF_ATTENTION;
-            const Keys& keys = call.keys[2 * op.layer + !is_self];
+            const KeyValues& keys = call.keys[2 * op.layer + !is_self];
             if (call.bfloat16_cache)
                 attention<BFloat16Cache>(op, buffers, keys, is_self, chunk, thread);
             else
@@ -709,7 +709,7 @@ extern "C" void run(const Operation* operations, int64_t count, const Call* call
 #pragma omp parallel num_threads(call->threads)
     {
         const int thread = omp_get_thread_num();
-#ifdef SUMS_OF_BYTES
+#ifdef HAS_VNNI
         rounded = nullptr;
 #endif
         for (int64_t i = 0; i < count; i++) {
@@ -722,7 +722,7 @@ extern "C" void run(const Operation* operations, int64_t count, const Call* call
                 progress.done.fetch_add(1, std::memory_order_release);
             }
             for (int spins = 0; progress.done.load(std::memory_order_acquire) < chunks; spins++)
-                if (spins > PATIENCE) sched_yield();
+                if (spins > SPINS) sched_yield();
         }
     }
 }

@@ -57,19 +57,19 @@ class Operation(Structure):
         *((name, c_int64) for name in ("kind", "x", "y")),
         *((name, c_int64) for name in ("inputs", "outputs", "format", "activation", "layer", "accumulate")),
         *((name, c_void_p) for name in ("weight", "groups", "scale", "bias", "query_norm", "key_norm")),
-        *((name, c_int64) for name in ("heads", "groups_of_heads", "head_size")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "head_size")),
         *((name, c_double) for name in ("factor", "epsilon", "key_epsilon")),
     )
 
 
-class Keys(Structure):
-    """Keys and values of an attention in a call; its fields are those of the source."""
+class KeyValues(Structure):
+    """KeyValues and values of an attention in a call; its fields are those of the source."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("key", "value")),
-        *((name, c_int64) for name in ("row", "head", "columns", "shared")),
+        *((name, c_int64) for name in ("row_stride", "head_stride", "columns", "queries_per_source")),
         *((name, c_void_p) for name in ("slots", "bias")),
-        *((name, c_int64) for name in ("bias_row", "bias_head")),
+        *((name, c_int64) for name in ("bias_row_stride", "bias_head_stride")),
     )
 
 
@@ -79,10 +79,10 @@ class Call(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "threads", "bfloat16_cache")),
         *((name, c_void_p) for name in ("scratch", "scores")),
-        ("longest", c_int64),
+        ("max_keys", c_int64),
         *((name, c_void_p) for name in ("cosine", "sine")),
-        ("rotation_row", c_int64),
-        ("keys", POINTER(Keys)),
+        ("rotation_stride", c_int64),
+        ("keys", POINTER(KeyValues)),
         ("progress", c_void_p),
     )
 
@@ -299,7 +299,7 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def linear_maker(linear_class: type[PrepackedLinear]) -> Callable[..., nn.Module]:
+def compiled_linear_factory(linear_class: type[PrepackedLinear]) -> Callable[..., nn.Module]:
     """Returns a function that makes a ``CompiledLinear`` with ``linear_class`` for many rows."""
 
     def make(weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> nn.Module:

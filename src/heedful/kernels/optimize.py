@@ -15,7 +15,7 @@ from heedful.config import LanguageHead, MaskedHead
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.allocator import keep_few_kernels, keep_memory
 from heedful.kernels.captured import CapturedSteps, can_capture
-from heedful.kernels.few_rows import library, linear_maker
+from heedful.kernels.few_rows import compiled_linear_factory, library
 from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.kernels.onednn_linear import has_onednn
 from heedful.kernels.plan import apply_plan
@@ -155,7 +155,7 @@ def _compiled_linears(
     except HeedfulError as error:
         log.warning(f"decoding is not compiled: {error}")
         return linear_class
-    return linear_maker(linear_class)
+    return compiled_linear_factory(linear_class)
 
 
 def _replace_linears(

@@ -37,7 +37,7 @@ from heedful.kernels.unpadded import (
     unpadded_inference,
     unpadded_training,
 )
-from heedful.kernels.varlen import gpu_attention, unpadded_attention
+from heedful.kernels.varlen import gpu_attention, varlen_layout
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout, DropPath
 from heedful.layers.linear import Linear, Multiply, ScaledLinear
@@ -190,7 +190,7 @@ PLANS = {
             add=filled_slots,
         ),
         Plan("cpu-decoding", linear=_inference_linear, add=filled_slots),
-        Plan("gpu", attend=gpu_attention, layout=unpadded_attention, add=filled_slots),
+        Plan("gpu", attend=gpu_attention, layout=varlen_layout, add=filled_slots),
         Plan("export", attend=traceable_attention),
     )
 }
@@ -213,7 +213,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     ),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
     "dropout": (F.dropout, cpu_dropout),
-    "layout": (padded, unpadded_inference, unpadded_training, unpadded_attention, compiled_decoding),
+    "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_decoding),
     "run": (called, recomputed, compiled, recomputed_compiled),
     "add": (every_slot, filled_slots),
 }

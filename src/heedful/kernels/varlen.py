@@ -28,7 +28,7 @@ from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
 from heedful.stack import Stack, StackInput, bidirectional, causal, padded
 
 LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 UNBIASED = (PositionScheme, Sinusoidal, Learned, Rotary)  # position schemes without a bias on the scores
 TOKEN_NORMS = ("layer", "rms")  # norms of each token for itself; a registered norm may read the mask
 
@@ -113,7 +113,7 @@ class Sequences(NamedTuple):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Computes attention of q (B, H, T, E) to k and v (B, K, S, E): (B, H, T, E)."""
-        dtype, shape = computed_dtype(q), (q.size(0), q.size(2))
+        dtype, shape = product_dtype(q), (q.size(0), q.size(2))
         q, k, v = (x.to(dtype).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B, H, T, E) → (B · T, H, E)
         longest_q, longest_k = shape[1], k.size(0) // shape[0]
         y = varlen_attention(q, k, v, self.queries, self.keys, longest_q, longest_k, scale, self.window)
@@ -133,19 +133,19 @@ def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, drop
     if isinstance(mask, Sequences):
         return mask.attend(q, k, v, scale)
     several = q.size(2) > 1 or q.size(0) > k.size(0)  # the heads of a single query become queries of one head
-    if q.size(1) != k.size(1) and several and not has_flash(q, k, mask):
+    if q.size(1) != k.size(1) and several and not allows_flash(q, k, mask):
         shape = (-1, -1, q.size(1) // k.size(1), -1, -1)
         k, v = (x[:, :, None].expand(shape).flatten(1, 2) for x in (k, v))  # (B, K, S, E) → (B, H, S, E)
     return fused_attention(q, k, v, mask, scale, dropout)
 
 
-def has_flash(q: Tensor, k: Tensor, mask: Mask) -> bool:
+def allows_flash(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Returns True if the flash kernel can compute attention: in half precision, without a mask tensor."""
     has_tensor = q.size(2) != k.size(2) if isinstance(mask, str) else mask is not None
-    return not has_tensor and computed_dtype(q) in HALVES
+    return not has_tensor and product_dtype(q) in HALF_DTYPES
 
 
-def computed_dtype(x: Tensor) -> torch.dtype:
+def product_dtype(x: Tensor) -> torch.dtype:
     """Returns the dtype in which attention of ``x`` is computed: that of autocast where it is on."""
     device = x.device.type
     has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # "meta" has none
@@ -208,10 +208,10 @@ def row_starts(lengths: Tensor, tokens: int) -> Tensor:
     return F.pad(torch.cat((lengths, tokens - lengths), 1).flatten().cumsum(0), (1, 0)).int()
 
 
-def unpadded_attention(stack: Stack, batch: StackInput) -> Tensor:
+def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
     """Leaves padding and other texts out of attention: the output of ``padded`` at non-padding tokens.
 
-    At padding the output is finite and otherwise undefined. What ``leaves_out`` excludes is computed under its mask.
+    At padding the output is finite and otherwise undefined. What ``uses_varlen`` excludes is computed under its mask.
 
     >>> from heedful.config import StackConfig
     >>> from heedful.kernels.plan import apply_plan
@@ -221,31 +221,31 @@ def unpadded_attention(stack: Stack, batch: StackInput) -> Tensor:
     >>> torch.allclose(apply_plan(stack, "gpu")(x, real)[real], output, atol=1e-5)
     True
     """
-    own, cross = leaves_out(stack, batch)
+    own, cross = uses_varlen(stack, batch)
     order: FrontOrder | None = None
-    own_mask: Any = None
+    self_mask: Any = None
     memory_mask: Any = None
     tokens = batch.x.size(1)
     if own:
-        assert batch.mask is not None  # ``leaves_out``
+        assert batch.mask is not None  # ``uses_varlen``
         starts = batch.text_starts
         if batch.mask.dtype == torch.bool:
             order = FrontOrder(batch.mask)
             batch, starts = batch._replace(x=order.move(batch.x), mask=order.real), order.starts
-        assert starts is not None  # ``leaves_out``
-        own_mask = Sequences(starts, starts, window_of(stack))
+        assert starts is not None  # ``uses_varlen``
+        self_mask = Sequences(starts, starts, window_of(stack))
     if cross:
-        assert batch.memory is not None  # ``leaves_out``
+        assert batch.memory is not None  # ``uses_varlen``
         assert batch.memory_mask is not None
         source = FrontOrder(batch.memory_mask)
         every_query = row_starts(torch.full_like(source.lengths, tokens), tokens)
         memory_mask = Sequences(every_query, source.starts, (-1, -1))
         batch = batch._replace(memory=source.move(batch.memory), memory_mask=None)
-    y = padded(stack, batch, own_mask, memory_mask)
+    y = padded(stack, batch, self_mask, memory_mask)
     return y if order is None else order.restore(y)
 
 
-def leaves_out(stack: Stack, batch: StackInput) -> tuple[bool, bool]:
+def uses_varlen(stack: Stack, batch: StackInput) -> tuple[bool, bool]:
     """Returns True where ``varlen_attn`` computes attention to the stack's own tokens, and to those of the memory.
 
     It needs a boolean mask (B, T), or a packed batch with ``text_starts``; an NVIDIA GPU of compute capability 8 or
@@ -263,7 +263,7 @@ def leaves_out(stack: Stack, batch: StackInput) -> tuple[bool, bool]:
         return False, False
     is_supported = (
         has_varlen(x.device)
-        and computed_dtype(x) in HALVES
+        and product_dtype(x) in HALF_DTYPES
         and attends_with(stack, gpu_attention)
         and all(map(takes_heads, attentions(stack)))
         and not is_observed(stack)
@@ -290,7 +290,7 @@ def window_of(stack: Stack) -> tuple[int, int]:
     return (-1, 0) if window is None else (window - 1, 0)
 
 
-def needs_right_mask(stack: Stack) -> bool:
+def needs_mask_if_right_padded(stack: Stack) -> bool:
     """Returns False if a batch with padding on the right alone can leave out its mask.
 
     No token of a causal stack attends to padding on its right, and without a mask the flash kernel applies. The caller
@@ -298,4 +298,4 @@ def needs_right_mask(stack: Stack) -> bool:
     needed to leave padding out; registered norms and custom blocks may use it.
     """
     is_causal = stack.attention_mask is causal and stack.config.norm in TOKEN_NORMS
-    return not (is_causal and stack.layout is unpadded_attention and attends_with(stack, gpu_attention))
+    return not (is_causal and stack.layout is varlen_layout and attends_with(stack, gpu_attention))

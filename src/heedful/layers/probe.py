@@ -67,10 +67,10 @@ class AttentionProbe:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
         """Returns the output of ``attend`` (B, H, T, E) after all edits."""
-        own_k, own_v, own_mask = repeat_shared_rows(q, k, v, mask)
+        own_k, own_v, self_mask = repeat_shared_rows(q, k, v, mask)
         q, own_k, own_v = self.taps["query"](q), self.taps["key"](own_k), self.taps["value"](own_v)
         if self.taps["key"].edits + self.taps["value"].edits:  # otherwise rows share them still: equal to the bit
-            k, v, mask = own_k, own_v, own_mask
+            k, v, mask = own_k, own_v, self_mask
         return self.taps["mixed"](self.attend(q, k, v, mask, scale, dropout))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
 from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES, Options, resolve
-from heedful.kernels.varlen import needs_right_mask
+from heedful.kernels.varlen import needs_mask_if_right_padded
 from heedful.metrics.example_scores import Metrics, Sums
 from heedful.models import EncoderDecoder, Model
 from heedful.pretrained.configuration import home
@@ -181,7 +181,7 @@ class EncoderDecoderTask(Task):
         if self.agreement:
             index = torch.cat((index, index + batch["labels"].numel()))
             batch = repeat_batch(batch)
-        target_mask = batch["labels"] != IGNORED if needs_right_mask(model.decoder) else None
+        target_mask = batch["labels"] != IGNORED if needs_mask_if_right_padded(model.decoder) else None
         hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], target_mask)
         hidden, labels = (x.flatten(0, 1).index_select(0, index) for x in (hidden, batch["labels"]))
         if not self.agreement:

@@ -25,13 +25,13 @@ from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.onednn_linear import kernels_depend_on_rows, onednn_is_faster, onednn_product
 from heedful.kernels.plan import slot_of
 from heedful.kernels.unpadded import is_observed
-from heedful.kernels.varlen import computed_dtype
+from heedful.kernels.varlen import product_dtype
 from heedful.layers.linear import Linear
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.token_batches import IGNORED
 
 CHUNK = 2**25  # logits in a chunk on a CPU
-MANY = 4 * CHUNK  # number of logits from which chunks are used, since each chunk adds to the gradient of W
+CHUNKED_FROM = 4 * CHUNK  # number of logits from which chunks are used, since each chunk adds to the gradient of W
 ALIGNED = 64  # rows of W: 50,257 of GPT-2 become 50,304
 LOGIT_BYTES = 16  # of a logit that is computed at once in bfloat16: two copies of 2 bytes, three of 4
 MEMORY_SHARE = 16  # a sixteenth of a GPU's memory is for logits
@@ -52,15 +52,15 @@ def chunk_sizes(device: torch.device) -> tuple[int, int]:
     """
     memory = memory_of(device)
     if memory is None:
-        return CHUNK, MANY
+        return CHUNK, CHUNKED_FROM
     fitting = memory // MEMORY_SHARE // LOGIT_BYTES
     return fitting, fitting + 1
 
 
 def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreement: float) -> Tensor:
     """Returns the loss L, in float32 or wider, and overwrites the logits (N, V) with its gradient."""
-    loss, words = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32)), logits.size(1)
-    size = even_rows(BLOCK // words) if logits.device.type == "cpu" else max(1, len(logits))
+    loss, vocabulary_size = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32)), logits.size(1)
+    size = even_rows(BLOCK // vocabulary_size) if logits.device.type == "cpu" else max(1, len(logits))
     for block, y in zip(logits.split(size), labels.split(size), strict=True):
         ignored = y == IGNORED
         has_ignored = logits.device.type != "cpu" or bool(ignored.any())  # on other devices `any` would wait
@@ -68,7 +68,7 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
         log_p = torch.log_softmax(block.to(loss.dtype), 1)  # its own change of type is four times slower on a CPU
         losses = (smoothing - 1) * log_p.gather(1, y)[:, 0]
         if smoothing:
-            losses -= smoothing / words * log_p.sum(1)
+            losses -= smoothing / vocabulary_size * log_p.sum(1)
         loss += (losses.masked_fill_(ignored, 0.0) if has_ignored else losses).sum()
         p = log_p.exp() if agreement else log_p.exp_()
         agreement_gradient = None
@@ -77,7 +77,7 @@ def loss_and_gradient(logits: Tensor, labels: Tensor, smoothing: float, agreemen
             loss += agreement / 2 * divergences.masked_fill_(ignored, 0.0).sum()
         p = p.scatter_add_(1, y, log_p.new_full(y.shape, smoothing - 1))
         if smoothing:
-            p -= smoothing / words
+            p -= smoothing / vocabulary_size
         if agreement_gradient is not None:
             p += agreement_gradient
         if has_ignored:
@@ -104,13 +104,13 @@ def even_rows(rows: int) -> int:
     return max(2, rows - rows % 2)
 
 
-def aligns(device: torch.device) -> bool:
+def pads_vocabulary(device: torch.device) -> bool:
     """Returns True for devices where W gets a multiple of 64 rows, for which matrix kernels are made: all but a CPU."""
     return device.type != "cpu"
 
 
 def aligned(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns W (V, D) or b (V,) in ``dtype``; where ``aligns`` with rows of zeros, up to a multiple of 64.
+    """Returns W (V, D) or b (V,) in ``dtype``; where ``pads_vocabulary`` with rows of zeros, up to a multiple of 64.
 
     The logits of these rows, which are zeros, are left out of the loss, and their gradients are zeros.
 
@@ -118,13 +118,13 @@ def aligned(rows: Tensor, dtype: torch.dtype) -> Tensor:
     torch.Size([64, 3])
     """
     rows, more = rows.to(dtype), -len(rows) % ALIGNED
-    return F.pad(rows, (*(0, 0) * (rows.ndim - 1), 0, more)) if more and aligns(rows.device) else rows
+    return F.pad(rows, (*(0, 0) * (rows.ndim - 1), 0, more)) if more and pads_vocabulary(rows.device) else rows
 
 
 def aligned_logits(head: Any, hidden: Tensor) -> Tensor:
     """Returns the logits (N, V) of a head for ``hidden`` (N, D), from a product with aligned weights."""
     x, output = head.transform(hidden), head.output
-    dtype = computed_dtype(x)
+    dtype = product_dtype(x)
     bias = None if output.bias is None else aligned(output.bias, dtype)
     return F.linear(x, aligned(output.weight, dtype), bias)[:, : output.out_features]
 
@@ -147,7 +147,7 @@ class ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         """Returns the loss, summed over rows, and saves the gradients for ``backward``."""
         device, (needs_dx, needs_dw, needs_db) = x.device.type, ctx.needs_input_grad[:3]
-        dtype, words = computed_dtype(x), len(weight)
+        dtype, vocabulary_size = product_dtype(x), len(weight)
         with torch.autocast(device, enabled=False):
             w, b = aligned(weight, dtype), None if bias is None else aligned(bias, dtype)
             direct = device == "cpu" and dtype is torch.float32 and onednn_is_faster()
@@ -157,11 +157,11 @@ class ChunkedLoss(torch.autograd.Function):
             dw: Tensor | None = None
             db: Tensor | None = None
             chunk, many = chunk_sizes(x.device)
-            size = even_rows(chunk // words) if len(x) * words >= many else max(1, len(x))
+            size = even_rows(chunk // vocabulary_size) if len(x) * vocabulary_size >= many else max(1, len(x))
             for start in range(0, max(1, len(x)), size):  # without rows the gradients are zeros
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
                 gradient = product(rows, w, b)  # the logits, which the next line overwrites; zeros stay for zeros of w
-                loss += loss_and_gradient(gradient[:, :words], y, smoothing, agreement)
+                loss += loss_and_gradient(gradient[:, :vocabulary_size], y, smoothing, agreement)
                 if needs_dx:
                     part = product(gradient, w.mT, None)
                     if len(part) == len(x):  # the only chunk, which needs no copy
@@ -175,8 +175,8 @@ class ChunkedLoss(torch.autograd.Function):
                     db = added(db, gradient.sum(0), loss.dtype)
         ctx.save_for_backward(
             dx,
-            None if dw is None else dw[:words].to(weight.dtype),
-            None if db is None else db[:words].to(weight.dtype),
+            None if dw is None else dw[:vocabulary_size].to(weight.dtype),
+            None if db is None else db[:vocabulary_size].to(weight.dtype),
         )
         return loss
 
@@ -222,7 +222,7 @@ def output_loss(
     is_plain = _plain(head)
     chunked = torch.is_grad_enabled() and is_plain
     if not chunked or (not cpu and labels.numel() * head.output.out_features < chunk_sizes(hidden.device)[1]):
-        is_aligned = is_plain and aligns(hidden.device)
+        is_aligned = is_plain and pads_vocabulary(hidden.device)
         logits = wide(aligned_logits(head, hidden) if is_aligned else checked_output(head, hidden, head(hidden)))
         loss: Tensor = F.cross_entropy(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing

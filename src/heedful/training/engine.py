@@ -52,10 +52,10 @@ class Alone:
         """True if this rank writes a checkpoint or a part of it."""
         return self.needs_all or self.ranks.is_first
 
-    def wrap(self, model: nn.Module, loss: LossFunction, is_fixed: bool = False) -> LossFunction:
+    def wrap(self, model: nn.Module, loss: LossFunction, same_parameters: bool = False) -> LossFunction:
         """Returns the loss function to call in training; call ``wrap`` before you create the optimiser.
 
-        ``is_fixed``: the loss of every batch depends on the same parameters (:func:`is_fixed`).
+        ``same_parameters``: the loss of every batch depends on the same parameters (:func:`uses_same_parameters`).
         """
         return loss
 
@@ -104,7 +104,7 @@ class ModelWithLoss(nn.Module):
         return self.loss(self.model, batch) if batch else torch.zeros(())
 
 
-def is_fixed(model: nn.Module, *code: object) -> bool:
+def uses_same_parameters(model: nn.Module, *code: object) -> bool:
     """Returns True if the loss of every batch depends on the same parameters of the model.
 
     It does in all of Heedful's code. Of custom parts, functions and tasks it is not known: then it returns False.
@@ -138,10 +138,10 @@ def parameters_of(loss: Tensor) -> set[Tensor]:
 class Replicated(Alone):
     """Engine for several ranks with the whole model on each; an evaluation shards its batches over the ranks."""
 
-    def wrap(self, model: nn.Module, loss: LossFunction, is_fixed: bool = False) -> LossFunction:
+    def wrap(self, model: nn.Module, loss: LossFunction, same_parameters: bool = False) -> LossFunction:
         """Returns the loss function under ``DistributedDataParallel``, which averages gradients during backward."""
         self._module, self._ddp, self._syncs = ModelWithLoss(model, loss), None, True
-        if not is_fixed:
+        if not same_parameters:
             self._ddp = self._replicated(find_unused=True)
         return self._loss
 
@@ -209,7 +209,7 @@ class Sharded(Alone):
         self._root: Any = None
         self._whole_model: nn.Module | None = None
 
-    def wrap(self, model: nn.Module, loss: LossFunction, is_fixed: bool = False) -> LossFunction:
+    def wrap(self, model: nn.Module, loss: LossFunction, same_parameters: bool = False) -> LossFunction:
         """Shards the model's weights, and returns the loss function of the sharded model.
 
         Each block is a unit of sharding; all other weights are one more unit. ``fully_shard`` moves a unit with its

@@ -1,4 +1,4 @@
-"""Feed of a run: this rank's micro-batches of each step, those of the next step ahead of time."""
+"""PrefetchingLoader of a run: this rank's micro-batches of each step, those of the next step ahead of time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from heedful.training.loop_parts import Steps
 
 
-class Feed:
+class PrefetchingLoader:
     """This rank's micro-batches of each step of a loader.
 
-    The next step may be collated ahead (:meth:`look_ahead`): while a GPU computes a step, before the host waits for it,
+    The next step may be collated ahead (:meth:`prefetch`): while a GPU computes a step, before the host waits for it,
     and because all ranks need its number of predictions (:meth:`count_next`). The position of the feed is always that
     after the last step that was taken, and an error is raised where its step is taken.
 
@@ -56,10 +56,10 @@ class Feed:
 
     def count_next(self, step: int) -> int:
         """Returns the predictions in this rank's share of the next step; 0 if :meth:`take` will raise an error."""
-        self.look_ahead(step)
+        self.prefetch(step)
         return self._next.total if isinstance(self._next, MicroBatches) else 0
 
-    def look_ahead(self, step: int) -> None:
+    def prefetch(self, step: int) -> None:
         """Collates the next step, unless it is collated already."""
         if self._next is not None:
             return

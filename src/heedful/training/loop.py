@@ -20,7 +20,7 @@ from heedful.training.callbacks import Callbacks
 from heedful.training.checkpoint import FORMAT, Interrupts, with_stored, without_stored
 from heedful.training.clock import Clock, ReservedTime
 from heedful.training.engine import Alone
-from heedful.training.feed import Feed
+from heedful.training.feed import PrefetchingLoader
 from heedful.training.gradient import Gradient, MicroBatches
 from heedful.training.guard import GradientLimits, largest_gradient, spike_ratio
 from heedful.training.log import LogWindow
@@ -94,7 +94,7 @@ class Loop:
         spikes = self.gradient_limits.skip_spikes is not None
         self._checks_each_step = self._device.type == "cpu" or self.logging.every == 1 or spikes
         self._counters = _Counters()
-        self._feed = Feed(self.loader, lambda step, batches: self._gradient.micro_batches(step, batches))
+        self._feed = PrefetchingLoader(self.loader, lambda step, batches: self._gradient.micro_batches(step, batches))
         self._interrupted = False  # True: a rank has received a signal
         self._total = 0  # predictions in the next step, if there are several ranks
         self._clock = Clock(self.limits, self.reserved)
@@ -250,7 +250,7 @@ class Loop:
         loss = self.engine.ranks.all_reduce(self._gradient.compute(micro_batches))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
         if self._device.type != "cpu" and not self._ends_at(step):  # while the device computes
-            self._feed.look_ahead(step)
+            self._feed.prefetch(step)
         if self._checks_each_step and not (math.isfinite(norm.item()) and math.isfinite(loss.item())):
             raise self._not_finite(step, loss.item(), norm.item(), self._gradient.locate_nonfinite(micro_batches))
         if not self._is_spike(norm):

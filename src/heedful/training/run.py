@@ -45,7 +45,7 @@ from heedful.training.ceiling import Ceiling, flops_of, peak_flops
 from heedful.training.checkpoint import Checkpoints
 from heedful.training.clock import ReservedTime
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
-from heedful.training.engine import Alone, create_engine, is_fixed
+from heedful.training.engine import Alone, create_engine, uses_same_parameters
 from heedful.training.finish import finish
 from heedful.training.guard import GradientLimits
 from heedful.training.loader import Loader
@@ -450,7 +450,9 @@ def _objective(run: Run, engine: Alone) -> Objective:
 
     return Objective(
         loss=engine.wrap(
-            model, run.custom.objective or objective, is_fixed(model, type(task), run.custom.objective or objective)
+            model,
+            run.custom.objective or objective,
+            uses_same_parameters(model, type(task), run.custom.objective or objective),
         ),
         count=task.count,
         complete=task.complete,
