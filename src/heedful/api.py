@@ -212,7 +212,7 @@ def evaluate(
         columns: names of the columns in the data.
         device: device of the model.
         dtype: dtype of the weights, as in ``heedful.pipeline``.
-        compile: decode with compiled code on a CPU, as in ``heedful.pipeline``.
+        compile: decode with compiled code on a CPU, with CUDA graphs on an NVIDIA GPU, as in ``heedful.pipeline``.
         split: "train", "valid" or "test": the part to evaluate, if the data has splits.
         baseline: also score a simple method on the same rows.
         quiet: print nothing.

@@ -63,8 +63,9 @@ class Growing(AttentionCache):
         return key, value
 
     def append_column(self) -> tuple[Stored, slice]:
-        """Makes room for a token, and returns the buffers and the columns to attend to, of which the caller writes the
-        last. There must be earlier tokens, and the cache must not be ``read_only``.
+        """Makes room for one token; returns the buffers and the columns to attend to. The caller writes the last one.
+
+        The cache must hold earlier tokens and must not be ``read_only``.
         """
         if self.length == self.allocated:
             self._move(tuple(buffer[:, :, :1] for buffer in self.buffers))  # type: ignore[arg-type]  # keys and values

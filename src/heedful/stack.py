@@ -207,8 +207,8 @@ class Layout(Protocol):
 def padded(stack: Stack, batch: StackInput, self_mask: Any = None, cross_mask: Any = None) -> Tensor:
     """Reference layout: computes every token of the batch, padding too.
 
-    ``self_mask`` and ``cross_mask`` take the place of the masks of self-attention and cross-attention that follow from
-    the batch; a plan's attention kernel may take masks of its own kind.
+    ``self_mask`` and ``cross_mask`` replace the batch's masks of self-attention and cross-attention; a plan's attention
+    kernel may define other kinds of mask.
     """
     cache = batch.cache or NO_CACHE
     x, real, context = block_input(stack, batch, cache, self_mask, cross_mask)
@@ -220,8 +220,10 @@ def padded(stack: Stack, batch: StackInput, self_mask: Any = None, cross_mask: A
 def block_input(
     stack: Stack, batch: StackInput, cache: NoCache, self_mask: Any = None, cross_mask: Any = None
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
-    """Returns what the blocks read: the tokens (B, T, D) with their positions, a mask (B, T) of those that are not
-    padding, and the keywords ``mask``, ``position`` and ``memory_mask``. The ``cache`` counts the tokens as its own.
+    """Prepares the input of the blocks, and adds the tokens to the positions of ``cache``.
+
+    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and the keyword arguments
+    ``mask``, ``position`` and ``memory_mask`` of the blocks.
     """
     tokens = cache.extend(batch.x, batch.mask)
     real = None if batch.mask is None else attended_tokens(batch.mask)[:, -batch.x.size(1) :]  # (B, T)

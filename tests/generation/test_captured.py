@@ -242,7 +242,9 @@ def test_a_step_that_cannot_be_captured_is_told_once(
 
 def test_other_devices_are_refused() -> None:
     model = heedful.create("gpt-micro", seed=0).to("meta")
-    with pytest.raises(HeedfulError, match=r"no compiled code for float32 weights on this meta; leave compile=True"):
+    with pytest.raises(
+        HeedfulError, match=r"no compiled code for float32 weights on the device meta; leave compile=True"
+    ):
         heedful.optimize(model, compile=True)
 
 

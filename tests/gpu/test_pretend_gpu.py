@@ -273,7 +273,7 @@ def test_a_model_shows_that_it_captures_and_an_amd_gpu_is_refused(monkeypatch: p
         assert "kernels='gpu', captured=CapturedSteps(graphs=0)" in str(model)
         assert model.to("cpu").generate(IDS, LEFT, max_new_tokens=4).shape == (3, 11)  # not captured on a CPU
         monkeypatch.setattr(torch.version, "hip", "6.4")
-        with pytest.raises(HeedfulError, match="no compiled code for float32 weights on this cuda"):
+        with pytest.raises(HeedfulError, match="no compiled code for float32 weights on the device cuda"):
             optimize(made("gpt-micro").to(CUDA), compile=True)
 
 

@@ -679,5 +679,5 @@ def test_the_command_line(
 def test_models_that_do_not_generate_and_other_devices_are_refused() -> None:
     with pytest.raises(HeedfulError, match="does not generate; leave it out"):
         heedful.optimize(heedful.create("bert-tiny", seed=0), compile=True)
-    with pytest.raises(HeedfulError, match="no compiled code for float64 weights on this cpu"):
+    with pytest.raises(HeedfulError, match="no compiled code for float64 weights on the device cpu"):
         heedful.optimize(create("gpt"), "float64", compile=True)

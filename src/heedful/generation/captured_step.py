@@ -22,7 +22,7 @@ from heedful.kernels.unpadded import is_observed
 
 
 def rounded_length(tokens: int) -> int:
-    """Returns a number of tokens that several calls share: a multiple of 64, above 512 at most an eighth more.
+    """Rounds a length up, so that calls share graphs: to a multiple of 64, above 512 by at most an eighth.
 
     >>> [rounded_length(tokens) for tokens in (1, 64, 65, 513, 1024, 1025)]
     [64, 64, 128, 576, 1024, 1152]
@@ -35,13 +35,13 @@ class StepGraph:
     """A captured step of R rows and the memory that it uses: tokens, keys, values, positions and source masks.
 
     Args:
-        state: has read the prompts.
-        cache: made of the state's; its keys and values of sources are replaced by longer ones.
-        source_length: tokens of a source for which there is room; 0 for a decoder.
+        state: decoder state after ``prefill``.
+        cache: static copy of the state's cache; its sources are replaced by longer buffers.
+        source_length: room for source tokens; 0 for a decoder.
 
     Attributes:
         busy: locked while a call uses the memory.
-        cache: what the step reads and changes.
+        cache: keys, values and positions, updated in place.
     """
 
     def __init__(self, state: DecoderState, cache: StaticCache, source_length: int) -> None:
@@ -89,7 +89,7 @@ def _longer(cross: Cross, length: int) -> Cross:
 
 
 class CapturedStep(StaticStep):
-    """Static step that replays a graph of the model, which its first call captures or fills.
+    """Static step that replays a CUDA graph; the first call claims the graph, or captures it, and fills its buffers.
 
     Numbers of tokens are rounded up, so that calls share graphs. It runs uncaptured if another call uses the graph,
     and after the number of rows has changed within a call, as only a search does whose beams outnumber the vocabulary.
@@ -144,7 +144,7 @@ class CapturedStep(StaticStep):
             self._put(self.graph.cache)
 
     def _detach(self) -> None:
-        """Goes on uncaptured, in buffers of its own."""
+        """Releases the graph; continues uncaptured with a copy of its cache."""
         if self.graph is None:
             return
         cache = deepcopy(self.graph.cache)

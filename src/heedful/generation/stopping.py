@@ -56,7 +56,7 @@ class StopStrings:
         if undecided:  # rows of many tokens without text: all of their tokens are decoded
             ended |= {undecided[i] for i in self._search(history[undecided], new_count, new_count)[0]}
         is_ended = torch.zeros(len(history), dtype=torch.bool, device=history.device)
-        if ended:  # a GPU gets a copy only then
+        if ended:  # copied to a GPU only if a row has ended
             is_ended[sorted(ended)] = True
         return is_ended
 

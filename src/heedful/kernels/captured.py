@@ -1,7 +1,7 @@
 """Steps of decoding that are captured as CUDA graphs, and how they are captured.
 
-A step of decoding is some two hundred small kernels, which the host launches one by one. A captured step is launched at
-once. It always reads and writes the memory that it was captured with.
+A decoding step is some two hundred small kernels, each launched by the host. A captured step is one launch, and always
+uses the memory addresses of its capture.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 from heedful.util.out_of_memory import is_out_of_memory
 
 DEVICES = {"cuda"}  # types of devices on which steps are captured
-WARM_UPS = 2  # calls before a capture, beside one that is checked
-MOST_STEPS = 8  # of a model; each has keys and values of its own
+WARM_UPS = 2  # calls before a capture, besides the checked one
+MOST_STEPS = 8  # kept for a model; each has keys and values of its own
 INDEXING = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default}
 LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
 COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
@@ -35,7 +35,7 @@ def can_capture(device: torch.device) -> bool:
 
 
 class NoHostAccess(TorchDispatchMode):
-    """While entered, raises ``RuntimeError`` for an operation that waits for the device or copies to or from it.
+    """Dispatch mode that raises ``RuntimeError`` if an operation waits for the device or copies to or from it.
 
     >>> with NoHostAccess():
     ...     torch.ones(3).sum().item()
@@ -59,7 +59,7 @@ class NoHostAccess(TorchDispatchMode):
         result = operation(*args, **kwargs)
         is_host_data = operation in LIFTS and result.device.type != "cpu"  # ``torch.tensor([1, 2], device=...)``
         tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
-        # a number on the CPU is an argument of a kernel, unless it is copied
+        # a 0-dim CPU tensor is passed as a kernel argument, unless it is copied
         devices = {tensor.device.type for tensor in tensors if tensor.dim() or operation in COPIES}
         if is_host_data or len(devices) > 1:
             raise RuntimeError(f"{operation} copies between the host and the device")
@@ -67,10 +67,10 @@ class NoHostAccess(TorchDispatchMode):
 
 
 def warm_up(function: Callable[[], Tensor]) -> None:
-    """Calls ``function`` as a capture needs it: libraries choose their kernels and allocate workspaces.
+    """Warms ``function`` up for a capture: libraries choose kernels and allocate workspaces.
 
-    Raises ``RuntimeError`` for what a capture forbids: a failed capture leaves PyTorch's allocator and its random
-    numbers unusable.
+    Raises ``RuntimeError`` if it waits for the device or copies, before the capture: a failed capture would leave
+    PyTorch's allocator and random generator unusable.
     """
     with NoHostAccess():
         function()
@@ -155,7 +155,7 @@ class CapturedSteps:
         Returns None if another call uses it, or if it cannot be captured; a warning says so once.
         """
         with self._lock:
-            if _addresses(model) != self._weights:  # the steps read others
+            if _addresses(model) != self._weights:  # the steps read other weights
                 self._steps.clear()
             step = self._steps.pop(key, None) or self._made(make)
             if step is None:

@@ -47,10 +47,10 @@ STREAM = 0  # offset of the residual stream, the first buffer
 
 
 def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
-    """Computes ``unpadded_inference``; a decoding step of a few rows is one call of compiled code.
+    """Runs a decoding step of at most ``most_rows`` rows in one call of compiled code.
 
-    Falls back to PyTorch's kernels for the prompt, for more rows, while a gradient is computed, a part is observed or
-    drops activations, for a stack with a part that the compiled code lacks, and for a cache of other shapes or dtypes.
+    Falls back to ``unpadded_inference``, with the same result, for prompts and more rows, with gradients enabled, while
+    a part is observed or drops activations, with unsupported parts, and for caches of unsupported shapes or dtypes.
     """
     x, cache = batch.x, batch.cache
     if x.size(1) != 1 or not len(x) or not isinstance(cache, Cache | StaticCache):
@@ -149,8 +149,10 @@ class CompiledStep:
         return any(map(itemgetter("training"), self.dropouts)) or any(map(ne, self.parts, self.parts_before))
 
     def fits(self, cache: Cache | StaticCache, rows: int) -> bool:
-        """Returns True if the cache holds earlier keys and values of ``rows``, which the program can add to and read,
-        and those of the memory if there is one: of its heads, and all float32 or all bfloat16.
+        """Returns True if the cache has keys and values of ``rows`` rows, which the program can read and append to.
+
+        All must be float32, or all bfloat16, with the stack's heads; those of a memory too, if the stack has
+        cross-attention.
         """
         pairs: Any = cache.pairs
         if cache not in self.fitting_caches:  # its layers change their rows together, and nothing else
@@ -248,7 +250,7 @@ class CompiledStep:
         )
 
     def _address_of_copy(self, tensor: Tensor | None) -> int | None:
-        """Returns the address of a copy of ``tensor`` in float32, which is kept."""
+        """Returns the address of a float32 copy of ``tensor``, which lives as long as the program."""
         if tensor is None:
             return None
         self.float_copies.append(tensor.detach().float().contiguous())
@@ -273,7 +275,7 @@ class CompiledStep:
             if len(self.heads[layer]) > 1:
                 self._cross_keys(keys[2 * layer + 1], cross, rows)
                 add_bias(keys[2 * layer + 1], cross_bias, len(cross.pair[0]), self.heads[layer][1])
-        max_keys = max(each.columns for each in keys)
+        max_keys = max(layer_keys.columns for layer_keys in keys)
         threads = torch.get_num_threads()
         scores = torch.empty(threads * max_keys)
         call = Call(

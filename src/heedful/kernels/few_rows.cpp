@@ -181,7 +181,7 @@ struct Int4 {  // w = scale (q − 8) + middle in groups of STEP; a byte holds i
 extern "C" {
 
 struct Operation {
-    int64_t kind, x, y;  // kind; offsets of buffers in the scratch memory, in numbers of a row
+    int64_t kind, x, y;  // x, y: offsets of buffers in the scratch memory, in floats a row
     int64_t inputs, outputs, format, activation, layer, accumulate;
     const void *weight, *groups;
     const float *scale, *bias;
@@ -198,7 +198,7 @@ struct KeyValues {  // of one attention: (row b, head g, column s) is at b * row
     int64_t bias_row_stride, bias_head_stride;
 };
 
-struct Progress {  // of an operation; in a line of the processor's cache of its own
+struct Progress {  // of an operation; fills a cache line, against false sharing
     std::atomic<int64_t> taken, done;
     int64_t unused[6];
 };
@@ -407,7 +407,7 @@ void int8_linear(const Operation& op, const Buffers& buffers, int64_t first, int
     for (; n < end; n++) int8_outputs<1>(op, buffers, rows.data(), n);
 }
 
-// int4: the scale of a group of STEP inputs is that of the weights times that of x, whose error is a tenth of theirs.
+// int4: a group's product has the scale of its weights times that of its x; rounding x adds a tenth of their error.
 struct Int4Row {
     std::vector<int8_t> pairs;        // of two groups the inputs 0 to 15 of both, then 16 to 31 of both
     std::vector<float> scales, sums;  // of each group; zeros up to a multiple of 16

@@ -1,8 +1,8 @@
 """Compiled kernels: few rows through linear maps and whole stacks, in C++ for the processor at hand.
 
-A step of decoding is bound by the memory that holds the weights, and PyTorch adds a call for each of its two hundred
-small operations. ``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own
-format. It is compiled once for a processor, by the machine's own C++ compiler, in a few seconds; any model uses it.
+A decoding step is bound by memory bandwidth, and PyTorch adds a call for each of its two hundred small operations.
+``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format. It is compiled
+once for a processor, by the machine's own C++ compiler, in a few seconds; any model uses it.
 
 Shapes: R rows (one token each), D model width, H query heads, G key-value heads, E head size, S keys.
 """
@@ -41,13 +41,13 @@ SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 TIMEOUT = 300  # seconds for the compiler, which needs about 3
 DIGEST = 32  # bytes at the end of a compiled library
-PROGRESS = 8  # numbers of 64 bits in which the threads count the chunks of an operation
+PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
 LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # by their number in the source
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
-# formats by their number in the source, and the rows up to which their compiled kernel is the fastest
+# formats in the order of the source, and the most rows for which their compiled kernel is the fastest
 MOST_ROWS = {torch.float32: 12, torch.bfloat16: 6, torch.float16: 16, torch.int8: 12, torch.uint8: 32}
-FORMATS = tuple(MOST_ROWS)  # uint8: two numbers of int4
+FORMATS = tuple(MOST_ROWS)  # uint8: two int4 weights
 
 
 class Operation(Structure):
@@ -113,9 +113,9 @@ def weights_of(linear_class: type[PrepackedLinear], weight: Tensor) -> Weights:
 
 
 def compiler() -> tuple[str, ...] | None:
-    """Returns the command of the C++ compiler, that of the variable CXX or g++; None without one, and except on Linux.
+    """Returns the C++ compiler's command, from ``CXX`` or g++; None if there is none, or not on Linux.
 
-    It must be GCC: PyTorch's library of threads, which the kernels share, is GCC's.
+    It must be GCC: PyTorch's OpenMP runtime, which the kernels share, is GCC's libgomp.
     """
     words = (os.environ.get("CXX") or "g++").split()  # such as "ccache g++"
     path = shutil.which(words[0]) if words and platform.system() == "Linux" else None
@@ -124,7 +124,7 @@ def compiler() -> tuple[str, ...] | None:
 
 @cache
 def library() -> Any:
-    """Returns the compiled library, compiled now or kept from an earlier time in the user's cache folder.
+    """Returns the compiled library; compiles it unless it is in the user's cache folder.
 
     Raises ``HeedfulError`` without GCC, if it fails or hangs, and if the library cannot be stored or loaded.
     """
@@ -149,18 +149,18 @@ def library() -> Any:
 
 
 def _version(command: tuple[str, ...]) -> str:
-    """Returns what the compiler says of itself; raises ``HeedfulError`` unless it is GCC."""
+    """Returns the output of ``--version``; raises ``HeedfulError`` unless it is GCC."""
     done = _output(*command, "--version")
     if done.returncode or "Free Software Foundation" not in done.stdout:
         raise HeedfulError(
-            f"{' '.join(command)} is not GCC, whose library of threads PyTorch uses; set CXX to g++, or leave "
+            f"{' '.join(command)} is not GCC, whose OpenMP runtime PyTorch uses; set CXX to g++, or leave "
             "compile=True (--compile) out"
         )
     return done.stdout
 
 
 def _is_whole(file: Path) -> bool:
-    """Returns True if a library exists and ends with its digest: a truncated one would end the process."""
+    """Returns True if a library exists and ends with its digest: loading a truncated file would crash the process."""
     if not file.exists():
         return False
     content = file.read_bytes()
@@ -168,8 +168,8 @@ def _is_whole(file: Path) -> bool:
 
 
 def _compile(command: tuple[str, ...], file: Path) -> None:
-    """Compiles the source into ``file``, whole or not at all, and its digest after it."""
-    log.warning("the kernels are compiled for this processor: a few seconds, once")
+    """Compiles the source into ``file`` atomically, and appends a digest."""
+    log.warning("compiling the kernels for this processor: a few seconds, once")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         objects, shared = Path(folder, "few_rows.o"), Path(folder, "few_rows.so")

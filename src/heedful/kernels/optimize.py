@@ -147,7 +147,7 @@ def _compiled_linears(
     """
     if model.device.type != "cpu" or linear_class is None:
         raise HeedfulError(
-            f"there is no compiled code for {dtype_name} weights on this {model.device.type}; leave compile=True "
+            f"there is no compiled code for {dtype_name} weights on the device {model.device.type}; leave compile=True "
             "(--compile) out"
         )
     try:

@@ -1,11 +1,10 @@
-"""Attention on a GPU: sequences of different lengths by PyTorch's ``varlen_attn``, and masks with shared key heads.
+"""Attention on a GPU: PyTorch's ``varlen_attn`` for padded and packed batches; grouped queries under a mask.
 
-``varlen_attn`` is the flash kernel for sequences in one row of tokens. It takes the place of each sequence's first
-token in the row and no mask, and computes no pair of tokens of different sequences.
+``varlen_attn`` is the flash kernel for sequences concatenated in one row (as ``flash_attn_varlen_func``). In place of a
+mask it takes each sequence's offset in the row (cumulative lengths), and computes attention within sequences only.
 
-Padding makes sequences of its own here. So every token is in a sequence and no output stays unwritten, shapes are those
-of the padded batch, and the host needs no length, for which it would have to wait. Padding is left out of attention
-alone: norms and linear maps compute it.
+Here each row's padding is a sequence of its own. So every output is written, shapes are those of the padded batch, and
+the host need not wait for the lengths. Only attention leaves padding out: norms and linear maps compute it.
 
 Shapes: B sequences, T tokens with padding, M sequences in the row, N tokens in all, D model width, H query heads, K
 key-value heads, E head size.
@@ -140,13 +139,13 @@ def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, drop
 
 
 def allows_flash(q: Tensor, k: Tensor, mask: Mask) -> bool:
-    """Returns True if the flash kernel can compute attention: in half precision, without a mask tensor."""
+    """Returns True if dtype and mask allow the flash kernel: half precision, no mask tensor."""
     has_tensor = q.size(2) != k.size(2) if isinstance(mask, str) else mask is not None
     return not has_tensor and product_dtype(q) in HALF_DTYPES
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Returns the dtype in which attention of ``x`` is computed: that of autocast where it is on."""
+    """Returns the dtype in which products with ``x`` are computed: autocast's if it is on."""
     device = x.device.type
     has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # "meta" has none
     return torch.get_autocast_dtype(device) if has_autocast else x.dtype
@@ -193,7 +192,7 @@ class FrontOrder:
 def permuted(x: Tensor, places: Tensor) -> Tensor:
     """Returns ``x`` (B, T, D) with its tokens at the ``places`` (B · T,), a permutation.
 
-    The gradient of ``index_copy_`` is a lookup; that of an index would be added up number by number.
+    The gradient of ``index_copy_`` is a gather; that of indexing would be a slow scatter-add.
     """
     rows = x.flatten(0, 1)
     return torch.empty_like(rows).index_copy_(0, places, rows).view(x.shape)
@@ -209,9 +208,9 @@ def row_starts(lengths: Tensor, tokens: int) -> Tensor:
 
 
 def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
-    """Leaves padding and other texts out of attention: the output of ``padded`` at non-padding tokens.
+    """Layout that computes attention by ``varlen_attn``: equals ``padded`` at non-padding tokens.
 
-    At padding the output is finite and otherwise undefined. What ``uses_varlen`` excludes is computed under its mask.
+    At padding the output is finite, otherwise undefined. Where ``uses_varlen`` is False, the mask is used.
 
     >>> from heedful.config import StackConfig
     >>> from heedful.kernels.plan import apply_plan
@@ -246,13 +245,13 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
 
 
 def uses_varlen(stack: Stack, batch: StackInput) -> tuple[bool, bool]:
-    """Returns True where ``varlen_attn`` computes attention to the stack's own tokens, and to those of the memory.
+    """Returns whether ``varlen_attn`` computes self-attention, and whether it computes cross-attention.
 
-    It needs a boolean mask (B, T), or a packed batch with ``text_starts``; an NVIDIA GPU of compute capability 8 or
-    more; float16 or bfloat16, also by autocast; heads of at most 192, a multiple of 8; several tokens. It has no bias
-    on the scores (ALiBi, relative positions, registered schemes), no dropout of attention weights, and no masks (B, T,
-    T). With a cache, while a part is observed (``heedful.record``, an intervention, any hook), and with a custom block
-    or attention, masks stay, too.
+    It needs all of: a boolean mask (B, T), or a packed batch with ``text_starts``; an NVIDIA GPU of compute capability
+    8 or newer; float16 or bfloat16, also by autocast; head sizes that are multiples of 8, at most 192; more than one
+    token. The mask is used instead with a bias on the scores (ALiBi, relative positions, registered schemes), dropout
+    of attention weights, masks (B, T, T), a cache, an observed part (``heedful.record``, an intervention, any hook),
+    and a custom block or attention.
     """
     x, mask, memory, memory_mask = batch.x, batch.mask, batch.memory, batch.memory_mask
     has_starts = mask is not None and mask.ndim == 2 and (mask.dtype == torch.bool or batch.text_starts is not None)
@@ -291,11 +290,11 @@ def window_of(stack: Stack) -> tuple[int, int]:
 
 
 def needs_mask_if_right_padded(stack: Stack) -> bool:
-    """Returns False if a batch with padding on the right alone can leave out its mask.
+    """Returns True if ``stack`` needs a mask for a batch padded on the right only.
 
-    No token of a causal stack attends to padding on its right, and without a mask the flash kernel applies. The caller
-    must know the side on the host, as who pads the batch does, and not read outputs at padding. On a CPU the mask is
-    needed to leave padding out; registered norms and custom blocks may use it.
+    A causal stack does not: no token attends to padding on its right, and without a mask the flash kernel applies. The
+    caller must know that padding is on the right without reading the mask, and must not read outputs at padding. The
+    mask is needed on a CPU, whose layout removes padding, and by registered norms and custom blocks, which may use it.
     """
     is_causal = stack.attention_mask is causal and stack.config.norm in TOKEN_NORMS
     return not (is_causal and stack.layout is varlen_layout and attends_with(stack, gpu_attention))

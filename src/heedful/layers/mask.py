@@ -75,10 +75,10 @@ def attended_tokens(mask: Tensor) -> Tensor:
 
 
 def text_starts(texts: Tensor) -> Tensor:
-    """Returns the starts (M + 1,) int32 of the M texts of a packed batch, counted along its rows, and the end.
+    """Returns the offsets (M + 1,) int32 at which the texts of a packed batch begin in its flattened rows, then B · T.
 
-    ``texts`` (B, T) has the number of each token's text. Padding counts as a text. M depends on the numbers, so the
-    host waits for a GPU: call it before the batch is moved there.
+    These are cumulative sequence lengths (``cu_seqlens``). ``texts`` (B, T) are the segment numbers; padding counts as
+    a text. Compute them on the CPU: M depends on the data, so a GPU would make the host wait.
 
     >>> text_starts(torch.tensor([[1, 1, 2], [1, 0, 0]]))
     tensor([0, 2, 3, 4, 6], dtype=torch.int32)

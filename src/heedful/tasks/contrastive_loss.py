@@ -80,7 +80,7 @@ def cosent(texts: Tensor, pairs: Tensor, scores: Tensor, temperature: float) -> 
     """
     cosines = F.cosine_similarity(_wide(texts), _wide(pairs), dim=1) / temperature
     gaps, is_higher = cosines - cosines[:, None], scores[:, None] > scores
-    # on other devices a choice by booleans would wait for the device
+    # a boolean index would make the host wait for other devices
     gaps = gaps[is_higher] if gaps.device.type == "cpu" else gaps.masked_fill(~is_higher, float("-inf")).flatten()
     return len(scores) * torch.cat([gaps.new_zeros(1), gaps]).logsumexp(0)
 

@@ -33,7 +33,7 @@ from heedful.tasks.token_batches import IGNORED
 CHUNK = 2**25  # logits in a chunk on a CPU
 CHUNKED_FROM = 4 * CHUNK  # number of logits from which chunks are used, since each chunk adds to the gradient of W
 ALIGNED = 64  # rows of W: 50,257 of GPT-2 become 50,304
-LOGIT_BYTES = 16  # of a logit that is computed at once in bfloat16: two copies of 2 bytes, three of 4
+LOGIT_BYTES = 16  # memory of a logit of an unchunked bfloat16 loss: two 2-byte and three 4-byte copies
 MEMORY_SHARE = 16  # a sixteenth of a GPU's memory is for logits
 BLOCK = 2**18  # logits that stay in the cache of a core
 
@@ -46,9 +46,9 @@ def memory_of(device: torch.device) -> int | None:
 def chunk_sizes(device: torch.device) -> tuple[int, int]:
     """Returns the number of logits in a chunk, and the number of logits from which chunks are used.
 
-    On a CUDA device both are the logits that fit a sixteenth of its memory, 335 million at 80 GiB: a GPU is used best
-    by large products. All its memory counts, not the part that is free, so that a resumed run has the same chunks and
-    bits. On other devices they are constants, those of a CPU.
+    On a CUDA device a chunk has the logits that fit a sixteenth of its memory, 335 million at 80 GiB, since large
+    products are efficient. Total memory counts, not free memory, so that a resumed run has the same chunks and bits.
+    Other devices use the CPU's constants.
     """
     memory = memory_of(device)
     if memory is None:
@@ -160,7 +160,7 @@ class ChunkedLoss(torch.autograd.Function):
             size = even_rows(chunk // vocabulary_size) if len(x) * vocabulary_size >= many else max(1, len(x))
             for start in range(0, max(1, len(x)), size):  # without rows the gradients are zeros
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
-                gradient = product(rows, w, b)  # the logits, which the next line overwrites; zeros stay for zeros of w
+                gradient = product(rows, w, b)  # the logits, overwritten by their gradient below; 0 in padded columns
                 loss += loss_and_gradient(gradient[:, :vocabulary_size], y, smoothing, agreement)
                 if needs_dx:
                     part = product(gradient, w.mT, None)

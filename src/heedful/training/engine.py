@@ -33,7 +33,7 @@ BROADCAST = next(  # DDP's option that buffers are broadcast in each forward pas
     for name in ("forward_sync_buffers", "broadcast_buffers")
     if name in inspect.signature(nn.parallel.DistributedDataParallel).parameters
 )
-OWN = ("heedful", "torch")  # packages whose code computes every batch alike
+OWN = ("heedful", "torch")  # packages whose modules use the same parameters for every batch
 
 
 class Alone:
@@ -105,9 +105,9 @@ class ModelWithLoss(nn.Module):
 
 
 def uses_same_parameters(model: nn.Module, *code: object) -> bool:
-    """Returns True if the loss of every batch depends on the same parameters of the model.
+    """Returns True if the loss of every batch depends on the same parameters, so that DDP need not search for others.
 
-    It does in all of Heedful's code. Of custom parts, functions and tasks it is not known: then it returns False.
+    True for Heedful's and PyTorch's modules and tasks; False if a module, function or task is custom.
 
     Args:
         model: the model.
@@ -154,14 +154,14 @@ class Replicated(Alone):
     def _replicated(self, find_unused: bool) -> nn.parallel.DistributedDataParallel:
         """Returns the module under DDP.
 
-        With ``find_unused`` each step searches the autograd graph for parameters that get no gradient, such as a pooler
-        without a loss, and all ranks agree on them in one more collective. Buffers that are in no checkpoint (tables
-        of positions) are constants, and are not broadcast.
+        With ``find_unused`` DDP searches the autograd graph in each step for parameters without a gradient, such as a
+        pooler without a loss, and the ranks agree on them in one more collective. If all buffers are non-persistent
+        (tables of positions), they are constants, and none is broadcast.
         """
         module = self._module
         device, state = next(module.parameters()).device, module.state_dict()
-        has_constants = not any(name in state for name, _ in module.named_buffers())
-        options: dict[str, Any] = {BROADCAST: False} if has_constants else {}
+        has_only_constants = not any(name in state for name, _ in module.named_buffers())
+        options: dict[str, Any] = {BROADCAST: False} if has_only_constants else {}
         return nn.parallel.DistributedDataParallel(
             module,
             device_ids=[device] if device.type == "cuda" else None,
@@ -171,9 +171,9 @@ class Replicated(Alone):
         )
 
     def _has_unused(self, batch: Batch) -> bool:
-        """Returns True if the loss of a rank's ``batch`` does not depend on all trainable parameters.
+        """Returns True if, on any rank, the loss of the rank's ``batch`` does not depend on all trainable parameters.
 
-        Random numbers and buffers stay as they are.
+        Restores the random state and the buffers.
         """
         module, device = self._module, next(self._module.parameters()).device
         buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -185,8 +185,12 @@ class Replicated(Alone):
         return self.ranks.sum(unused)[0] > 0
 
     def sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Returns a context manager that averages gradients over the ranks only in a step's ``last`` backward pass."""
-        self._syncs = last  # DDP asks in the forward pass
+        """Sets whether gradients are averaged over the ranks: only in a step's ``last`` backward pass.
+
+        Returns an empty context manager: ``DistributedDataParallel.no_sync`` must enclose the forward pass, in
+        ``_loss``.
+        """
+        self._syncs = last  # read by ``_loss``: DDP decides in the forward pass
         return nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""PrefetchingLoader of a run: this rank's micro-batches of each step, those of the next step ahead of time."""
+"""Prefetching of the micro-batches of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ if TYPE_CHECKING:
 
 
 class PrefetchingLoader:
-    """This rank's micro-batches of each step of a loader.
+    """Prefetching loader: this rank's micro-batches of each step.
 
-    The next step may be collated ahead (:meth:`prefetch`): while a GPU computes a step, before the host waits for it,
-    and because all ranks need its number of predictions (:meth:`count_next`). The position of the feed is always that
-    after the last step that was taken, and an error is raised where its step is taken.
+    ``prefetch`` collates the next step early: while a GPU computes, and before all ranks sum its predictions
+    (``count_next``). ``state_dict`` is the position after the last step taken. ``take`` raises errors of collating.
 
-    No thread collates: the host never waits for a GPU within a step before it looks ahead, so a thread would gain
-    nothing, and Python's lock would make it slow the calls that start the GPU's kernels.
+    There is no loader thread: the host prefetches before it waits for the GPU, so a thread would gain nothing, and
+    would compete with kernel launches for the GIL.
 
     Args:
         loader: yields the steps.

@@ -33,7 +33,7 @@ class MicroBatches:
 
     step: int  # number of steps before this one
     numbered: list[tuple[int, Batch]]  # each with its number in the step
-    total: int  # predictions in the step, over all ranks; of one rank of several, in these micro-batches
+    total: int  # predictions: ``Gradient.micro_batches`` counts this rank's; ``compute`` needs those of all ranks
     has_filler: bool  # the last one is computed only because other ranks have one more; its loss counts 0
 
     @property

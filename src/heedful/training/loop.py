@@ -189,7 +189,7 @@ class Loop:
                     if reason or self._save_due(evaluated=due):
                         writes = True
                         self._save()
-                    if writes or ranks.size == 1:  # so no rank begins a step before rank 0 has written: see _lost_rank
+                    if writes or ranks.size == 1:  # no rank starts a step before rank 0 has written (``_lost_rank``)
                         self._interrupted = ranks.sum(interrupts.received)[0] > 0
                     all_interrupted = self._interrupted
                     if all_interrupted:
@@ -246,7 +246,7 @@ class Loop:
     def _learn(self, micro_batches: MicroBatches) -> tuple[Tensor, Tensor]:
         """Updates the weights; returns the step's loss, summed over all ranks, and its gradient norm."""
         step = self._counters.step + 1
-        # On a GPU the sum waits for nothing; at a line of the log it would be too late, if a rank was lost meanwhile.
+        # Summed in each step, without waiting for a GPU: after a rank is lost, earlier losses could not be summed.
         loss = self.engine.ranks.all_reduce(self._gradient.compute(micro_batches))
         norm = self.engine.norm([p.grad for p in self._parameters if p.grad is not None])
         if self._device.type != "cpu" and not self._ends_at(step):  # while the device computes
@@ -270,7 +270,7 @@ class Loop:
 
     def _is_below(self, clip: float, norm: Tensor) -> bool:
         """Returns True if clipping would multiply by 1, and the norm is known without waiting for a GPU."""
-        return self._checks_each_step and norm.item() + NORM_EPS < 0.999 * clip  # 0.999: PyTorch divides in float32
+        return self._checks_each_step and norm.item() + NORM_EPS < 0.999 * clip  # 0.999: a margin for float32 rounding
 
     def _is_spike(self, norm: Tensor) -> bool:
         """Returns True if the step is to be skipped, since its gradient is far larger than usual."""
@@ -313,8 +313,8 @@ class Loop:
     def _stop_reason(self) -> str | None:
         """Updates the run's progress; returns the reason to stop, or None.
 
-        Here all ranks agree, in one collective a step, on the time, the signals received, the wishes of callbacks, and
-        the number of predictions in the next step.
+        Here all ranks agree, in one collective a step, on the time, the signals received, the stop requests of
+        callbacks, and the number of predictions in the next step.
         """
         ranks, step, epochs = self.engine.ranks, self.step, self._feed.epochs
         predictions = self._feed.count_next(step) if ranks.size > 1 and not self._ends_at(step) else 0
