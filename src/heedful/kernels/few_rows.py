@@ -1,8 +1,8 @@
 """Compiled kernels: few rows through linear maps and whole stacks, in C++ for the processor at hand.
 
 A decoding step is bound by memory bandwidth, and PyTorch adds a call for each of its two hundred small operations.
-``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format. It is compiled
-once for a processor, by the machine's own C++ compiler, in a few seconds; any model uses it.
+``few_rows.cpp`` computes all blocks of a stack in one call and reads each weight once, in its own format. It is
+compiled once for a processor, by the machine's own C++ compiler, in a few seconds; any model uses it.
 
 Shapes: R rows (one token each), D model width, H query heads, G key-value heads, E head size, S keys.
 """

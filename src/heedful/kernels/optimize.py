@@ -69,16 +69,15 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
         dtype: "float32", "bfloat16" or "float64"; "float16", on a CPU weights of float16 and arithmetic in float32;
             "int8" and "int4", on a CPU only: weights of 8 or 4 bits in the blocks and the output projection to a
             vocabulary (``Int8Linear``, ``Int4Linear``), all others float32. None: the model's type.
-        compile: if True, steps of decoding of few rows on a CPU run compiled code (``heedful.kernels.few_rows``), which
-            reads each weight at the memory's speed. The machine's C++ compiler makes it in a few seconds, once for a
-            processor; without a compiler a line is logged, and nothing else changes. The decoder's weights are then
-            in memory twice. On an NVIDIA GPU ``generate`` captures steps of decoding as CUDA graphs and replays them
-            (``heedful.kernels.captured``).
+        compile: if True, speeds up decoding; it does not use ``torch.compile``. On a CPU, steps of a few rows run C++
+            code that g++ compiles in a few seconds, once for a processor (``heedful.kernels.few_rows``); without g++ a
+            warning is logged, and nothing else changes. The decoder's weights are then in memory twice. On an NVIDIA
+            GPU ``generate`` captures decoding steps as CUDA graphs and replays them (``heedful.kernels.captured``).
 
     Raises:
         HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a
-            model that is already optimised, and for ``compile`` if the model does not generate, or is neither on a CPU
-            nor on an NVIDIA GPU.
+            model that is already optimised, and for ``compile`` if the model does not generate, is float64, or is neither
+            on a CPU nor on an NVIDIA GPU.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
@@ -141,7 +140,7 @@ def _check_generates(model: Model) -> None:
 def _compiled_linears(
     model: Model, linear_class: type[PrepackedLinear] | None, dtype_name: str
 ) -> Callable[..., nn.Module] | None:
-    """Returns what makes the linear maps of compiled decoding; ``linear_class`` and a warning if they cannot be made.
+    """Returns the factory of the decoder's linear maps; ``linear_class``, with a warning, if compiling fails.
 
     Raises ``HeedfulError`` for a device or dtype without compiled code.
     """
