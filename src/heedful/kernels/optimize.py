@@ -76,8 +76,8 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
 
     Raises:
         HeedfulError: for a dtype that is unknown, or that the weights, the device or this CPU do not support, for a
-            model that is already optimised, and for ``compile`` if the model does not generate, is float64, or is neither
-            on a CPU nor on an NVIDIA GPU.
+            model that is already optimised, and for ``compile`` if the model does not generate, is float64, or is on
+            neither a CPU nor an NVIDIA GPU.
 
     >>> import heedful
     >>> model = optimize(heedful.create("gpt-micro", seed=0), "int8")
