@@ -2,7 +2,9 @@
 //
 // A step of decoding reads every weight once and computes little with it, so it should take the time that the memory
 // needs. Weights stay in their own format (float32, bfloat16, float16, int8, int4) until they are in a register;
-// activations and sums are float32. One parallel region computes the whole list of operations.
+// activations and sums are float32. One parallel region computes the whole list of operations. A linear map has two
+// layouts: rows of weights, for any processor, and interleaved ones for AVX512, where a lane is an output, so that one
+// read of the weights serves many rows. Every sum of a row is in the same order whatever the other rows are.
 //
 // Shapes: R rows (one token each), K inputs, N outputs, H query heads, G key-value heads, S keys, E head size.
 
@@ -11,12 +13,17 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <omp.h>
 #include <sched.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#endif
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace {
@@ -217,19 +224,54 @@ struct Call {
 namespace {
 
 enum Kind { LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD };
+enum Format { FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 };
 enum Activation { NONE, RELU, GELU, GELU_TANH, SILU, TANH };
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+// e^x with an error of about one unit in the last place; 0 below e^−87, where float32 has no normal numbers.
+inline Vector exponential(Vector x) {
+    const float rounder = 12582912.0f;  // 1.5 · 2^23: a sum with it is a whole number, in the lowest bits
+    const Vector shifted = x * 1.44269504088896341f + rounder, whole = shifted - rounder;
+    const Vector rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;  // ln 2 in two parts
+    Vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;  // the polynomial of Cephes' expf
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    const Vector power = (Vector)(((Bits)shifted + 127u) << 23);  // 2^whole
+    return x < -87.0f ? Vector{} : x > 88.0f ? x * INFINITY : sum * power;
+}
 
-inline float activated(float x, int64_t activation) {
+inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
+
+inline Vector activated(Vector x, int64_t activation) {
     switch (activation) {
-        case RELU: return x > 0 || x != x ? x : 0;  // NaN stays
-        case GELU: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
+        case RELU: return x <= 0.0f ? Vector{} : x;  // NaN stays
+        case GELU: for (int i = 0; i < LANES; i++) x[i] *= 0.5f * (1.0f + std::erf(x[i] * 0.70710678118654752f)); break;
         case GELU_TANH: return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
         case SILU: return x * sigmoid(x);
-        case TANH: return std::tanh(x);
-        default: return x;
+        case TANH: for (int i = 0; i < LANES; i++) x[i] = std::tanh(x[i]); break;
     }
+    return x;
+}
+
+// y = f(y) of ``count`` numbers.
+template <class Function> inline void apply(float* y, int64_t count, const Function& f) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const Vector part = f(load<Vector>(y + i));
+        std::memcpy(y + i, &part, sizeof part);
+    }
+    if (i < count) {
+        Vector part = {};
+        std::memcpy(&part, y + i, (count - i) * sizeof(float));
+        part = f(part);
+        std::memcpy(y + i, &part, (count - i) * sizeof(float));
+    }
+}
+
+void activate(float* y, int64_t count, int64_t activation) {
+    apply(y, count, [=](Vector x) { return activated(x, activation); });
 }
 
 struct Buffers {
@@ -239,9 +281,9 @@ struct Buffers {
 
 // ------------------------------------------------------------------------------------------------- linear maps
 
-// Output n of row r, from its sum of products.
+// Output n of row r, from its sum of products; the activation comes later.
 inline void store(const Operation& op, const Buffers& buffers, int64_t n, int64_t r, float total) {
-    total = activated(op.bias ? total + op.bias[n] : total, op.activation);
+    total = op.bias ? total + op.bias[n] : total;
     float* y = buffers.row(op.y, op.outputs, r) + n;
     *y = op.accumulate ? *y + total : total;
 }
@@ -291,215 +333,460 @@ template <class Format, int N> inline void outputs(const Operation& op, const Bu
     }
 }
 
+// Interleaved weights: blocks of BLOCK outputs, one in each lane, so that no sum crosses lanes. In a block come the inputs
+// in order, two (bfloat16) or four (bytes) of each output together: an instruction multiplies them by those of a row of
+// x and adds the products to the outputs' sums. Each row of x is rounded to the instruction's numbers first.
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-#define HAS_VNNI
+#define IS_INTERLEAVED
 
-// Integer weights with the processor's sums of bytes: four times as many weights in an instruction. Each row of x is
-// rounded to bytes first, with a scale for each GROUP of inputs.
-constexpr int64_t GROUP = 256;  // inputs of int8; int4 has scales of its own for STEP inputs
+constexpr int64_t BLOCK = 16;
+constexpr int64_t BLOCKS = 4;     // of a tile of one or two rows
+constexpr int64_t GROUP = 256;    // inputs of int8 with a common scale of x; int4 has scales of its own for STEP inputs
+constexpr int64_t AHEAD = 1024;   // bytes of weights that are fetched before they are needed
 
-inline __mmask64 first_bytes(int64_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
+inline __mmask16 first_lanes(int64_t count) { return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1); }
 
-// Rounds the rows of an operation in its first chunk that this thread computes.
-thread_local const Operation* rounded = nullptr;  // in the present call
-
-template <class Row>
-void round_once(std::vector<Row>& rows, const Operation& op, const Buffers& buffers, int64_t count) {
-    if (rounded == &op) return;
-    rows.resize(std::max<int64_t>(rows.size(), buffers.call.rows));
-    for (int64_t r = 0; r < buffers.call.rows; r++) rows[r].read(buffers.row(op.x, op.inputs, r), count);
-    rounded = &op;
+// Outputs n to n + 15 of row r, as `store`.
+inline void store_block(const Operation& op, const Buffers& buffers, int64_t n, int64_t r, __m512 totals) {
+    const __mmask16 present = first_lanes(op.outputs - n);
+    float* y = buffers.row(op.y, op.outputs, r) + n;
+    if (op.bias) totals = _mm512_add_ps(totals, _mm512_maskz_loadu_ps(present, op.bias + n));
+    if (op.accumulate) totals = _mm512_add_ps(_mm512_maskz_loadu_ps(present, y), totals);
+    _mm512_mask_storeu_ps(y, present, totals);
 }
 
-struct Int8Row {
-    std::vector<int8_t> bytes;   // zeros up to a whole group
-    std::vector<float> scales;   // of each group
-    float correction;            // what the product with weights + 128 has too much
-
-    void read(const float* x, int64_t inputs) {
-        const int64_t groups = (inputs + GROUP - 1) / GROUP;
-        bytes.assign(groups * GROUP, 0);
-        scales.assign(groups, 0.0f);
-        correction = 0;
-        for (int64_t g = 0; g < groups; g++) {
-            const int64_t first = g * GROUP, count = std::min(GROUP, inputs - first);
-            __m512 sizes = _mm512_setzero_ps();
-            __mmask16 has_nan = 0;  // a maximum may pass over it
-            for (int64_t i = 0; i < count; i += 16) {
-                const __mmask16 present = (__mmask16)first_bytes(std::min<int64_t>(16, count - i));
-                const __m512 part = _mm512_maskz_loadu_ps(present, x + first + i);
-                has_nan |= _mm512_cmp_ps_mask(part, part, _CMP_UNORD_Q);
-                sizes = _mm512_max_ps(sizes, _mm512_abs_ps(part));
-            }
-            const float largest = has_nan ? NAN : _mm512_reduce_max_ps(sizes);
-            const __m512 factor = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
-            __m512i total = _mm512_setzero_si512();
-            for (int64_t i = 0; i < count; i += 16) {
-                const __mmask16 present = (__mmask16)first_bytes(std::min<int64_t>(16, count - i));
-                const __m512 part = _mm512_maskz_loadu_ps(present, x + first + i);
-                const __m512i levels = _mm512_cvtps_epi32(_mm512_mul_ps(part, factor));
-                total = _mm512_add_epi32(total, levels);
-                _mm_storeu_si128((__m128i*)&bytes[first + i], _mm512_cvtsepi32_epi8(levels));
-            }
-            scales[g] = largest / 127;
-            correction += 128 * scales[g] * _mm512_reduce_add_epi32(total);
-        }
+// Rounds ``count`` numbers, at most GROUP, to bytes; returns their scale, which is NaN if a number is not finite.
+inline float round_to_bytes(const float* x, int64_t count, int8_t* bytes, int32_t* total) {
+    __m512 sizes = _mm512_setzero_ps();
+    __mmask16 has_nan = 0;  // a maximum may pass over it
+    for (int64_t i = 0; i < count; i += 16) {
+        const __m512 part = _mm512_maskz_loadu_ps(first_lanes(count - i), x + i);
+        has_nan |= _mm512_cmp_ps_mask(part, part, _CMP_UNORD_Q);
+        sizes = _mm512_max_ps(sizes, _mm512_abs_ps(part));
     }
-};
+    const float largest = _mm512_reduce_max_ps(sizes);
+    const bool is_finite = !has_nan && largest < INFINITY;
+    const __m512 factor = _mm512_set1_ps(is_finite && largest > 0 ? 127 / largest : 0);
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t i = 0; i < count; i += 16) {
+        const __m512 part = _mm512_maskz_loadu_ps(first_lanes(count - i), x + i);
+        const __m512i levels = _mm512_cvtps_epi32(_mm512_mul_ps(part, factor));
+        sum = _mm512_add_epi32(sum, levels);
+        _mm_storeu_si128((__m128i*)(bytes + i), _mm512_cvtsepi32_epi8(levels));
+    }
+    *total = is_finite ? _mm512_reduce_add_epi32(sum) : 0;
+    return is_finite ? largest / 127 : NAN;
+}
 
-template <int N, int R>
-inline void int8_tile(const Operation& op, const Buffers& buffers, const Int8Row* rows, int64_t n, int64_t r) {
-    const int64_t inputs = op.inputs;
-    const int8_t* weights = (const int8_t*)op.weight + n * inputs;
-    __m512 sums[N][R];
-#pragma GCC unroll 16
-    for (int i = 0; i < N; i++)
-#pragma GCC unroll 16
-        for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
-    for (int64_t first = 0; first < inputs; first += GROUP) {
-        __m512i dots[N][R];
+inline __m512i four_bytes(const int8_t* bytes) { return _mm512_set1_epi32(load<int32_t>(bytes)); }
+
+struct Int8Block {  // w = scale (byte − 128)
+    struct Rows {
+        int64_t stride, groups;        // of a row: bytes with zeros up to a whole group, and their groups
+        std::vector<int8_t> bytes;
+        std::vector<float> scales;
+        std::vector<int32_t> offsets;  // −128 Σ x of each group, which makes its bytes signed
+
+        void read(const Operation& op, const Buffers& buffers) {
+            const int64_t count = buffers.call.rows;
+            groups = (op.inputs + GROUP - 1) / GROUP;
+            stride = groups * GROUP;
+            bytes.assign(count * stride, 0);
+            scales.resize(count * groups);
+            offsets.resize(count * groups);
+            for (int64_t r = 0; r < count; r++)
+                for (int64_t g = 0; g < groups; g++) {
+                    const int64_t first = g * GROUP, own = r * groups + g;
+                    const float* x = buffers.row(op.x, op.inputs, r) + first;
+                    int8_t* y = &bytes[r * stride + first];
+                    scales[own] = round_to_bytes(x, std::min(GROUP, op.inputs - first), y, &offsets[own]);
+                    offsets[own] *= -128;
+                }
+        }
+    };
+
+    static constexpr int MOST = 1;  // blocks of a tile of eight rows, whose sums stay in registers
+    static int64_t size(int64_t inputs) { return (inputs + 63) / 64 * 1024; }  // bytes of a block: whole tiles
+
+    template <int N, int R>
+    static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
+        const int64_t fours = (op.inputs + 3) / 4, bytes = size(op.inputs);
+        const char* weights = (const char*)op.weight + block * bytes;
+        __m512 sums[N][R];
 #pragma GCC unroll 16
         for (int i = 0; i < N; i++)
 #pragma GCC unroll 16
-            for (int j = 0; j < R; j++) dots[i][j] = _mm512_setzero_si512();
-        for (int64_t k = first; k < std::min(first + GROUP, inputs); k += 64) {
-            const __mmask64 present = first_bytes(inputs - k);
+            for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
+        for (int64_t g = 0; g * GROUP < op.inputs; g++) {
+            __m512i dots[N][R];
 #pragma GCC unroll 16
-            for (int i = 0; i < N; i++) {
-                _mm_prefetch((const char*)weights + (i + N) * inputs + k, _MM_HINT_T0);  // of the next tile
-                const __m512i signed_weights = _mm512_maskz_loadu_epi8(present, weights + i * inputs + k);
-                const __m512i bytes = _mm512_xor_si512(signed_weights, _mm512_set1_epi8((char)128));  // + 128
+            for (int i = 0; i < N; i++)
 #pragma GCC unroll 16
-                for (int j = 0; j < R; j++)
-                    dots[i][j] = _mm512_dpbusd_epi32(dots[i][j], bytes, _mm512_loadu_si512(&rows[r + j].bytes[k]));
+                for (int j = 0; j < R; j++) dots[i][j] = _mm512_set1_epi32(rows.offsets[(r + j) * rows.groups + g]);
+            for (int64_t k = g * GROUP / 4; k < std::min((g + 1) * GROUP / 4, fours); k++) {
+#pragma GCC unroll 16
+                for (int i = 0; i < N; i++) {
+                    const char* line = weights + i * bytes + k * 64;
+                    _mm_prefetch(line + AHEAD, _MM_HINT_T0);
+                    const __m512i w = _mm512_loadu_si512(line);
+#pragma GCC unroll 16
+                    for (int j = 0; j < R; j++)
+                        dots[i][j] = _mm512_dpbusd_epi32(dots[i][j], w, four_bytes(&rows.bytes[(r + j) * rows.stride + 4 * k]));
+                }
+            }
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) {
+                const __m512 scale = _mm512_set1_ps(rows.scales[(r + j) * rows.groups + g]);
+#pragma GCC unroll 16
+                for (int i = 0; i < N; i++)
+                    sums[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[i][j]), scale, sums[i][j]);
             }
         }
 #pragma GCC unroll 16
-        for (int j = 0; j < R; j++) {
-            const __m512 scale = _mm512_set1_ps(rows[r + j].scales[first / GROUP]);
+        for (int i = 0; i < N; i++) {
+            const int64_t n = (block + i) * BLOCK;
+            const __m512 scale = _mm512_maskz_loadu_ps(first_lanes(op.outputs - n), op.scale + n);
 #pragma GCC unroll 16
-            for (int i = 0; i < N; i++)
-                sums[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[i][j]), scale, sums[i][j]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < N; i++)
-#pragma GCC unroll 16
-        for (int j = 0; j < R; j++) {
-            const float total = _mm512_reduce_add_ps(sums[i][j]) - rows[r + j].correction;
-            store(op, buffers, n + i, r + j, total * op.scale[n + i]);
-        }
-}
-
-template <int N> inline void int8_outputs(const Operation& op, const Buffers& buffers, const Int8Row* rows, int64_t n) {
-    int64_t r = 0;
-    for (; r + 4 <= buffers.call.rows; r += 4)
-        for (int half = 0; half < N; half += (N + 1) / 2) int8_tile<(N + 1) / 2, 4>(op, buffers, rows, n + half, r);
-    for (; r + 2 <= buffers.call.rows; r += 2) int8_tile<N, 2>(op, buffers, rows, n, r);
-    if (r < buffers.call.rows) int8_tile<N, 1>(op, buffers, rows, n, r);
-}
-
-void int8_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
-    static thread_local std::vector<Int8Row> rows;
-    round_once(rows, op, buffers, op.inputs);
-    int64_t n = first;
-    for (; n + OUTPUTS <= end; n += OUTPUTS) int8_outputs<OUTPUTS>(op, buffers, rows.data(), n);
-    for (; n < end; n++) int8_outputs<1>(op, buffers, rows.data(), n);
-}
-
-// int4: a group's product has the scale of its weights times that of its x; rounding x adds a tenth of their error.
-struct Int4Row {
-    std::vector<int8_t> pairs;        // of two groups the inputs 0 to 15 of both, then 16 to 31 of both
-    std::vector<float> scales, sums;  // of each group; zeros up to a multiple of 16
-
-    void read(const float* x, int64_t groups) {
-        const int64_t padded = (groups + 15) / 16 * 16;
-        pairs.assign((groups + 1) / 2 * 64, 0);
-        scales.assign(padded, 0.0f);
-        sums.assign(padded, 0.0f);
-        for (int64_t g = 0; g < groups; g++) {
-            const __m512 first = _mm512_loadu_ps(x + g * STEP), second = _mm512_loadu_ps(x + g * STEP + 16);
-            const __m512 sizes = _mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second));
-            const bool has_nan = _mm512_cmp_ps_mask(first, second, _CMP_UNORD_Q);  // a maximum may pass over it
-            const float largest = has_nan ? NAN : _mm512_reduce_max_ps(sizes);
-            scales[g] = largest / 127;
-            const __m512 factor = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
-            const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(first, factor));
-            const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(second, factor));
-            sums[g] = scales[g] * _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));  // of what is multiplied
-            __m128i* place = (__m128i*)&pairs[g / 2 * 64] + g % 2;
-            _mm_storeu_si128(place, _mm512_cvtsepi32_epi8(low));
-            _mm_storeu_si128(place + 2, _mm512_cvtsepi32_epi8(high));
+            for (int j = 0; j < R; j++) store_block(op, buffers, n, r + j, _mm512_mul_ps(sums[i][j], scale));
         }
     }
 };
 
-template <int N, int R>
-inline void int4_tile(const Operation& op, const Buffers& buffers, const Int4Row* rows, int64_t n, int64_t r) {
-    const int64_t groups = op.inputs / STEP;
-    const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
-    const __m256i low_half = _mm256_set1_epi8(15);
-    __m512 sums[N][R];
-#pragma GCC unroll 16
-    for (int i = 0; i < N; i++)
-#pragma GCC unroll 16
-        for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
-    for (int64_t g = 0; g < groups; g += 16) {
-        const int64_t count = std::min<int64_t>(16, groups - g);
-        __m512 factors[N][R];
-#pragma GCC unroll 16
-        for (int i = 0; i < N; i++) {  // the part that does not depend on a weight: middle − 8 scale, times Σ x
-            const uint32_t* of_groups = (const uint32_t*)op.groups + (n + i) * groups + g;
-            const __m512i pair = _mm512_maskz_loadu_epi32((__mmask16)((1u << count) - 1), of_groups);
-            const __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-            const __m512 middle = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000u)));
-            const __m512 low = _mm512_fnmadd_ps(_mm512_set1_ps(8), scale, middle);
-#pragma GCC unroll 16
-            for (int j = 0; j < R; j++) {
-                sums[i][j] = _mm512_fmadd_ps(low, _mm512_loadu_ps(&rows[r + j].sums[g]), sums[i][j]);
-                factors[i][j] = _mm512_mul_ps(scale, _mm512_loadu_ps(&rows[r + j].scales[g]));
+// w = scale (q − 8) + middle. A group's product has the scale of its weights times that of its x; rounding x adds a
+// tenth of their error.
+struct Int4Block {
+    struct Rows {
+        int64_t stride, groups;  // of a row: bytes, and their groups
+        std::vector<int8_t> bytes;
+        std::vector<float> scales, sums;
+        std::vector<int32_t> offsets;  // −8 Σ x of each group
+
+        void read(const Operation& op, const Buffers& buffers) {
+            const int64_t count = buffers.call.rows;
+            groups = op.inputs / STEP;
+            stride = op.inputs;
+            bytes.resize(count * stride);
+            scales.resize(count * groups);
+            sums.resize(count * groups);
+            offsets.resize(count * groups);
+            const float* x = buffers.row(op.x, op.inputs, 0);
+            for (int64_t g = 0; g < count * groups; g++) {
+                scales[g] = round_to_bytes(x + g * STEP, STEP, &bytes[g * STEP], &offsets[g]);
+                sums[g] = scales[g] * offsets[g];  // of what is multiplied
+                offsets[g] *= -8;
             }
         }
-        for (int64_t pair = 0; pair < (count + 1) / 2; pair++) {
-            const __m512i of_pair = _mm512_add_epi32(lanes, _mm512_set1_epi32((int)(2 * pair)));
-            const __mmask32 present = 2 * pair + 1 < count ? 0xffffffffu : 0x0000ffffu;
+    };
+
+    static constexpr int MOST = 1;
+    static int64_t size(int64_t inputs) { return inputs / STEP * 256; }
+
+    // Of each group four lines of bytes: line k has inputs 4 k to 4 k + 3 in the lower halves, those 16 on in the upper.
+    template <int N, int R>
+    static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
+        const int64_t groups = op.inputs / STEP, bytes = size(op.inputs);
+        const char *weights = (const char*)op.weight + block * bytes, *pairs = (const char*)op.groups + block * groups * 64;
+        const __m512i low_half = _mm512_set1_epi8(15);
+        __m512 sums[N][R];
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
+        for (int64_t g = 0; g < groups; g++) {
+            __m512i dots[N][R];
+#pragma GCC unroll 16
+            for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+                for (int j = 0; j < R; j++) dots[i][j] = _mm512_set1_epi32(rows.offsets[(r + j) * rows.groups + g]);
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) {
+#pragma GCC unroll 16
+                for (int i = 0; i < N; i++) {
+                    const char* line = weights + i * bytes + g * 256 + k * 64;
+                    _mm_prefetch(line + AHEAD, _MM_HINT_T0);
+                    const __m512i both = _mm512_loadu_si512(line), low = _mm512_and_si512(both, low_half);
+                    const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half);
+#pragma GCC unroll 16
+                    for (int j = 0; j < R; j++) {
+                        const int8_t* x = &rows.bytes[(r + j) * rows.stride + g * STEP + 4 * k];
+                        dots[i][j] = _mm512_dpbusd_epi32(dots[i][j], low, four_bytes(x));
+                        dots[i][j] = _mm512_dpbusd_epi32(dots[i][j], high, four_bytes(x + STEP / 2));
+                    }
+                }
+            }
 #pragma GCC unroll 16
             for (int i = 0; i < N; i++) {
-                const char* bytes = (const char*)op.weight + ((n + i) * groups + g + 2 * pair) * (STEP / 2);
-                _mm_prefetch(bytes + N * groups * (STEP / 2), _MM_HINT_T0);  // of the next tile
-                const __m256i both = _mm256_maskz_loadu_epi8(present, bytes);
-                const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
-                const __m512i weights =
-                    _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_and_si256(both, low_half)), high, 1);
+                const char* line = pairs + (i * groups + g) * 64;
+                _mm_prefetch(line + AHEAD / 4, _MM_HINT_T0);
+                const __m512i pair = _mm512_loadu_si512(line);
+                const __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+                const __m512 middle = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000u)));
 #pragma GCC unroll 16
                 for (int j = 0; j < R; j++) {
-                    const __m512i x = _mm512_loadu_si512(&rows[r + j].pairs[(g / 2 + pair) * 64]);
-                    const __m512i dots = _mm512_dpbusd_epi32(_mm512_setzero_si512(), weights, x);
-                    const __m512 factor = _mm512_permutexvar_ps(of_pair, factors[i][j]);
-                    sums[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), factor, sums[i][j]);
+                    const int64_t own = (r + j) * rows.groups + g;
+                    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(rows.scales[own]));
+                    sums[i][j] = _mm512_fmadd_ps(middle, _mm512_set1_ps(rows.sums[own]), sums[i][j]);
+                    sums[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[i][j]), factor, sums[i][j]);
                 }
             }
         }
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) store_block(op, buffers, (block + i) * BLOCK, r + j, sums[i][j]);
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < N; i++)
-#pragma GCC unroll 16
-        for (int j = 0; j < R; j++) store(op, buffers, n + i, r + j, _mm512_reduce_add_ps(sums[i][j]));
-}
+};
 
-template <int N> inline void int4_outputs(const Operation& op, const Buffers& buffers, const Int4Row* rows, int64_t n) {
+// Weights of float32, bfloat16 or float16. read(line, w): PAIR inputs of 16 outputs, as float32.
+struct Float32Line {
+    static constexpr int PAIR = 1;
+    static void read(const char* line, __m512* w) { w[0] = _mm512_loadu_ps(line); }
+};
+
+struct BFloat16Line {
+    static constexpr int PAIR = 2;
+    static void read(const char* line, __m512* w) {
+        const __m512i both = _mm512_loadu_si512(line);
+        w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+        w[1] = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000u)));
+    }
+};
+
+struct Float16Line {
+    static constexpr int PAIR = 2;
+    static void read(const char* line, __m512* w) {
+        const __m512i both = _mm512_loadu_si512(line);
+        w[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+        w[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+    }
+};
+
+template <class Line> struct FloatBlock {
+    struct Rows {
+        const float* x;
+        void read(const Operation& op, const Buffers& buffers) { x = buffers.row(op.x, op.inputs, 0); }
+    };
+
+    static constexpr int PAIR = Line::PAIR, MOST = 2;
+    static int64_t size(int64_t inputs) { return PAIR == 1 ? inputs * 64 : (inputs + 31) / 32 * 1024; }  // whole tiles
+
+    template <int N, int R>
+    static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
+        const int64_t bytes = size(op.inputs), lines = op.inputs / PAIR;
+        const char* weights = (const char*)op.weight + block * bytes;
+        __m512 sums[N][R];
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
+        const auto add = [&](int64_t line, int count) __attribute__((always_inline)) {
+            __m512 w[N][PAIR];
+#pragma GCC unroll 16
+            for (int i = 0; i < N; i++) {
+                _mm_prefetch(weights + i * bytes + line * 64 + AHEAD, _MM_HINT_T0);
+                Line::read(weights + i * bytes + line * 64, w[i]);
+            }
+#pragma GCC unroll 2
+            for (int p = 0; p < count; p++)
+#pragma GCC unroll 16
+                for (int j = 0; j < R; j++) {
+                    const __m512 x = _mm512_set1_ps(rows.x[(r + j) * op.inputs + line * PAIR + p]);
+#pragma GCC unroll 16
+                    for (int i = 0; i < N; i++) sums[i][j] = _mm512_fmadd_ps(w[i][p], x, sums[i][j]);
+                }
+        };
+        for (int64_t line = 0; line < lines; line++) add(line, PAIR);
+        if (op.inputs % PAIR) add(lines, 1);
+#pragma GCC unroll 16
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 16
+            for (int j = 0; j < R; j++) store_block(op, buffers, (block + i) * BLOCK, r + j, sums[i][j]);
+    }
+};
+
+thread_local const Operation* rounded = nullptr;  // of the present call, whose rows this thread has rounded
+
+template <class Format, int N>
+inline void blocks(const Operation& op, const Buffers& buffers, const typename Format::Rows& rows, int64_t block) {
+    const int64_t count = buffers.call.rows;
     int64_t r = 0;
-    for (; r + 4 <= buffers.call.rows; r += 4) int4_tile<N, 4>(op, buffers, rows, n, r);
-    for (; r + 2 <= buffers.call.rows; r += 2) int4_tile<N, 2>(op, buffers, rows, n, r);
-    if (r < buffers.call.rows) int4_tile<N, 1>(op, buffers, rows, n, r);
+    constexpr int of_8 = std::min(N, Format::MOST), of_4 = std::min(N, 2 * Format::MOST);
+    for (; r + 8 <= count; r += 8)
+        for (int i = 0; i < N; i += of_8) Format::template tile<of_8, 8>(op, buffers, rows, block + i, r);
+    for (; r + 4 <= count; r += 4)
+        for (int i = 0; i < N; i += of_4) Format::template tile<of_4, 4>(op, buffers, rows, block + i, r);
+    for (; r + 2 <= count; r += 2) Format::template tile<N, 2>(op, buffers, rows, block, r);
+    if (r < count) Format::template tile<N, 1>(op, buffers, rows, block, r);
 }
 
-void int4_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
-    static thread_local std::vector<Int4Row> rows;
-    round_once(rows, op, buffers, op.inputs / STEP);
-    int64_t n = first;
-    for (; n + OUTPUTS <= end; n += OUTPUTS) int4_outputs<OUTPUTS>(op, buffers, rows.data(), n);
-    for (; n < end; n++) int4_outputs<1>(op, buffers, rows.data(), n);
+// Products in tiles (AMX): 16 lines of weights, of up to four blocks, times up to 32 rows.
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#define HAS_TILES
+
+constexpr int64_t TILED = 5;  // rows of bytes from which tiles are faster than vectors; the numbers are the same
+
+// Linux gives a process the registers on request.
+bool has_tiles() {
+    static const bool granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return granted;
+}
+
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start = 0, unused[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+// Registers: 0 to 3 sums, 4 and 5 the first and the other rows of x, 6 and 7 weights.
+struct Tiles {
+    static constexpr int ROWS = 16, MOST = 32;
+    int count, wide;  // rows; blocks at a time: 4 of up to 16 rows, 2 of more
+    alignas(64) int32_t sums[4][ROWS][16];
+
+    explicit Tiles(int64_t rows) : count((int)rows), wide(rows > ROWS ? 2 : 4) {
+        const uint8_t first = (uint8_t)std::min(count, ROWS), rest = (uint8_t)(count - first);
+        TileShapes shapes;
+        for (int t = 0; t < 8; t++) {
+            const bool is_second = rest && (t == 2 || t == 3 || t == 5);
+            shapes.rows[t] = t > 5 ? 16 : is_second ? rest : first;
+            shapes.bytes[t] = 64;
+        }
+        _tile_loadconfig(&shapes);
+    }
+    ~Tiles() { _tile_release(); }
+
+    // sums = x W of ``blocks`` blocks, whose sizes are ``bytes``, and ``steps`` tiles of inputs.
+    template <bool is_bytes>
+    void multiply(const char* x, int64_t stride, const char* weights, int64_t bytes, int64_t blocks, int64_t steps) {
+#define MULTIPLY(c, a, b)                 \
+    if constexpr (is_bytes)               \
+        _tile_dpbsud(c, a, b);            \
+    else                                  \
+        _tile_dpbf16ps(c, a, b);
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int64_t step = 0; step < steps; step++, x += 64, weights += 1024) {
+            for (int64_t i = 0; i < blocks; i++)
+                for (int64_t line = 0; line < 1024; line += 64)
+                    _mm_prefetch(weights + i * bytes + 2 * AHEAD + line, _MM_HINT_T0);
+            _tile_loadd(4, x, stride);
+            _tile_loadd(6, weights, 64);
+            MULTIPLY(0, 4, 6)
+            if (blocks > 1) {
+                _tile_loadd(7, weights + bytes, 64);
+                MULTIPLY(1, 4, 7)
+            }
+            if (wide == 2) {
+                _tile_loadd(5, x + ROWS * stride, stride);
+                MULTIPLY(2, 5, 6)
+                if (blocks > 1) MULTIPLY(3, 5, 7)
+                continue;
+            }
+            if (blocks > 2) {
+                _tile_loadd(6, weights + 2 * bytes, 64);
+                MULTIPLY(2, 4, 6)
+            }
+            if (blocks > 3) {
+                _tile_loadd(7, weights + 3 * bytes, 64);
+                MULTIPLY(3, 4, 7)
+            }
+        }
+#undef MULTIPLY
+        _tile_stored(0, sums[0], 64);
+        if (blocks > 1) _tile_stored(1, sums[1], 64);
+        if (wide == 2 || blocks > 2) _tile_stored(2, sums[2], 64);
+        if (wide == 2 ? blocks > 1 : blocks > 3) _tile_stored(3, sums[3], 64);
+    }
+
+    // Sums of a row of a block.
+    const int32_t* of(int64_t i, int64_t r) const { return r < ROWS ? sums[i][r] : sums[i + 2][r - ROWS]; }
+};
+
+struct BFloat16Rows {
+    int64_t stride;
+    std::vector<uint16_t> numbers;  // zeros up to a whole tile
+
+    void read(const Operation& op, const Buffers& buffers) {
+        stride = (op.inputs + 31) / 32 * 32;
+        numbers.assign(buffers.call.rows * stride, 0);
+        for (int64_t r = 0; r < buffers.call.rows; r++)
+            for (int64_t i = 0; i < op.inputs; i += 16) {
+                const float* x = buffers.row(op.x, op.inputs, r) + i;
+                const __m512 part = _mm512_maskz_loadu_ps(first_lanes(op.inputs - i), x);
+                _mm256_storeu_si256((__m256i*)&numbers[r * stride + i], (__m256i)_mm512_cvtneps_pbh(part));
+            }
+    }
+};
+
+void bfloat16_tiles(const Operation& op, const Buffers& buffers, int64_t block, int64_t end) {
+    static thread_local BFloat16Rows rows;
+    if (rounded != &op) rows.read(op, buffers);
+    rounded = &op;
+    const int64_t count = buffers.call.rows, stride = rows.stride * 2, bytes = rows.stride / 32 * 1024;
+    for (int64_t r = 0; r < count; r += Tiles::MOST) {
+        Tiles tiles(std::min<int64_t>(count - r, Tiles::MOST));
+        const char* x = (const char*)&rows.numbers[r * rows.stride];
+        for (int64_t b = block; b < end; b += tiles.wide) {
+            const int64_t blocks = std::min<int64_t>(tiles.wide, end - b);
+            tiles.multiply<false>(x, stride, (const char*)op.weight + b * bytes, bytes, blocks, rows.stride / 32);
+            for (int64_t i = 0; i < blocks; i++)
+                for (int64_t j = 0; j < tiles.count; j++)
+                    store_block(op, buffers, (b + i) * BLOCK, r + j, _mm512_load_ps((const float*)tiles.of(i, j)));
+        }
+    }
+}
+
+void int8_tiles(const Operation& op, const Buffers& buffers, const Int8Block::Rows& rows, int64_t block, int64_t end) {
+    const int64_t count = buffers.call.rows, bytes = Int8Block::size(op.inputs);
+    for (int64_t r = 0; r < count; r += Tiles::MOST) {
+        Tiles tiles(std::min<int64_t>(count - r, Tiles::MOST));
+        for (int64_t b = block; b < end; b += tiles.wide) {
+            const int64_t blocks = std::min<int64_t>(tiles.wide, end - b);
+            __m512 sums[4][Tiles::ROWS];
+            const auto sum = [&](int64_t i, int64_t j) -> __m512& {
+                return j < Tiles::ROWS ? sums[i][j] : sums[i + 2][j - Tiles::ROWS];
+            };
+            for (int64_t g = 0; g < rows.groups; g++) {
+                const char *x = (const char*)&rows.bytes[r * rows.stride + g * GROUP];
+                const char* weights = (const char*)op.weight + b * bytes + g * (GROUP / 64 * 1024);
+                const int64_t steps = (std::min(GROUP, op.inputs - g * GROUP) + 63) / 64;
+                tiles.multiply<true>(x, rows.stride, weights, bytes, blocks, steps);
+                for (int64_t j = 0; j < tiles.count; j++) {
+                    const __m512i offset = _mm512_set1_epi32(rows.offsets[(r + j) * rows.groups + g]);
+                    const __m512 scale = _mm512_set1_ps(rows.scales[(r + j) * rows.groups + g]);
+                    for (int64_t i = 0; i < blocks; i++) {
+                        const __m512i dots = _mm512_add_epi32(_mm512_load_si512(tiles.of(i, j)), offset);
+                        const __m512 before = g ? sum(i, j) : _mm512_setzero_ps();
+                        sum(i, j) = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, before);
+                    }
+                }
+            }
+            for (int64_t i = 0; i < blocks; i++) {
+                const int64_t n = (b + i) * BLOCK;
+                const __m512 scale = _mm512_maskz_loadu_ps(first_lanes(op.outputs - n), op.scale + n);
+                for (int64_t j = 0; j < tiles.count; j++)
+                    store_block(op, buffers, n, r + j, _mm512_mul_ps(sum(i, j), scale));
+            }
+        }
+    }
+}
+#endif
+
+template <class Format>
+void interleaved_linear(const Operation& op, const Buffers& buffers, int64_t first, int64_t end) {
+    static thread_local typename Format::Rows rows;
+    if (rounded != &op) rows.read(op, buffers);
+    rounded = &op;
+    int64_t block = first / BLOCK;
+    const int64_t last = (end + BLOCK - 1) / BLOCK;
+#ifdef HAS_TILES
+    if constexpr (std::is_same<Format, Int8Block>::value)
+        if (buffers.call.rows >= TILED && has_tiles()) return int8_tiles(op, buffers, rows, block, last);
+#endif
+    for (; block + BLOCKS <= last; block += BLOCKS) blocks<Format, BLOCKS>(op, buffers, rows, block);
+    for (; block < last; block++) blocks<Format, 1>(op, buffers, rows, block);
 }
 
 #endif
@@ -510,22 +797,42 @@ template <class Format> void linear(const Operation& op, const Buffers& buffers,
     for (; n < end; n++) outputs<Format, 1>(op, buffers, n);
 }
 
-void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk, int64_t chunks) {
-    const int64_t tiles = (op.outputs + OUTPUTS - 1) / OUTPUTS;
-    const int64_t first = tiles * chunk / chunks * OUTPUTS;
-    const int64_t end = std::min(tiles * (chunk + 1) / chunks * OUTPUTS, op.outputs);
-    switch (op.format) {
-        case 0: linear<Float32>(op, buffers, first, end); break;
-        case 1: linear<BFloat16>(op, buffers, first, end); break;
-        case 2: linear<Float16>(op, buffers, first, end); break;
-#ifdef HAS_VNNI
-        case 3: int8_linear(op, buffers, first, end); break;
-        case 4: int4_linear(op, buffers, first, end); break;
+#ifdef IS_INTERLEAVED
+constexpr int64_t UNIT = BLOCK * BLOCKS;  // outputs, in which an operation is divided among threads
 #else
-        case 3: linear<Int8>(op, buffers, first, end); break;
-        case 4: linear<Int4>(op, buffers, first, end); break;
+constexpr int64_t UNIT = OUTPUTS;
+#endif
+
+void linear_of_format(const Operation& op, const Buffers& buffers, int64_t chunk, int64_t chunks) {
+    const int64_t tiles = (op.outputs + UNIT - 1) / UNIT;
+    const int64_t first = tiles * chunk / chunks * UNIT;
+    const int64_t end = std::min(tiles * (chunk + 1) / chunks * UNIT, op.outputs);
+    switch (op.format) {
+#ifdef IS_INTERLEAVED
+        case FLOAT32: interleaved_linear<FloatBlock<Float32Line>>(op, buffers, first, end); break;
+        case BFLOAT16:
+#ifdef HAS_TILES
+            if (has_tiles()) {
+                bfloat16_tiles(op, buffers, first / BLOCK, (end + BLOCK - 1) / BLOCK);
+                break;
+            }
+#endif
+            interleaved_linear<FloatBlock<BFloat16Line>>(op, buffers, first, end);
+            break;
+        case FLOAT16: interleaved_linear<FloatBlock<Float16Line>>(op, buffers, first, end); break;
+        case INT8: interleaved_linear<Int8Block>(op, buffers, first, end); break;
+        case INT4: interleaved_linear<Int4Block>(op, buffers, first, end); break;
+#else
+        case FLOAT32: linear<Float32>(op, buffers, first, end); break;
+        case BFLOAT16: linear<BFloat16>(op, buffers, first, end); break;
+        case FLOAT16: linear<Float16>(op, buffers, first, end); break;
+        case INT8: linear<Int8>(op, buffers, first, end); break;
+        case INT4: linear<Int4>(op, buffers, first, end); break;
 #endif
     }
+    if (op.activation != NONE)
+        for (int64_t r = 0; r < buffers.call.rows; r++)
+            activate(buffers.row(op.y, op.outputs, r) + first, end - first, op.activation);
 }
 
 // ------------------------------------------------------------------------------------------------------ norms
@@ -608,8 +915,9 @@ void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t 
     std::fill(y, y + size, 0.0f);
     const auto is_masked = [](float score) { return score == -INFINITY; };  // not NaN, which stays
     if (largest == -INFINITY && std::all_of(scores, scores + columns, is_masked)) return;
+    apply(scores, columns, [=](Vector x) { return exponential(x - largest); });
     float total = 0;
-    for (int64_t s = 0; s < columns; s++) total += scores[s] = std::exp(scores[s] - largest);
+    for (int64_t s = 0; s < columns; s++) total += scores[s];
     const float share = 1.0f / total;
     int64_t i = 0;
     for (; i + 4 * LANES <= size; i += 4 * LANES) {
@@ -665,7 +973,7 @@ void attention(const Operation& op, const Buffers& buffers, const KeyValues& key
 // Number of independent chunks of an operation.
 int64_t chunks_of(const Operation& op, const Call& call) {
     switch (op.kind) {
-        case LINEAR: return std::min((op.outputs + OUTPUTS - 1) / OUTPUTS, 8 * call.threads);
+        case LINEAR: return std::min((op.outputs + UNIT - 1) / UNIT, 8 * call.threads);
         case SELF_ATTENTION:
         case CROSS_ATTENTION: return call.rows * op.kv_heads;
         default: return call.rows;
@@ -703,13 +1011,22 @@ void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunk
 
 }  // namespace
 
+// Whether weights are to be interleaved.
+extern "C" int64_t interleaved() {
+#ifdef IS_INTERLEAVED
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 // Each thread takes chunks of an operation until none is left, and waits only for chunks that another one has taken:
 // on a busy machine a thread that does not run holds nobody up.
 extern "C" void run(const Operation* operations, int64_t count, const Call* call) {
 #pragma omp parallel num_threads(call->threads)
     {
         const int thread = omp_get_thread_num();
-#ifdef HAS_VNNI
+#ifdef IS_INTERLEAVED
         rounded = nullptr;
 #endif
         for (int64_t i = 0; i < count; i++) {

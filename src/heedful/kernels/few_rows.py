@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
 from heedful.kernels.prepacked_linear import (
     Activation,
+    FloatLinear,
     HalfLinear,
     Int4Linear,
     Int8Linear,
@@ -41,12 +43,20 @@ SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 TIMEOUT = 300  # seconds for the compiler, which needs about 3
 DIGEST = 32  # bytes at the end of a compiled library
+BLOCK, TILE = 16, 16  # outputs of interleaved weights that are side by side; lines of a tile
 PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
 LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
-# formats in the order of the source, and the most rows for which their compiled kernel is the fastest
-MOST_ROWS = {torch.float32: 12, torch.bfloat16: 6, torch.float16: 16, torch.int8: 12, torch.uint8: 32}
+# formats in the order of the source, and the most rows for which their compiled kernel is the fastest: with interleaved
+# weights, and without
+MOST_ROWS = {
+    torch.float32: (64, 12),
+    torch.bfloat16: (128, 6),
+    torch.float16: (64, 16),
+    torch.int8: (128, 12),
+    torch.uint8: (1 << 20, 32),  # any number: PyTorch's takes three times as long
+}
 FORMATS = tuple(MOST_ROWS)  # uint8: two int4 weights
 
 
@@ -88,7 +98,7 @@ class Call(Structure):
 
 
 class Weights(NamedTuple):
-    """Weights of a linear map as the source reads them."""
+    """Weights of a linear map as the source reads them; ``values`` and ``groups`` may be ``interleaved``."""
 
     values: Tensor  # (out, in) in its format; int4 (out, in / 2)
     scales: Tensor | None = None  # (out,) float32, of int8
@@ -100,13 +110,38 @@ def weights_of(linear_class: type[PrepackedLinear], weight: Tensor) -> Weights:
     weight = weight.detach()
     if linear_class is Int8Linear:
         levels, scales = Int8Linear.quantised(weight)
+        if is_interleaved():
+            levels = interleaved(levels ^ -128, 4, TILE)  # q + 128, in an unsigned byte
         return Weights(levels, scales)
     if linear_class is Int4Linear:
         levels, scales, middle = Int4Linear.quantised(weight)
         halves = levels.unflatten(1, (-1, 2, Int4Linear.GROUP // 2))  # (out, groups, 2, 16)
         values = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1).contiguous()
-        return Weights(values, None, torch.stack((scales, middle), -1).contiguous())
-    return Weights(weight.to(torch.float16 if linear_class is HalfLinear else weight.dtype).contiguous())
+        groups = torch.stack((scales, middle), -1).contiguous()
+        if is_interleaved():
+            values, groups = interleaved(values, 4), interleaved(groups.flatten(1), 2)
+        return Weights(values, None, groups)
+    values = weight.to(torch.float16 if linear_class is HalfLinear else weight.dtype).contiguous()
+    if is_interleaved():
+        values = interleaved(values, 1) if values.dtype is torch.float32 else interleaved(values, 2, TILE)
+    return Weights(values)
+
+
+def is_interleaved() -> bool:
+    """Returns True if the compiled kernels read interleaved weights, as on processors with AVX512-VNNI."""
+    return bool(library().interleaved())
+
+
+def interleaved(rows: Tensor, together: int, multiple: int = 1) -> Tensor:
+    """Interleaves the numbers of 16 ``rows`` (N, K) at a time: (⌈N / 16⌉, ⌈K / together⌉, 16, together).
+
+    Zeros fill up the last block of rows, and the lines of 16 · together numbers to a ``multiple``.
+
+    >>> interleaved(torch.arange(6).view(2, 3), 2)[0, :, :2].tolist()
+    [[[0, 1], [3, 4]], [[2, 0], [5, 0]]]
+    """
+    padded = F.pad(rows, (0, -rows.size(1) % (together * multiple), 0, -rows.size(0) % BLOCK))
+    return padded.view(padded.size(0) // BLOCK, BLOCK, -1, together).transpose(1, 2).contiguous()
 
 
 # ------------------------------------------------------------------------------------------------------------ library
@@ -145,6 +180,7 @@ def library() -> Any:
             "compile=True (--compile) out"
         ) from None
     loaded.run.argtypes, loaded.run.restype = (c_void_p, c_int64, c_void_p), None
+    loaded.interleaved.argtypes, loaded.interleaved.restype = (), c_int64
     return loaded
 
 
@@ -231,9 +267,9 @@ def run(operations: Any, call: Call) -> None:
 class CompiledLinear(PrepackedLinear):
     """act(x Wᵀ + b) by the compiled kernel for a few rows (``most_rows``), and by another prepacked map for more.
 
-    The weights are in memory twice, rounded to the same numbers. The compiled kernel does not round ``x``, except for
-    int8 and int4 on a processor with AVX512-VNNI: there groups of 256 and of 32 inputs are rounded to 8 bits, each with
-    its own scale.
+    The weights are in memory twice, rounded to the same numbers. The compiled kernel does not round ``x``, except on
+    processors that multiply small numbers: with AVX512-VNNI, for int8 and int4, groups of 256 and of 32 inputs to
+    8 bits, each with its own scale; with AMX, for bfloat16, to bfloat16.
 
     Args:
         linear_class: class of the map for many rows.
@@ -251,13 +287,16 @@ class CompiledLinear(PrepackedLinear):
     ) -> None:
         super().__init__(weight, bias, activation)
         self.many_rows = linear_class(weight, bias, activation)
+        if isinstance(self.many_rows, FloatLinear):
+            self.many_rows.plain = None  # it is for a few rows
         self.weights = weights_of(linear_class, weight)
         self.bias = None if bias is None else bias.detach().float().clone()
 
     @property
     def most_rows(self) -> int:
         """Number of rows up to which the compiled kernel is used."""
-        return MOST_ROWS[self.weights.values.dtype]
+        most_interleaved, most_in_rows = MOST_ROWS[self.weights.values.dtype]
+        return most_interleaved if is_interleaved() else most_in_rows
 
     @property
     def weight(self) -> Tensor:
