@@ -18,36 +18,38 @@ from torch import Tensor
 
 import heedful
 from heedful.cache import Cache
+from heedful.generation.decoder_state import learned_positions
 from heedful.text import Tokenizer
 
 ROWS, LENGTH = 4, 256
 
 
 def read_rows(model: Any, folder: str, text: str | None, tokens: int) -> Tensor:
-    """Rows (N, LENGTH) of ids, each with the start token where the model has one."""
-    count = max(ROWS, tokens // LENGTH // ROWS * ROWS)
+    """Rows (N, LENGTH) of ids, shorter if the model has fewer positions, each with the start token if it has one."""
+    length = min(LENGTH, learned_positions(model.config.decoder) or LENGTH)
+    count = max(ROWS, tokens // length // ROWS * ROWS)
     special = model.config.special
     start = next(number for number in (special.start, *special.end, 0) if number is not None)
     if text is None:
         ids = torch.full((count, 1), start)
-        options: dict[str, Any] = {"max_new_tokens": LENGTH - 1, "min_new_tokens": LENGTH - 1}
+        options: dict[str, Any] = {"max_new_tokens": length - 1, "min_new_tokens": length - 1}
         return model.generate(ids, do_sample=True, seed=0, **options)
-    ids = torch.tensor(Tokenizer.load(folder).encode(Path(text).read_text(encoding="utf-8")))
-    ids = ids[: count * (LENGTH - 1)].view(-1, LENGTH - 1)
+    ids = torch.tensor(Tokenizer.load(folder).encode([Path(text).read_text(encoding="utf-8")])[0])
+    ids = ids[: count * (length - 1)].view(-1, length - 1)
     return torch.cat((ids.new_full((len(ids), 1), start), ids), 1)
 
 
 @torch.inference_mode()
 def perplexity(model: Any, ids: Tensor) -> float:
     """exp of the mean of −log p of all tokens but the first two of each row, each after the step that read its past."""
-    total = 0.0
+    total, length = 0.0, ids.size(1)
     for rows in ids.split(ROWS):
         cache = Cache(model.config.decoder.depth, window=model.config.decoder.window)
         model(rows[:, :1], cache=cache)  # a prompt of one token
-        for step in range(1, LENGTH - 1):
+        for step in range(1, length - 1):
             logits = model(rows[:, step : step + 1], cache=cache)[:, 0].double()
             total -= logits.log_softmax(1).gather(1, rows[:, step + 1 : step + 2]).sum().item()
-    return math.exp(total / (len(ids) * (LENGTH - 2)))
+    return math.exp(total / (len(ids) * (length - 2)))
 
 
 def main() -> None:

@@ -503,6 +503,121 @@ class StaticCache(NoCache):
         ]
 
 
+class SlotCache(NoCache):
+    """Key-value cache of preallocated slots, for calls of one token a row between which rows come and go.
+
+    Row i of a call is slot i, and rows may have different lengths. The token at position p is in column p mod C, as in
+    ``StaticCache``. A call reads the columns up to its longest row, rounded up to a multiple of ``UNIT``: kernels then
+    compute a row with the same bits whatever the longest row is.
+
+    Args:
+        prefix: a cache of the same stack, for the shapes and the dtype of keys and values.
+        slots: number of slots.
+        capacity: number of tokens of the longest row.
+        window: number of last tokens that are attended to, for a stack with a sliding window; None: all tokens.
+        is_fixed: True if a call reads all columns: calls of as many rows then do the same work in the same memory.
+
+    Attributes:
+        capacity: number of columns C of a slot: tokens, at most those of the window, rounded up.
+        compiled_rows: number of rows up to which a compiled step must be used, if there is one, for the same bits.
+
+    >>> import heedful
+    >>> model = heedful.create("gpt-micro", seed=0).eval()
+    >>> prefix = Cache(model.config.decoder.depth)
+    >>> with torch.inference_mode():
+    ...     first = model(torch.tensor([[1, 2, 3]]), cache=prefix)
+    ...     cache = SlotCache(prefix, slots=4, capacity=20)
+    ...     cache.fill(0, prefix, 3)
+    ...     cache.begin([3])
+    ...     model(torch.tensor([[4]]), cache=cache).shape, cache.capacity
+    (torch.Size([1, 1, 65]), 32)
+    """
+
+    UNIT = 16
+    compiled_rows = 0
+
+    def __init__(
+        self, prefix: Cache, slots: int, *, capacity: int, window: int | None = None, is_fixed: bool = False
+    ) -> None:
+        needed = capacity if window is None else min(capacity, window)
+        self.capacity, self.window = -(-needed // self.UNIT) * self.UNIT, window
+        self.unit, self.end = (self.capacity if is_fixed else self.UNIT), capacity
+        self.is_fixed = is_fixed
+        self.buffers = [
+            tuple(x.new_zeros(slots, x.size(1), self.capacity, x.size(3)) for x in own.pair) for own, _ in prefix.pairs
+        ]
+        self.used = [0] * slots  # columns that may hold numbers other than zero
+        device = self.buffers[0][0].device
+        self.all_rows = torch.arange(slots, device=device)
+        self.all_columns = torch.arange(self.capacity, device=device)
+        self.shape = 0, 0  # rows and columns of the present call
+
+    def fill(self, slot: int, prefix: Cache, length: int) -> None:
+        """Replaces a slot by the only row of ``prefix``, which has read ``length`` tokens, without padding.
+
+        The other columns become zeros: what is left of an earlier row may be infinite, and 0 · ∞ is NaN.
+        """
+        for own, (source, _) in zip(self.buffers, prefix.pairs, strict=True):
+            for buffer, stored in zip(own, source.pair, strict=True):
+                count = min(stored.size(2), self.capacity)
+                columns = torch.arange(length - count, length, device=stored.device) % self.capacity
+                buffer[slot].index_copy_(1, columns, stored[0, :, stored.size(2) - count :])
+        self._clear(slot, length)
+
+    def move(self, source: int, target: int) -> None:
+        """Copies a slot to another one."""
+        length = self.used[source]
+        for own in self.buffers:
+            for buffer in own:
+                buffer[target, :, :length] = buffer[source, :, :length]
+        self._clear(target, length)
+
+    def _clear(self, slot: int, length: int) -> None:
+        length = min(length, self.capacity)
+        for own in self.buffers:
+            for buffer in own:
+                buffer[slot, :, length : self.used[slot]] = 0
+        self.used[slot] = length
+
+    def begin(self, lengths: Sequence[int]) -> None:
+        """Begins a call of as many rows as ``lengths``, the numbers of tokens that they have already."""
+        longest = max(lengths) + 1
+        self.end = self.end if self.is_fixed else longest  # all positions are below it
+        for slot, length in enumerate(lengths):
+            self.used[slot] = max(self.used[slot], min(length + 1, self.capacity))
+        rows, columns = len(lengths), min(-(-longest // self.unit) * self.unit, self.capacity)
+        if (rows, columns) != self.shape:
+            self._resize(rows, columns)
+        self.positions.copy_(torch.tensor(lengths))
+        torch.remainder(self.positions, self.capacity, out=self.slots)
+
+    def _resize(self, rows: int, columns: int) -> None:
+        self.shape, self.columns = (rows, columns), self.all_columns[:columns]
+        self.positions, self.slots = self.all_rows.new_zeros(2, rows)
+        self.pairs: list[tuple[StaticAttention, Cross]] = []
+        for own in self.buffers:
+            views = tuple(buffer[:rows, :, :columns] for buffer in own)
+            self.pairs.append((StaticAttention(views, self.all_rows[:rows], self.slots), Cross()))
+
+    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
+        """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
+        return self.pairs
+
+    def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
+        """Returns the positions of the tokens ``x`` (R, 1, D) and the mask of the columns."""
+        if x.shape[:2] != (self.shape[0], 1) or real is not None:
+            raise HeedfulError(
+                f"this call of a slot cache takes one token of {self.shape[0]} rows and no mask, not "
+                f"{tuple(x.shape[:2])}; give begin the lengths of the rows first"
+            )
+        newest = self.positions[:, None]
+        keys = newest - (newest - self.columns) % self.capacity  # (R, columns)
+        mask = keys >= 0
+        if self.window is not None:
+            mask &= keys > newest - self.window
+        return TokenPositions(newest, keys, None, self.end, mask[:, None])
+
+
 def _boolean(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:
     return x.new_ones(len(x), tokens, dtype=torch.bool) if real is None else real.bool()
 

@@ -266,7 +266,7 @@ def test_as_transformers_on_published_weights(strings, options):
     """Stories of a Llama with SentencePiece's pieces, where a new line is a byte."""
     pipe, theirs, tokenizer = stories()
     prompt = "Once upon a time, a girl"
-    ids = torch.tensor(pipe.task._prompts([prompt]))
+    ids = torch.tensor(pipe.task.prompt_ids([prompt]))
     most = {"max_new_tokens": 40, "do_sample": False, **options}
     expected = theirs.generate(ids, tokenizer=tokenizer, stop_strings=strings, pad_token_id=0, **most)[0].tolist()
     made = generate(pipe.model, ids, stop_strings=strings, tokenizer=pipe.task.tokenizer, **most)[0].tolist()

@@ -8,6 +8,47 @@ CONTEXT_TOKENS = 16  # earlier tokens that are decoded with a new one; text befo
 INCOMPLETE = "\ufffd"  # text of an incomplete character, whose last bytes are missing
 
 
+class IncrementalText:
+    """Text of tokens that arrive one by one.
+
+    Args:
+        decode: returns the text of a row of ids.
+        before: tokens before the first new one, such as a prompt; their text is not returned.
+        joined: consecutive tokens that are decoded together (``Tokenizer.byte_tokens``); their text is returned when
+            their run ends.
+
+    >>> text = IncrementalText(lambda row: bytes(row).decode(errors="replace"))
+    >>> [text.add(byte) for byte in "é!".encode()], text.end()
+    (['', 'é', '!'], '')
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = (), joined: Container[int] = ()
+    ) -> None:
+        self.decode, self.joined = decode, joined
+        self._row = _last_tokens(before, joined)
+        self._shown = decode(self._row)
+
+    def add(self, token: int) -> str:
+        """Returns the text that a token completes; "" within a character or a run of ``joined``."""
+        self._row.append(token)
+        if token in self.joined:
+            return ""
+        text = self.decode(self._row)
+        complete = text.rstrip(INCOMPLETE)
+        new = complete[len(self._shown) :]
+        if new:
+            self._shown = complete
+        if len(self._row) > 2 * CONTEXT_TOKENS and text == self._shown:
+            self._row = _last_tokens(self._row, self.joined)
+            self._shown = self.decode(self._row)
+        return new
+
+    def end(self) -> str:
+        """Returns the rest of the text: bytes that never became a character, as the decoder shows them."""
+        return self.decode(self._row)[len(self._shown) :]
+
+
 def pieces(
     decode: Callable[[Sequence[int]], str],
     before: Sequence[int],
@@ -25,21 +66,9 @@ def pieces(
     >>> list(pieces(utf8, b"caf", "é €".encode() + b"\\xff"))
     ['é', ' ', '€', '�']
     """
-    row = _last_tokens(before, joined)
-    shown = decode(row)
-    for token in tokens:
-        row.append(token)
-        if token in joined:
-            continue
-        text = decode(row)
-        complete = text.rstrip(INCOMPLETE)
-        if len(complete) > len(shown):
-            yield complete[len(shown) :]
-            shown = complete
-        if len(row) > 2 * CONTEXT_TOKENS and text == shown:
-            row = _last_tokens(row, joined)
-            shown = decode(row)
-    if rest := decode(row)[len(shown) :]:
+    text = IncrementalText(decode, before, joined)
+    yield from filter(None, map(text.add, tokens))
+    if rest := text.end():
         yield rest
 
 

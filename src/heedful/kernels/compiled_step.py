@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from heedful.cache import Cache, Growing, StaticAttention, StaticCache
+from heedful.cache import Cache, Growing, SlotCache, StaticAttention, StaticCache
 from heedful.errors import HeedfulError
 from heedful.kernels.few_rows import (
     ADD,
@@ -42,6 +42,7 @@ from heedful.layers.norm import Identity, LayerNorm, RMSNorm
 from heedful.layers.position import Alibi, Learned, PositionScheme, Relative, Rotary, Rotation, Sinusoidal
 from heedful.stack import Block, Residual, Skip, Stack, StackInput, block_input
 
+StepCache = Cache | StaticCache | SlotCache
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary, Alibi, Relative)
 STREAM = 0  # offset of the residual stream, the first buffer
 
@@ -53,14 +54,14 @@ def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
     a part is observed or drops activations, with unsupported parts, and for caches of unsupported shapes or dtypes.
     """
     x, cache = batch.x, batch.cache
-    if x.size(1) != 1 or not len(x) or not isinstance(cache, Cache | StaticCache):
+    if x.size(1) != 1 or not len(x) or not isinstance(cache, StepCache):
         return unpadded_inference(stack, batch)
     if torch.is_grad_enabled() or not x.is_cpu:
         return unpadded_inference(stack, batch)
     if stack not in STEPS:
         STEPS[stack] = CompiledStep(stack) if is_supported(stack) else None
     step = STEPS[stack]
-    if step is None or len(x) > step.most_rows or step.is_changed() or not step.fits(cache, len(x)):
+    if step is None or len(x) > step.most_rows_with(cache) or step.is_changed() or not step.fits(cache, len(x)):
         return unpadded_inference(stack, batch)
     return step(stack, batch, cache)
 
@@ -134,10 +135,14 @@ class CompiledStep:
         empty = (Identity, Dropout, DropPath, nn.ModuleList)
         self.states = [vars(part) for part in stack.modules() if not isinstance(part, empty)]
         self.attentions = [vars(part) for part in attentions]
-        self.fitting_caches: WeakSet[Cache | StaticCache] = WeakSet()  # caches that fit
+        self.fitting_caches: WeakSet[StepCache] = WeakSet()  # caches that fit
         self.dropouts = [vars(part) for part in stack.modules() if isinstance(part, Dropout | DropPath)]
         self.parts = [part._modules for part in stack.modules() if part._modules]
         self.parts_before = [dict(parts) for parts in self.parts]
+
+    def most_rows_with(self, cache: StepCache) -> int:
+        """Returns the number of rows up to which the program runs: it is the fastest, or ``cache`` needs its bits."""
+        return max(self.most_rows, cache.compiled_rows) if isinstance(cache, SlotCache) else self.most_rows
 
     def is_changed(self) -> bool:
         """Returns True if a part is observed, drops activations, or was replaced after the program was made."""
@@ -148,7 +153,7 @@ class CompiledStep:
                 return True
         return any(map(itemgetter("training"), self.dropouts)) or any(map(ne, self.parts, self.parts_before))
 
-    def fits(self, cache: Cache | StaticCache, rows: int) -> bool:
+    def fits(self, cache: StepCache, rows: int) -> bool:
         """Returns True if the cache has keys and values of ``rows`` rows, which the program can read and append to.
 
         All must be float32, or all bfloat16, with the stack's heads; those of a memory too, if the stack has
@@ -178,7 +183,7 @@ class CompiledStep:
         return (
             dtype in (torch.float32, torch.bfloat16)
             and all(tensor.dtype is dtype for tensors in stored for tensor in tensors)
-            and all(tensor.is_contiguous() for tensor in own.buffers)
+            and all(tensor.stride()[2:] == (self.size, 1) for tensor in own.buffers)
             and all(
                 key.shape == value.shape == (len(key), count, key.size(2), self.size)
                 for (key, value), count in zip(stored, heads, strict=True)
@@ -258,7 +263,7 @@ class CompiledStep:
 
     # ---------------------------------------------------------------------------------------------------- a call
 
-    def __call__(self, stack: Stack, batch: StackInput, cache: Cache | StaticCache) -> Tensor:
+    def __call__(self, stack: Stack, batch: StackInput, cache: StepCache) -> Tensor:
         """Returns the final hidden states (R, 1, D) of a token of each row, which joins the cache."""
         x, _, context = block_input(stack, batch, cache)
         rows, position = len(x), context["position"]

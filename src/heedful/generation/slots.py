@@ -1,0 +1,436 @@
+"""Continuous batching: a batch of slots, whose rows join and leave between any two tokens.
+
+Each row is decoded greedily or sampled with its own options, seed and limit. A row's result does not depend on the
+other rows: with ``exact`` its log-probabilities are the same to the bit.
+
+Shapes: R rows of a step, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from heedful.cache import SlotCache
+from heedful.errors import HeedfulError
+from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, create_state, learned_positions
+from heedful.generation.decoding import limits_of
+from heedful.generation.options import FIELDS, Options
+from heedful.generation.processors import (
+    MinP,
+    Processor,
+    Temperature,
+    TopK,
+    TopP,
+    TypicalP,
+    process,
+    processors_of,
+)
+from heedful.generation.token_choice import choose, top, uniform_numbers
+from heedful.kernels import captured
+from heedful.kernels.few_rows import CompiledLinear
+from heedful.kernels.plan import decoding_kernels
+from heedful.util.exact import exact_dtype
+
+WARPERS = (Temperature, TopK, TopP, MinP, TypicalP)  # processors that do not read the history
+
+
+@dataclass(eq=False, kw_only=True)
+class SlotRow:
+    """A row of a ``SlotDecoder``.
+
+    Attributes:
+        ids: the prompt.
+        limit: maximum number of new tokens.
+        tokens: new tokens so far.
+        is_live: True once the prompt has been read, until the row ends or leaves.
+    """
+
+    ids: list[int]
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    is_live: bool = False
+    top_logprobs: int | None = None
+    state: DecoderState  # of the prompt
+    prompt: Iterator[Tensor]  # reads the prompt's next chunk
+    unread: int  # tokens of the prompt
+    processors: list[Processor]  # those that read the history
+    warpers: tuple[Processor, ...]  # the others, which come after them
+    history: Tensor | None  # (1, length of the prompt + limit), if a processor reads it
+    numbers: list[float] | None  # uniform numbers, if tokens are sampled
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that have been read: all but the newest."""
+        return len(self.ids) + len(self.tokens) - 1
+
+    @property
+    def chooser(self) -> tuple[Any, ...]:
+        """Key of the rows whose tokens are chosen together."""
+        return self.numbers is not None, *self.warpers
+
+    def scores(self, scores: Tensor) -> Tensor:
+        """Returns the scores (1, V) of the next token after the processors that read the history."""
+        history = None if self.history is None else self.history[:, : self.length + 1]
+        return process(self.processors, history, scores)  # type: ignore[arg-type]  # there is one if they read it
+
+    def forget(self) -> None:
+        """Frees the keys and values with which the prompt was read."""
+        self.prompt = iter(())
+        vars(self.state).pop("cache", None)
+
+    def append(self, token: int) -> None:
+        """Appends a new token."""
+        self.tokens.append(token)
+        if self.history is not None:
+            self.history[0, self.length] = token
+
+
+class SlotToken(NamedTuple):
+    """New token of a row.
+
+    Attributes:
+        logprob: its log-probability under the model itself, before any processor; None unless the row asked for it.
+        top: the most probable tokens with their log-probabilities, best first, as many as the row asked for.
+        is_last: True if the row has ended, by an end token or its limit; it has then left its slot.
+    """
+
+    row: SlotRow
+    token: int
+    logprob: float | None
+    top: list[tuple[int, float]]
+    is_last: bool
+
+
+class SlotGraph:
+    """A captured step of all slots: maps tokens (R,) to the logits (R, V), at the positions of the cache.
+
+    Attributes:
+        busy: locked while it lives: it has the memory of one decoder.
+    """
+
+    def __init__(self, reader: DecoderState, tokens: Tensor) -> None:
+        self.busy, self._tokens = Lock(), tokens
+        self._replay = captured.capture(lambda: reader.last_logits(reader.read(tokens[:, None])), tokens.device)
+        self._tables = list(reader.model.buffers())  # a longer text replaces a table of positions that the graph reads
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Returns the logits, which the next call overwrites."""
+        self._tokens.copy_(tokens)
+        return self._replay()
+
+
+class SlotDecoder:
+    """Decodes rows that join and leave at any step, one token of every row a step.
+
+    A row that joins waits until its prompt has been read: each step, after the tokens of the live rows, reads a part
+    of the prompts, so that a long prompt delays the other rows by no more than that. Calls must come from one thread.
+
+    Args:
+        model: a decoder with a language-model head; it is put in evaluation mode.
+        slots: number of rows that fit.
+        capacity: maximum number of tokens of a row, prompt and new tokens.
+        chunk: number of tokens of prompts that are read in a step. Prompts are cut at its multiples.
+        exact: computes the same bits for a row whatever the other rows are (on a GPU always: a step there computes all
+            slots). The price depends on the kernels: see docs/decoding.md.
+
+    Raises:
+        HeedfulError: for a model that is no decoder with a language-model head.
+
+    >>> import heedful
+    >>> from heedful.generation.options import resolve
+    >>> decoder = SlotDecoder(heedful.create("gpt-micro", seed=0), slots=2, capacity=64)
+    >>> row = decoder.join([1, 2, 3], resolve({}), limit=5)
+    >>> while decoder.rows:
+    ...     tokens = decoder.step()
+    >>> len(row.tokens), tokens[0].is_last, decoder.free
+    (5, True, 2)
+    """
+
+    def __init__(self, model: Any, *, slots: int, capacity: int, chunk: int = 64, exact: bool = False) -> None:
+        for name, value in {"slots": slots, "capacity": capacity, "chunk": chunk}.items():
+            if value < 1:
+                raise HeedfulError(f"{name} is {value}; give 1 or more")
+        self.model, self.slots, self.chunk = model, slots, chunk
+        with torch.inference_mode(), decoding_kernels(model):
+            self._reader = create_state(model, torch.zeros(1, 1, dtype=torch.int64), None)
+            if isinstance(self._reader, EncoderDecoderState):
+                raise HeedfulError("slots are for decoders; an encoder-decoder decodes whole batches with generate")
+            stack, model = self._reader.stack, model.eval()
+            self.capacity = min(capacity, learned_positions(stack) or capacity)
+            self._reader.make_cache(None)
+            self._reader.prefill()  # the cache then has the shapes and the dtype of keys and values
+            is_fixed = model.device.type != "cpu" or captured.can_capture(model.device)
+            self._cache = SlotCache(
+                self._reader.cache, slots, capacity=self.capacity, window=stack.window, is_fixed=is_fixed
+            )
+            self._reader.cache = self._cache  # type: ignore[assignment]  # it has all that a step uses
+            self._least_rows = slots if is_fixed else 1
+            limits = [part.most_rows for part in model.head.modules() if isinstance(part, CompiledLinear)]
+            self._head_rows = min([slots, *limits]) if exact else slots
+            self._graph = self._captured_step() if is_fixed else None
+            if exact and not is_fixed:
+                self._cache.compiled_rows = slots
+                self._least_rows = self._least_exact_rows()
+        self._live: list[SlotRow] = []  # row i is in slot i
+        self._waiting: list[SlotRow] = []  # the first one is being read
+        self._end = frozenset(model.config.special.end)
+
+    @staticmethod
+    def takes(options: Options) -> bool:
+        """Returns True if rows can have these options, False if they need ``generate``."""
+        return refused_option(options) is None
+
+    @property
+    def free(self) -> int:
+        """Number of free slots."""
+        return self.slots - len(self._live) - len(self._waiting)
+
+    @property
+    def rows(self) -> list[SlotRow]:
+        """Rows that have joined and not ended: those that decode, then those that wait for their prompt."""
+        return [*self._live, *self._waiting]
+
+    def join(
+        self,
+        ids: Sequence[int],
+        options: Options,
+        *,
+        limit: int,
+        sample: int = 0,
+        top_logprobs: int | None = None,
+    ) -> SlotRow:
+        """Gives a free slot to a new row.
+
+        Args:
+            ids: the prompt.
+            options: of greedy decoding or sampling, resolved. Stop strings are left to the caller, who sees the texts.
+            limit: maximum number of new tokens, in place of ``max_new_tokens`` and ``max_length``; fewer if the model
+                has learned positions for fewer.
+            sample: index among samples of the same prompt and seed, as among those of ``num_return_sequences``.
+            top_logprobs: None: no log-probabilities; 0: those of the new tokens; k: those of the k most probable
+                tokens too.
+
+        Raises:
+            HeedfulError: without a free slot, for options that ``takes`` refuses, and if prompt and limit do not fit.
+        """
+        refused = refused_option(options)
+        if refused is not None:
+            value = getattr(options, refused)
+            raise HeedfulError(f"{refused}={value} does not work in slots; decode this prompt with generate")
+        if not self.free:
+            raise HeedfulError(f"all {self.slots} slots are taken; wait until a row has ended")
+        with torch.inference_mode():
+            row = self._row(list(ids), options, limit, sample, top_logprobs)
+        self._waiting.append(row)
+        return row
+
+    def _row(self, ids: list[int], options: Options, limit: int, sample: int, top_logprobs: int | None) -> SlotRow:
+        state = create_state(self.model, torch.tensor([ids], dtype=torch.int64), None)
+        positions = learned_positions(state.stack)
+        if positions is not None:
+            limit = max(1, min(limit, positions + 1 - len(ids)))
+        limits = limits_of(state, replace(options, max_new_tokens=limit, max_length=None))
+        if len(ids) + limit - 1 > self.capacity:
+            raise HeedfulError(
+                f"the prompt has {len(ids)} tokens and may get {limit} more, but a slot has room for {self.capacity}; "
+                "shorten the prompt, or lower max_new_tokens"
+            )
+        state.make_cache(0)
+        state.prefill_chunk_size = min(self.chunk, options.prefill_chunk_size or self.chunk)
+        processors = processors_of(options, state, limits, self.model.config.special.end)
+        readers = [processor for processor in processors if not isinstance(processor, WARPERS)]
+        history = torch.full((1, len(ids) + limit), -1, device=self.model.device) if readers else None
+        if history is not None:
+            history[:, : len(ids)] = state.prompt
+        numbers = None
+        if options.do_sample:
+            numbers = uniform_numbers(state.given_ids, sample + 1, limit, options.seed)[sample].tolist()
+        return SlotRow(
+            ids=ids,
+            limit=limit,
+            top_logprobs=top_logprobs,
+            state=state,
+            prompt=state.prefill_hidden(),
+            unread=len(ids),
+            processors=readers,
+            warpers=tuple(processor for processor in processors if isinstance(processor, WARPERS)),
+            history=history,
+            numbers=numbers,
+        )
+
+    def leave(self, row: SlotRow) -> None:
+        """Frees the slot of a row at once, also while its prompt is being read; a row that has ended has left."""
+        if row in self._waiting:
+            self._waiting.remove(row)
+            row.forget()
+        elif row.is_live:
+            slot, last = self._live.index(row), self._live.pop()
+            row.is_live = False
+            if last is not row:
+                with torch.inference_mode():
+                    self._cache.move(len(self._live), slot)
+                self._live[slot] = last
+
+    @torch.inference_mode()
+    def step(self) -> list[SlotToken]:
+        """Decodes one token of every live row, then reads at most ``chunk`` tokens of prompts.
+
+        A row whose prompt has been read gets its first token in the same step.
+        """
+        if self.model.observers:
+            raise HeedfulError("record() and intervene() do not work in slots; leave them before the next step")
+        if self.model.training:
+            self.model.eval()
+        with decoding_kernels(self.model):
+            tokens = self._decode() if self._live else []
+            if self._waiting:
+                tokens += self._read()
+        return tokens
+
+    def _decode(self) -> list[SlotToken]:
+        """Decodes one token of every live row."""
+        rows = list(self._live)
+        padding = [0] * (self._least_rows - len(rows))  # rows that nobody reads
+        logits = self._logits([row.tokens[-1] for row in rows] + padding, [row.length for row in rows] + padding)
+        return self._choose(rows, logits[: len(rows)])
+
+    def _logits(self, tokens: list[int], lengths: list[int]) -> Tensor:
+        """Returns the logits (R, V) after a token in each of the first R slots, which hold ``lengths`` tokens."""
+        self._cache.begin(lengths)
+        if self._graph is not None:
+            return self._graph(torch.tensor(tokens))
+        hidden = self._reader.read(torch.tensor(tokens, device=self.model.device)[:, None])
+        if len(hidden) <= self._head_rows:
+            return self._reader.last_logits(hidden)
+        return torch.cat([self._reader.last_logits(part) for part in hidden.split(self._head_rows)])
+
+    def _captured_step(self) -> SlotGraph | None:
+        """Returns the captured step of all slots, if the model asks for one (``optimize(..., compile=True)``)."""
+        model, device = self.model, self.model.device
+        if model.captured is None or model.captured.refused or not captured.can_capture(device):
+            return None
+        self._cache.begin([0] * self.slots)
+        graph: SlotGraph | None = model.captured.claim(
+            model,
+            self._cache,
+            lambda: SlotGraph(self._reader, torch.zeros(self.slots, dtype=torch.int64, device=device)),
+        )
+        return graph
+
+    def _least_exact_rows(self) -> int:
+        """Returns the number of rows from which on every number of rows gives a row the same bits, by trying.
+
+        A processor's kernels for a single row, or a few, may round otherwise. In the worst case a step always computes
+        all slots.
+        """
+        most = self.slots
+        tokens = [number * 7 % self._reader.vocab_size for number in range(most)]
+        lengths = [number * 5 % self.capacity for number in range(most)]
+        logits, least = self._logits(tokens, lengths), most
+        for rows in range(most - 1, 0, -1):
+            if rows <= 16 or rows % 8 in (0, 1, 7):  # kernels work in blocks of rows
+                if not torch.equal(self._logits(tokens[:rows], lengths[:rows]), logits[:rows]):
+                    break
+                least = rows
+        return least
+
+    def _read(self) -> list[SlotToken]:
+        """Reads chunks of waiting prompts, as many as ``chunk`` tokens have room for; returns first tokens."""
+        tokens: list[SlotToken] = []
+        room = self.chunk
+        while self._waiting:
+            row = self._waiting[0]
+            count = min(row.unread, row.state.prefill_chunk_size)
+            if count > room:
+                break
+            hidden = next(row.prompt)
+            room, row.unread = room - count, row.unread - count
+            if row.unread:
+                break
+            self._waiting.pop(0)
+            self._cache.fill(len(self._live), row.state.cache, len(row.ids))
+            row.is_live = True
+            self._live.append(row)
+            tokens += self._choose([row], row.state.last_logits(hidden))
+            row.forget()
+        return tokens
+
+    # ------------------------------------------------------------------------------------------------------- tokens
+
+    def _choose(self, rows: list[SlotRow], logits: Tensor) -> list[SlotToken]:
+        """Returns the next token of each of the ``rows``, whose ``logits`` are (R, V); rows that end leave."""
+        choices = self._choices(rows, logits)
+        logprobs = token_logprobs(rows, logits, choices)
+        tokens = []
+        for row, choice in zip(rows, choices, strict=True):
+            row.append(choice)
+            is_last = choice in self._end or len(row.tokens) == row.limit
+            if is_last:
+                self.leave(row)
+            logprob, best = logprobs.get(row, (None, []))
+            tokens.append(SlotToken(row, choice, logprob, best, is_last))
+        return tokens
+
+    def _choices(self, rows: list[SlotRow], logits: Tensor) -> list[int]:
+        processed = [(index, row) for index, row in enumerate(rows) if row.processors]
+        wants_logits = processed and any(row.top_logprobs is not None for row in rows)
+        scores = logits.clone() if wants_logits else logits  # processors may overwrite them
+        for index, row in processed:
+            part = scores[index : index + 1]
+            new = row.scores(part)
+            if new is not part:
+                part.copy_(new)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault(row.chooser, []).append(index)
+        choices = [0] * len(rows)
+        for (is_sampled, *warpers), indices in groups.items():
+            # a sum of a single row may be split over threads, and rounds otherwise
+            several = indices * 2 if warpers and len(indices) == 1 else indices
+            group = scores if several == list(range(len(rows))) else scores[several]
+            numbers = None
+            if is_sampled:
+                drawn = [rows[index].numbers[len(rows[index].tokens)] for index in several]  # type: ignore[index]
+                numbers = torch.tensor(drawn, dtype=exact_dtype(scores.device), device=scores.device)
+            tokens = choose(process(warpers, group[:, :0], group), numbers)  # warpers do not read the history
+            for index, token in zip(indices, tokens.tolist(), strict=False):
+                choices[index] = token
+        return choices
+
+
+def token_logprobs(
+    rows: list[SlotRow], logits: Tensor, tokens: list[int]
+) -> dict[SlotRow, tuple[float, list[tuple[int, float]]]]:
+    """Returns the log-probabilities of the ``tokens`` and of the most probable tokens, for rows that want them."""
+    wanted = [index for index, row in enumerate(rows) if row.top_logprobs is not None]
+    if not wanted:
+        return {}
+    several = wanted * 2 if len(wanted) == 1 else wanted  # a sum of a single row may be split over threads
+    group = logits if several == list(range(len(rows))) else logits[several]
+    totals = group.logsumexp(1, keepdim=True)
+    chosen = torch.tensor([tokens[index] for index in several], device=logits.device)
+    logprobs = (group.gather(1, chosen[:, None]) - totals)[:, 0].tolist()
+    result: dict[SlotRow, tuple[float, list[tuple[int, float]]]] = {}
+    for place, index in enumerate(wanted):
+        row, best = rows[index], []
+        if row.top_logprobs:
+            values, ids = top(group[place : place + 1], min(row.top_logprobs, group.size(1)))
+            best = list(zip(ids[0].tolist(), (values - totals[place])[0].tolist(), strict=True))
+        result[row] = logprobs[place], best
+    return result
+
+
+def refused_option(options: Options) -> str | None:
+    """Returns the name of an option that needs a whole batch of its own, or None."""
+    method = options.variant
+    if method.name not in ("greedy", "sampling"):
+        return next(name for name in method.switches if getattr(options, name) != FIELDS[name].default)
+    if options.context_keep:
+        return "context_keep"
+    return "num_return_sequences" if options.num_return_sequences > 1 else None

@@ -1,0 +1,360 @@
+"""Slots: rows that join and leave at any step get the tokens of ``decode``, and with ``exact`` the same bits always."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import heedful
+from heedful.config import (
+    AlibiPosition,
+    DecoderConfig,
+    EmbeddingConfig,
+    LearnedPosition,
+    Position,
+    RelativePosition,
+    RotaryPosition,
+    SinusoidalPosition,
+    SpecialTokens,
+    StackConfig,
+)
+from heedful.errors import HeedfulError
+from heedful.generation import decode
+from heedful.generation.options import resolve
+from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
+from heedful.kernels.captured import CapturedSteps
+from heedful.kernels.few_rows import compiler
+from heedful.models.base import Model
+from recorded_step import recorded_steps
+
+POSITIONS: dict[str, Position] = {
+    "learned": LearnedPosition(length=300),
+    "sinusoidal": SinusoidalPosition(),
+    "rotary": RotaryPosition(),
+    "alibi": AlibiPosition(),
+    "relative": RelativePosition(buckets=8, max_distance=12),
+}
+MODELS: dict[str, dict[str, Any]] = {
+    **{name: {"position": name} for name in POSITIONS},
+    "grouped": {"position": "rotary", "kv_heads": 2, "gated": True, "activation": "silu", "norm": "rms"},
+    "grouped alibi": {"position": "alibi", "kv_heads": 1},
+    "window": {"position": "rotary", "window": 21},
+    "window relative": {"position": "relative", "window": 40, "kv_heads": 2},
+}
+KERNELS: dict[str, tuple[str, bool]] = {
+    "float32": ("float32", False),
+    "bfloat16": ("bfloat16", False),
+    "int8": ("int8", False),
+    "int4": ("int4", False),
+    "compiled float32": ("float32", True),
+    "compiled bfloat16": ("bfloat16", True),
+    "compiled int8": ("int8", True),
+}
+VOCAB, ENDS = 301, (5, 11)
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"repetition_penalty": 1.3},
+    {"no_repeat_ngram_size": 2, "min_new_tokens": 6},
+    {"presence_penalty": 0.6, "frequency_penalty": 0.3},
+    {"bad_words_ids": [[9], [7, 8]], "suppress_tokens": [12]},
+    {"begin_suppress_tokens": [20, 21], "min_length": 20},
+    {"encoder_no_repeat_ngram_size": 2, "forced_eos_token_id": 11},
+    {"do_sample": True},
+    {"do_sample": True},
+    {"temperature": 0.7, "top_k": 20},
+    {"temperature": 1.4, "top_p": 0.8, "repetition_penalty": 1.2},
+    {"min_p": 0.05},
+    {"typical_p": 0.7},
+]
+
+
+@cache
+def model_of(name: str, kernels: str = "") -> Model:
+    """A tiny model with large random weights, so that rows end at different steps."""
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"dim": 64, "depth": 2, "heads": 4, "init": "normal", "init_std": 0.2} | MODELS[name]
+    settings["position"] = POSITIONS[settings["position"]]
+    embedding, special = EmbeddingConfig(vocab_size=VOCAB), SpecialTokens(pad=0, start=1, end=ENDS)
+    stack = StackConfig(**settings, causal=True)
+    model = heedful.create(DecoderConfig(embedding=embedding, decoder=stack, special=special)).eval()
+    model.head.output.weight.data[list(ENDS)] *= 3
+    if not kernels:
+        return model.double()
+    dtype, compile = KERNELS[kernels]
+    return heedful.optimize(model, dtype, compile=compile)
+
+
+class Request(NamedTuple):
+    ids: list[int]
+    options: dict[str, Any]
+    limit: int
+    top: int | None
+
+
+def requests(count: int) -> list[Request]:
+    rng = random.Random(0)
+    made = []
+    for number in range(count):
+        options = {**OPTIONS[number % len(OPTIONS)]}
+        if resolve(options).do_sample:
+            options["seed"] = rng.randrange(5)
+        limit = rng.choice((1, 8, 20, 40))
+        if "min_new_tokens" in options:
+            options["min_new_tokens"] = min(options["min_new_tokens"], limit)
+        length = rng.choice((1, 2, 15, 16, 17, 60, 64, 65, 130)) if number % 3 else rng.randrange(1, 150)
+        ids = [rng.randrange(12, VOCAB) for _ in range(length)]
+        made.append(Request(ids, options, limit, rng.choice((0, 0, 3))))
+    return made
+
+
+def joined(decoder: SlotDecoder, request: Request) -> SlotRow:
+    return decoder.join(request.ids, resolve(request.options), limit=request.limit, top_logprobs=request.top)
+
+
+def alone(decoder: SlotDecoder, request: Request) -> list[tuple[Any, ...]]:
+    row = joined(decoder, request)
+    return [token[1:] for tokens in steps(decoder) for token in tokens if token.row is row]
+
+
+def steps(decoder: SlotDecoder) -> Iterator[list[SlotToken]]:
+    while decoder.rows:
+        yield decoder.step()
+
+
+def among_others(model: Model, wanted: list[Request], **settings: Any) -> list[list[tuple[Any, ...]]]:
+    """Results of the requests, which join at random steps among others that join and leave at random."""
+    rng, decoder = random.Random(1), SlotDecoder(model, **settings)
+    results: dict[SlotRow, list[tuple[Any, ...]]] = {}
+    others: list[SlotRow] = []
+    left = list(wanted)
+    while left or decoder.rows:
+        while decoder.free and rng.random() < 0.8:
+            if left and rng.random() < 0.5:
+                results[joined(decoder, left.pop(0))] = []
+            elif left:
+                others.append(joined(decoder, wanted[rng.randrange(len(wanted))]))
+        for token in decoder.step():
+            if token.row in results:
+                results[token.row].append(token[1:])
+        if others and rng.random() < 0.4:
+            decoder.leave(others.pop(rng.randrange(len(others))))
+    assert decoder.free == decoder.slots
+    return list(results.values())
+
+
+# ------------------------------------------------------------------------------------- the tokens of ``decode``
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_are_those_of_decode(name: str) -> None:
+    model, wanted = model_of(name), requests(30)
+    rows = among_others(model, wanted, slots=5, capacity=200)
+    lengths = set()
+    for request, row in zip(wanted, rows, strict=True):
+        options = request.options | {"max_new_tokens": request.limit}
+        expected = decode(model, torch.tensor([request.ids]), logprobs=True, **options)
+        new = slice(len(request.ids), None)
+        assert [token for token, *_ in row] == expected.ids[0, new].tolist()
+        assert [logprob for _, logprob, *_ in row] == pytest.approx(expected.logprobs[0, new].tolist(), abs=1e-9)
+        assert [is_last for *_, is_last in row] == [False] * (len(row) - 1) + [True]
+        lengths.add(len(row) < request.limit)
+    assert lengths == {False, True}  # some rows end by an end token
+
+
+# ------------------------------------------------------------------------------------------------- the same bits
+
+GRID = [(*names, threads, 32) for threads in (1, 2) for names in product(MODELS, KERNELS)]
+FIRST = [(name, "float32", 1 + number % 2, 32) for number, name in enumerate(MODELS)]
+FIRST += [("grouped", kernels, 1, slots) for kernels in KERNELS for slots in (32, 6)]
+
+
+@pytest.mark.parametrize(("name", "kernels", "threads", "slots"), dict.fromkeys([*FIRST, *GRID]))
+@pytest.mark.full(keep=len(FIRST))
+def test_the_same_bits_alone_and_among_others(
+    name: str, kernels: str, threads: int, slots: int, request: pytest.FixtureRequest
+) -> None:
+    if kernels.startswith("compiled") and compiler() is None:
+        pytest.skip("needs g++")
+    count = 20
+    if request.config.getoption("--full"):
+        count = 200 if (name, kernels, threads, slots) in FIRST else 40
+    model, wanted, settings = model_of(name, kernels), requests(count), {"slots": slots, "capacity": 200, "exact": True}
+    torch.set_num_threads(threads)
+    rows, decoder = among_others(model, wanted, **settings), SlotDecoder(model, **settings)
+    for number, row in enumerate(rows):
+        assert row == alone(decoder, wanted[number]), wanted[number]
+
+
+@pytest.mark.parametrize("kernels", ["float32", "compiled int8"])
+def test_a_slot_keeps_nothing_of_its_former_row(kernels: str) -> None:
+    """Infinite keys and values of a row that has left would make all others NaN: 0 · ∞."""
+    if kernels.startswith("compiled") and compiler() is None:
+        pytest.skip("needs g++")
+    model, settings = model_of("grouped", kernels), {"slots": 3, "capacity": 200, "exact": True}
+    long, short = (Request(list(range(20, 20 + n)), {}, 20, 0) for n in (100, 10))
+    decoder = SlotDecoder(model, **settings)
+    rows = [joined(decoder, long) for _ in range(3)]
+    for _ in range(8):
+        decoder.step()
+    with torch.inference_mode():
+        for buffer in (buffer for pair in decoder._cache.buffers for buffer in pair):
+            buffer[1, :, : rows[1].length] = float("inf")
+    decoder.leave(rows[1])
+    row = joined(decoder, short)
+    tokens = [token[1:] for tokens in steps(decoder) for token in tokens if token.row is row]
+    assert tokens == alone(SlotDecoder(model, **settings), short)
+
+
+@pytest.mark.parametrize("name", ["learned", "sinusoidal", "grouped alibi", "window relative"])
+def test_a_captured_step_serves_all_rows(name: str) -> None:
+    """As on a GPU: a step always computes all slots, in the same memory and without waiting for the device."""
+    with recorded_steps() as captures:
+        model = copy.deepcopy(model_of(name))
+        model.captured = CapturedSteps()
+        wanted = requests(30)
+        rows = among_others(model, wanted, slots=5, capacity=200)
+    assert len(captures) == 1
+    assert captures.replays > 20
+    for request, row in zip(wanted, rows, strict=True):
+        ids = torch.tensor([request.ids])
+        expected = decode(model_of(name), ids, **request.options, max_new_tokens=request.limit)
+        assert [token for token, *_ in row] == expected.ids[0, len(request.ids) :].tolist()
+
+
+# ------------------------------------------------------------------------------------------------- joining, leaving
+
+
+def test_a_long_prompt_delays_the_others_by_a_chunk() -> None:
+    decoder = SlotDecoder(model_of("rotary"), slots=4, capacity=400, chunk=16)
+    first = decoder.join([20, 21], resolve({"suppress_tokens": ENDS}), limit=30)
+    decoder.step()
+    long = decoder.join(list(range(20, 120)), resolve({}), limit=2)
+    short = decoder.join([30], resolve({}), limit=1)
+    assert decoder.rows == [first, long, short]
+    assert decoder.free == 1
+    for number in range(6):
+        assert [token.row for token in decoder.step()] == [first], number
+    assert [token.row for token in decoder.step()] == [first, long, short]  # 4 tokens are left of the long prompt
+    assert not long.is_live or long.tokens
+
+
+def test_several_short_prompts_are_read_in_a_step() -> None:
+    decoder = SlotDecoder(model_of("rotary"), slots=9, capacity=100, chunk=64)
+    rows = [decoder.join([20] * 20, resolve({}), limit=9) for _ in range(5)]
+    assert [token.row for token in decoder.step()] == rows[:3]
+    assert [row.is_live for row in rows] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("when", [0, 1, 2, 3, 9])
+def test_a_row_leaves_while_its_prompt_is_read_and_later(when: int) -> None:
+    model = model_of("learned")
+    decoder = SlotDecoder(model, slots=2, capacity=200, chunk=32)
+    other = decoder.join([20, 21, 22], resolve({"suppress_tokens": ENDS}), limit=30)
+    row = decoder.join(list(range(20, 100)), resolve({"suppress_tokens": ENDS}), limit=30)
+    for _ in range(when):
+        decoder.step()
+    decoder.leave(row)
+    decoder.leave(row)  # it has left
+    assert decoder.free == 1
+    assert decoder.rows == [other]
+    again = decoder.join([25] * 9, resolve({}), limit=3)
+    for _ in steps(decoder):
+        pass
+    for done, limit in ((other, 30), (again, 3)):
+        options = {"suppress_tokens": ENDS} if done is other else {}
+        expected = decode(model, torch.tensor([done.ids]), max_new_tokens=limit, **options).ids[0]
+        assert done.ids + done.tokens == expected.tolist()[: len(done.ids) + len(done.tokens)]
+
+
+def test_samples_of_one_prompt_are_those_of_num_return_sequences() -> None:
+    model, ids, options = model_of("alibi"), [20, 30, 40], {"do_sample": True, "seed": 4}
+    decoder = SlotDecoder(model, slots=3, capacity=60)
+    rows = [decoder.join(ids, resolve(options), limit=12, sample=sample) for sample in range(3)]
+    for _ in steps(decoder):
+        pass
+    expected = decode(model, torch.tensor([ids]), num_return_sequences=3, max_new_tokens=12, **options)
+    for row, tokens, length in zip(rows, expected.ids, expected.lengths, strict=True):
+        assert ids + row.tokens == tokens[:length].tolist()
+
+
+def test_most_probable_tokens() -> None:
+    model, ids = model_of("sinusoidal"), [20, 30, 40]
+    decoder = SlotDecoder(model, slots=3, capacity=60)
+    decoder.join(ids, resolve({"suppress_tokens": [50]}), limit=1, top_logprobs=4)
+    decoder.join(ids, resolve({}), limit=1, top_logprobs=0)
+    decoder.join(ids, resolve({}), limit=1)
+    first, second, third = decoder.step()
+    with torch.inference_mode():
+        logprobs, tokens = model(torch.tensor([ids]))[0, -1].log_softmax(0).topk(4)
+    assert [token for token, _ in first.top] == tokens.tolist()
+    assert [logprob for _, logprob in first.top] == pytest.approx(logprobs.tolist())
+    assert second.logprob == pytest.approx(float(logprobs[0]))
+    assert second.top == []
+    assert third.logprob is None
+    assert third.top == []
+
+
+def test_learned_positions_end_a_row() -> None:
+    decoder = SlotDecoder(model_of("learned"), slots=2, capacity=1000)
+    row = decoder.join([20] * 295, resolve({"suppress_tokens": ENDS}), limit=100)
+    for _ in steps(decoder):
+        pass
+    assert row.limit == len(row.tokens) == 6
+    assert decoder.capacity == 300
+    with pytest.raises(HeedfulError, match="300 learned positions"):
+        decoder.join([20] * 301, resolve({}), limit=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"num_beams": 2}, "num_beams"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
+        ({"context_keep": 8}, "context_keep"),
+        ({"do_sample": True, "num_return_sequences": 2}, "num_return_sequences"),
+    ],
+)
+def test_options_that_no_slot_has(options: dict[str, Any], name: str) -> None:
+    decoder = SlotDecoder(model_of("learned"), slots=2, capacity=50)
+    assert not decoder.takes(resolve(options))
+    with pytest.raises(HeedfulError, match=f"{name}=.* does not work in slots"):
+        decoder.join([20], resolve(options), limit=3)
+    assert decoder.free == 2
+
+
+def test_what_does_not_fit() -> None:
+    decoder = SlotDecoder(model_of("rotary"), slots=1, capacity=50)
+    with pytest.raises(HeedfulError, match="has 30 tokens and may get 22 more, but a slot has room for 50"):
+        decoder.join([20] * 30, resolve({}), limit=22)
+    with pytest.raises(HeedfulError, match="min_new_tokens=9, but only 4"):
+        decoder.join([20], resolve({"min_new_tokens": 9}), limit=4)
+    decoder.join([20] * 30, resolve({}), limit=21)
+    with pytest.raises(HeedfulError, match="all 1 slots are taken"):
+        decoder.join([20], resolve({}), limit=4)
+
+
+def test_models_without_slots() -> None:
+    with pytest.raises(HeedfulError, match="an encoder-decoder decodes whole batches with generate"):
+        SlotDecoder(heedful.create("transformer-tiny", seed=0), slots=1, capacity=50)
+    with pytest.raises(HeedfulError, match="cannot generate"):
+        SlotDecoder(heedful.create("bert-tiny", seed=0), slots=1, capacity=50)
+    with pytest.raises(HeedfulError, match="slots is 0"):
+        SlotDecoder(model_of("rotary"), slots=0, capacity=50)
+
+
+def test_a_recorded_model_makes_no_step() -> None:
+    model = heedful.create("gpt-micro", seed=0)
+    decoder = SlotDecoder(model, slots=1, capacity=50)
+    decoder.join([1], resolve({}), limit=4)
+    with heedful.record(model), pytest.raises(HeedfulError, match="do not work in slots"):
+        decoder.step()
+    assert len(decoder.step()) == 1
