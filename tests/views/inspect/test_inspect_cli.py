@@ -174,7 +174,7 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         ("decoder", ["a", "--layers", "2"], "no layer 2; the model's layers are 0 to 1"),
         ("decoder", ["a", "--heads", "0", "4"], "no head 4; the model's heads are 0 to 3"),
         ("decoder", ["a", "--heads", "1", "1"], "heads 1, 1 has duplicates"),
-        ("decoder", ["a", "--target", "b"], "target has no effect on decoder (decoder)"),
+        ("encoder", ["a", "--target", "b"], "target has no effect on encoder (encoder)"),
         ("decoder", ["a", "--queries", "3"], "queries '3' is not a range; give START:END"),
         ("decoder", ["a", "--keys", "5:5"], "keys '5:5' is not a range; give START:END"),
         ("decoder", ["a small dog", "--queries", "90:"], "queries begin at 90, but there are"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,84 @@ def test_steps_of_a_translation_by_beams(made: Make) -> None:
     chosen = logits.softmax(-1)[0].gather(1, row[0, 1:, None])[:, 0]
     assert_close(data["probabilities"], chosen.numpy())
     assert own["keys"] == tokenizer.pieces(row[0].tolist())
+
+
+@pytest.mark.parametrize(("kind", "text"), [("decoder", TEXT), ("pair", "two cats")])
+def test_steps_of_given_ids_are_those_of_their_generation(made: Make, kind: str, text: str) -> None:
+    folder = made(kind)
+    options = {"view": "steps", "layers": [1], "heads": [1, 0]}
+    written = inspect(folder, text, max_new_tokens=6, **options).data
+    model, tokenizer = heedful.from_pretrained(folder), Tokenizer.load(folder)
+    ids = torch.tensor([[*tokenizer.encode([text])[0], *([2] if kind == "pair" else [])]])
+    found = decode(model, ids, max_new_tokens=6)
+    row = found.ids[0, (1 if kind == "pair" else ids.size(1)) : int(found.lengths[0])].tolist()
+    given = inspect(folder, text, target=row, **options).data
+    assert given.keys() == written.keys()
+    assert {**given, "maps": 0, "probabilities": 0, "candidates": 0} == {
+        **written,
+        "maps": 0,
+        "probabilities": 0,
+        "candidates": 0,
+    }
+    assert given["probabilities"] == approx(written["probabilities"], "layer")
+    for ours, theirs in zip(given["maps"], written["maps"], strict=True):
+        assert {**ours, "weights": 0} == {**theirs, "weights": 0}
+        assert_close(ours["weights"], theirs["weights"])
+
+
+def test_a_target_text_begins_at_its_first_token(made: Make) -> None:
+    """The space between prompt and target belongs to the target; a token of both is the prompt's."""
+    folder = made("decoder")
+    whole = Tokenizer.load(folder).pieces(Tokenizer.load(folder).encode(["a small dog sees two cats"])[0])
+    for prompt, target in (("a small dog", " sees two cats"), ("a small dog ", "sees two cats")):
+        data = inspect(folder, prompt, target=target, view="steps").data
+        assert data["prompt"] + data["generated"] == whole
+        assert "".join(data["generated"]) == " sees two cats"
+    cut = inspect(folder, "two ca", target="ts sees", view="steps").data
+    assert ("".join(cut["prompt"]), "".join(cut["generated"])) == ("two cats", " sees")
+    maps = inspect(folder, "a small dog", target=" sees two cats").data["maps"]
+    assert maps[0]["queries"] == whole
+    lens = inspect(folder, "a small dog", target=" sees two cats", view="lens").data
+    assert lens["pieces"] == whole
+
+
+def test_a_target_of_ids_is_checked(made: Make) -> None:
+    for kind, view in (("decoder", "steps"), ("decoder", "heads"), ("pair", "heads"), ("pair", "steps")):
+        for wrong in (100_000, -1):
+            with pytest.raises(heedful.HeedfulError, match=f"token id {wrong}; the vocabulary has 0 to"):
+                inspect(made(kind), "two cats", target=[wrong], view=view)
+        with pytest.raises(heedful.HeedfulError, match="takes at most 32; give"):
+            inspect(made("decoder"), "two cats", target=[5] * 40, view=view)
+        with pytest.raises(heedful.HeedfulError, match="the target is empty"):
+            inspect(made(kind), "two cats", target=[], view=view)
+    with pytest.raises(heedful.HeedfulError, match="a list of token ids; for view 'gradient' of encoder, give a text"):
+        inspect(made("encoder"), "two cats", target=[1], view="gradient")
+    with pytest.raises(heedful.HeedfulError, match="adds no token to the prompt"):
+        inspect(made("decoder"), "two ca", target="ts")
+
+
+def test_the_weights_of_given_steps_are_bounded(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_view, "MAX_WEIGHTS", 2 * 4 * 2 * 4 - 1)
+    with pytest.raises(
+        heedful.HeedfulError, match="up to 64 weights, but at most 63 can be shown; choose fewer layers"
+    ):
+        inspect(made("decoder"), "aa", target=[5, 6], view="steps")
+    assert inspect(made("decoder"), "aa", target=[5, 6], view="steps", layers=[0]).data["generated"]
+
+
+def test_messages_are_written_with_the_chat_template(made: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "talker"
+    shutil.copytree(made("decoder"), folder)
+    talk = [{"role": "user", "content": "two cats"}]
+    with pytest.raises(heedful.HeedfulError, match="no chat template"):
+        inspect(folder, talk)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }} a red ball", encoding="utf-8")
+    ours, theirs = inspect(folder, talk, target=" sees"), inspect(folder, "two cats a red ball", target=" sees")
+    assert ours.data["maps"][0]["queries"] == theirs.data["maps"][0]["queries"]
+    np.testing.assert_array_equal(ours.data["maps"][0]["weights"], theirs.data["maps"][0]["weights"])
+    assert ours.title == "talker: two cats"
+    plain = inspect(folder, "two cats a red ball").data["maps"][0]["queries"]
+    assert inspect(folder, talk, view="steps", max_new_tokens=2).data["prompt"] == plain
 
 
 def test_steps_stop_where_the_positions_end(made: Make) -> None:

@@ -113,7 +113,7 @@ VIEWS: dict[str, View] = {
         shows="generated text token by token",
         has=writes,
         whose="models that write text",
-        takes=frozenset({"layers", "heads", "decoding"}),
+        takes=frozenset({"target", "layers", "heads", "decoding"}),
     ),
     "lens": View(
         home="heedful.views.inspect.lens_view:look",

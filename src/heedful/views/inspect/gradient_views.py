@@ -103,6 +103,7 @@ def _class(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
 def label_of(opened: OpenedModel, reading: ModelInput, request: Request) -> int:
     """Returns the id of the requested label; by default of the likeliest label."""
     if request.target is not None:
+        assert isinstance(request.target, str)  # checked with the request
         if request.target not in opened.labels:
             raise HeedfulError(f"the model has no label {request.target!r}; {nearest(request.target, opened.labels)}")
         return opened.labels.index(request.target)
@@ -127,6 +128,7 @@ def _token(opened: OpenedModel, reading: ModelInput, request: Request) -> Explan
         with torch.no_grad():
             label = int(model(*reading.arguments)[0, query].argmax())
     else:
+        assert isinstance(request.target, str)  # checked with the request
         ids = tokenizer.encode([request.target])[0]
         if not ids:
             raise HeedfulError("the target is empty; give a word")

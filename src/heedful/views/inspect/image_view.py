@@ -68,7 +68,12 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
     overlay = class_token_overlay(rolled_out, cells) if prefix else rolled_out.mean(1).unflatten(-1, cells)
     layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
     best = probabilities.topk(min(CLASSES, len(probabilities)))
-    gradients = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
+    gradients, note = None, opened.untrained
+    if model.optimised:
+        note = f"{note} Gradient × input is left out: a model optimised for inference has no gradients.".strip()
+    else:
+        by_patch = gradient_x_input(model, pixels, label=int(best.indices[0])).input[0, len(prefix) :]
+        gradients = by_patch.float().reshape(cells).cpu().numpy()
     return ImageMaps(
         pixels=shown,
         grid=cells,
@@ -81,8 +86,8 @@ def image_of(opened: OpenedModel, pixels: torch.Tensor, shown: Any, request: Req
             (opened.labels[number], probability)
             for number, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ],
-        gradient=gradients.float().reshape(cells).cpu().numpy(),
-        note=opened.untrained,
+        gradient=gradients,
+        note=note,
     )
 
 

@@ -23,11 +23,13 @@ from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
+from heedful.text.chat_template import is_conversation, render_prompt
 from heedful.views.inspect.catalogue import stacks_of, translates, writes
 from heedful.views.inspect.opened_model import OpenedModel
-from heedful.views.inspect.request import Request
+from heedful.views.inspect.request import Request, writes_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Target = str | Sequence[int]  # a text, or token ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,8 @@ def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     elif translates(config):
         reading = _pair(opened, item, request)
     elif writes(config):
-        reading = _prompt(opened, item)
+        is_text = request.target is None or writes_target(config, request)
+        reading = _prompt(opened, item, request.target if is_text else None)
     else:
         reading = _sentence(opened, item)
     for stack, pieces in reading.read.items():
@@ -132,16 +135,12 @@ def _sentence(opened: OpenedModel, item: Any) -> ModelInput:
     return ModelInput(name=name, arguments=(row_of(opened, ids),), ids=ids, read={"decoder": pieces})
 
 
-def _prompt(opened: OpenedModel, text: Any) -> ModelInput:
-    """Returns a decoder's text, with the tokenizer's special tokens before it."""
-    tokenizer = opened.source
-    check_texts("this model", [text])
-    parts = tokenizer.encode([text])
-    _check_not_empty(parts)
-    ids = [*tokenizer.template().before, *parts[0]]
-    pieces = tokenizer.pieces(ids)
+def _prompt(opened: OpenedModel, item: Any, target: Target | None = None) -> ModelInput:
+    """Returns a decoder's text or messages, with the tokenizer's special tokens before it, and the target after it."""
+    ids, _ = continued(opened, item, target)
+    pieces = pieces_of(opened.source, ids)
     return ModelInput(
-        name=short(text),
+        name=name_of(item),
         arguments=(row_of(opened, ids),),
         ids=ids,
         read={"decoder": pieces},
@@ -150,11 +149,49 @@ def _prompt(opened: OpenedModel, text: Any) -> ModelInput:
     )
 
 
+def name_of(item: Any) -> str:
+    """Returns a text, or the last of some messages, shortened for headings."""
+    return short(str(item[-1].get("content", "")) if is_conversation(item) else item)
+
+
+def continued(opened: OpenedModel, item: Any, target: Target | None = None) -> tuple[list[int], int]:
+    """Returns the ids of a decoder's prompt with the target after it, and how many of them are the prompt's.
+
+    ``item`` is a text or messages. A target text is encoded together with the prompt; a token that has characters of
+    both counts as the prompt's.
+    """
+    tokenizer, before = opened.source, list(opened.source.template().before)
+    if is_conversation(item):
+        item, before = render_prompt(tokenizer, item), []  # a template has its own begin token
+    check_texts("this model", [item])
+    (prompt,) = tokenizer.encode([item])
+    _check_not_empty([prompt])
+    if target is None:
+        return [*before, *prompt], len(before) + len(prompt)
+    if not isinstance(target, str):
+        return [*before, *prompt, *checked_ids(opened, target)], len(before) + len(prompt)
+    ((ids, offsets),) = tokenizer.encode_with_offsets([item + target])
+    begin = len(item.rstrip())  # the space before a word may be part of the target's first token
+    length = sum(start < begin or end <= len(item) for start, end in offsets)
+    if length == len(ids):
+        raise HeedfulError("the target adds no token to the prompt; give a longer one, or its token ids")
+    return [*before, *ids], len(before) + length
+
+
+def checked_ids(opened: OpenedModel, ids: Sequence[int]) -> list[int]:
+    """Returns the token ids of a target; raises ``HeedfulError`` if the vocabulary lacks one."""
+    size = opened.target.vocab_size
+    for number in ids:
+        if not 0 <= number < size:
+            raise HeedfulError(f"the target has the token id {number}; the vocabulary has 0 to {size - 1}")
+    return list(ids)
+
+
 def _pair(opened: OpenedModel, text: Any, request: Request) -> ModelInput:
     """Returns a source and its target, which is given or generated."""
     source, target = opened.source, opened.target
     ids = _source(opened, text)
-    target_ids, note = _target(opened, ids, request)
+    target_ids, note = target_of(opened, ids, request)
     shifted = [start_of(opened.model.config), *target_ids[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
     return ModelInput(
         name=short(text),
@@ -175,8 +212,10 @@ def _source(opened: OpenedModel, text: Any) -> list[int]:
     return ids
 
 
-def _target(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[list[int], str]:
+def target_of(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[list[int], str]:
     """Returns the target's ids with the end token, and a note on their origin."""
+    if request.target is not None and not isinstance(request.target, str):
+        return checked_ids(opened, request.target), "The target was given."
     if request.target is not None:
         _check_not_empty(opened.target.encode([request.target]), "the target")
         return encode_with_special(opened.target, [request.target])[0], "The target was given."

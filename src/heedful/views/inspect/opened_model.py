@@ -19,6 +19,7 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.model_setup import check_vocabulary, tokenizer_of
 from heedful.tasks.published import prefix_of
 from heedful.text import Tokenizer
+from heedful.text.chat_template import read_template
 from heedful.views.inspect.request import Request, check_request, model_name
 
 ModelSource = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
@@ -74,7 +75,12 @@ def open_model(model: ModelSource, request: Request, device: str | None = None) 
     request = check_request(config, name, request)
     if loaded is None:
         loaded = load(folder, device=device_of(device))
-    return OpenedModel(model=loaded, name=name, **_preparation(loaded, folder)), request
+    return opened_of(loaded, folder, name), request
+
+
+def opened_of(model: Model, folder: Path, name: str) -> OpenedModel:
+    """Returns a model in memory for inspection, with the tokenizers or the preprocessing of its folder."""
+    return OpenedModel(model=model, name=name, **_preparation(model, folder))
 
 
 def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
@@ -102,6 +108,8 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
             )
         return {"preprocessing": preprocessing}
     source = target = tokenizer_of(folder)
+    if template := read_template(folder) or read_template(home(folder)):
+        source.config["chat_template"] = template
     first = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
     check_vocabulary(source, first)
     if isinstance(config, EncoderDecoderConfig):

@@ -12,6 +12,7 @@ from typing import Any
 
 from heedful.config import ModelConfig
 from heedful.errors import HeedfulError, lookup
+from heedful.text.chat_template import is_conversation
 from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
@@ -25,7 +26,7 @@ class Request:
 
     view: str = ""  # "": the model's default
     inputs: tuple[Any, ...] = ()
-    target: str | None = None
+    target: str | tuple[int, ...] | None = None  # a text, or token ids as the model generated them
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     queries: Span | None = None
@@ -38,18 +39,24 @@ class Request:
         inputs: Any,
         view: str | None = None,
         *,
+        target: str | Sequence[int] | None = None,
         layers: int | Sequence[int] | None = None,
         heads: int | Sequence[int] | None = None,
         queries: str | Sequence[int] | None = None,
         keys: str | Sequence[int] | None = None,
         **others: Any,
     ) -> Request:
-        """Returns a request that is not yet checked against a model. If ``inputs`` is a list, each item is an input."""
+        """Returns a request that is not yet checked against a model.
+
+        If ``inputs`` is a list, each item is an input; a list of messages is one input.
+        """
         if view is not None:
             check_view(view)
+        is_list = isinstance(inputs, list) and not is_conversation(inputs)
         return cls(
             view=view or "",
-            inputs=tuple(inputs) if isinstance(inputs, list) else () if inputs is None else (inputs,),
+            inputs=tuple(inputs) if is_list else () if inputs is None else (inputs,),
+            target=target if target is None or isinstance(target, str) else _numbers(target, "target"),
             layers=_numbers(layers, "layers"),
             heads=_numbers(heads, "heads"),
             queries=span(queries, "queries"),
@@ -113,7 +120,7 @@ def span(text: str | Sequence[int] | None, name: str) -> Span | None:
     if text is None:
         return None
     if isinstance(text, str):
-        match = re.fullmatch(r"(\d*):(\d*)", text)
+        match = re.fullmatch(r"(\d{0,18}):(\d{0,18})", text)
         first, end = (int(match[1] or 0), int(match[2]) if match[2] else None) if match else (1, 0)
     else:
         is_pair = len(text) == 2 and all(isinstance(number, int) and number >= 0 for number in text)
@@ -190,19 +197,25 @@ def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
 
 def _check_target(config: ModelConfig, request: Request, name: str) -> None:
     explains = request.view in ("gradient", "importance") and classifies(config)
-    continues = request.view == "gradient" and writes(config)
-    if not (translates(config) or explains or continues):
+    if not (translates(config) or explains or (writes(config) and request.view != "importance")):
         raise HeedfulError(f"target has no effect on {name} ({config.kind}) in this view; leave target out")
     if request.decoding:
         raise HeedfulError(
             f"{', '.join(request.decoding)}: with a target, no text is generated; remove the target or these options"
         )
+    if not isinstance(request.target, str) and not writes_target(config, request):
+        raise HeedfulError(f"the target is a list of token ids; for view {request.view!r} of {name}, give a text")
     if translates(config) and len(request.inputs) > 1:
         raise HeedfulError(
             f"a target needs a single input, but there are {len(request.inputs)}; give one input, or no target"
         )
     if not request.target:
         raise HeedfulError("the target is empty; give its text, or leave it out")
+
+
+def writes_target(config: ModelConfig, request: Request) -> bool:
+    """Returns True if the target is a text of the model itself; a decoder's gradient view has the token to explain."""
+    return translates(config) or (writes(config) and request.view != "gradient")
 
 
 def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int) -> None:
