@@ -15,7 +15,7 @@ Programs whose packages are not installed are left out with a line. These are no
     programs    one file a program: a function a row, which returns the work as a call
     steps       the step of training that all programs take
     worker      the process that a program runs in; rounds starts them and has them take turns
-    to_openvino, to_gguf    the models as two engines read them
+    to_openvino     the models as OpenVINO reads them
     busy        a process that keeps the cores busy beside the programs of the rows "busy-..."
     ceilings    what the machine can do at most; bounds turns it into the shortest time a work can take
     judge       whether all gave the same answer

@@ -28,10 +28,12 @@ TRAINED = {  # of the others that are trained
 }
 SIZES = {  # of the models in ``weights``: width, layers, and numbers to choose from
     "gpt2-whole": (768, 12, 50257),
+    "llama-whole": (288, 6, 32000),
     "pair-whole": (512, 6, 32000),
     "bert-whole": (768, 12, 0),
     "vit-whole": (768, 12, 1000),
     "gpt2-tiny": (64, 2, 300),
+    "llama-tiny": (64, 2, 300),
     "pair-tiny": (64, 2, 300),
     "bert-tiny": (64, 2, 0),
     "vit-tiny": (64, 2, 10),

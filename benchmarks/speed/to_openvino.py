@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,17 @@ def _begin_empty(made: Any, heads: int, head_size: int) -> None:
     made.validate_nodes_and_infer_types()
 
 
+def exported(folder: Path) -> Any:
+    """Returns a decoder as ``heedful export`` writes it: stateful, of input_ids, attention_mask and beam_idx."""
+    import openvino
+
+    from heedful.export import export
+
+    with TemporaryDirectory() as out:
+        export(folder, "openvino", Path(out, "model"))
+        return openvino.Core().read_model(Path(out, "model", "openvino_model.xml")).clone()
+
+
 class Reader(nn.Module):
     """BERT's last hidden states, or ViT's logits, of the model of transformers."""
 
@@ -144,8 +156,8 @@ def write(folder: Path, form: str, out: Path) -> None:
         need("nncf")
     import openvino
 
-    if folder.name.startswith("gpt2"):
-        made = decoder(folder)
+    if folder.name.startswith(("gpt2", "llama")):
+        made = decoder(folder) if folder.name.startswith("gpt2") else exported(folder)
         if bits:
             made = _compressed(made, bits)
     else:

@@ -67,7 +67,7 @@ class Work:
 
     @property
     def family(self) -> str:
-        """What kind of model it is for: "gpt2", "pair", "bert" or "vit"."""
+        """What kind of model it is for: "gpt2", "llama", "pair", "bert" or "vit"."""
         return self.model.partition("-")[0]
 
     @property
@@ -166,6 +166,7 @@ GENERATION = (
 )
 _ANSWERING = {
     "generation": (*GENERATION, NANOGPT[0]),
+    "small": GENERATION,
     "context": GENERATION,  # nanoGPT, without a cache, would take minutes
     "beam": (*OURS, *(each for each in COMPILED if each.precision in PRECISIONS), PLAIN, *ENGINE, *THEIRS),
     "encoder": (
@@ -190,7 +191,7 @@ _ANSWERING = {
 }
 COMPETITORS: dict[str, tuple[Competitor, ...]] = {
     **_ANSWERING,
-    **{f"{BUSY}{row}": programs for row, programs in _ANSWERING.items() if row != "context"},
+    **{f"{BUSY}{row}": programs for row, programs in _ANSWERING.items() if row not in ("small", "context")},
     "train-characters": CHARACTERS,
     "train-dropout": tuple(replace(each, judged=False) for each in CHARACTERS),  # each draws its own
     "train-gpt2": (*OURS[:2], *NANOGPT, *THEIRS),
@@ -200,6 +201,7 @@ COMPETITORS: dict[str, tuple[Competitor, ...]] = {
 }
 TITLES = {
     "generation": "Generation, GPT-2 124M: prompts of 32 tokens, 64 new ones, greedy",
+    "small": "Generation, a Llama of 15M: prompts of 32 tokens, 64 new ones, greedy",
     "context": "Generation after long prompts, GPT-2 124M: 900 tokens, 100 new ones, greedy",
     "beam": "Beam search, 4 beams, encoder-decoder of width 512, 6 + 6 layers: sources of 30 tokens, 30 new ones",
     "encoder": "Encoder, BERT-base",
@@ -223,7 +225,8 @@ def action(row: str) -> str:
     """The function of a program's file that does the works of a row."""
     if row.startswith("train-"):
         return "training"
-    return "generation" if row == "context" else row.removeprefix(BUSY)
+    row = row.removeprefix(BUSY)
+    return "generation" if row in ("small", "context") else row
 
 
 def works(row: str, short: bool) -> tuple[Work, ...]:
@@ -257,6 +260,16 @@ def _rows(short: bool) -> dict[str, list[Work]]:
             new=new,
             **gpt2,
         ),
+        "small": _batches(
+            "Llama",
+            (1, 2) if short else (1, 8),
+            row="small",
+            model=f"llama-{kind}",
+            vocab=300 if short else 32000,
+            shortest=prompt,
+            longest=prompt,
+            new=new,
+        ),
         "context": _batches(
             f"GPT-2 after {context}", (1,), row="context", shortest=context, longest=context, new=after, **gpt2
         ),
@@ -280,7 +293,7 @@ def _rows(short: bool) -> dict[str, list[Work]]:
     busy = {
         f"{BUSY}{name}": [replace(row[0], row=f"{BUSY}{name}", name=f"{row[0].name}, cores busy")]
         for name, row in answering.items()
-        if name != "context"
+        if name not in ("small", "context")
     }
     return {**answering, **busy, **_training(short, kind, size)}
 

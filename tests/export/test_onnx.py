@@ -3,143 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from graph_cases import CASES, inputs, randomised, wanted
 
 from heedful import cli
-from heedful.config import (
-    AlibiPosition,
-    DecoderConfig,
-    EmbeddingConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    ImageHead,
-    LearnedPosition,
-    ModelConfig,
-    NoHead,
-    PatchConfig,
-    PooledHead,
-    RelativePosition,
-    RotaryPosition,
-    SequenceHead,
-    SinusoidalPosition,
-    StackConfig,
-    VisionConfig,
-)
+from heedful.config import DecoderConfig, EncoderConfig
 from heedful.errors import HeedfulError
 from heedful.export import export
-from heedful.models import Model, build
 from heedful.pretrained import save
 from heedful.text import Tokenizer
-
-WORDS = EmbeddingConfig(vocab_size=60)
-STACK = StackConfig(dim=16, depth=1, heads=4)
-SINES = replace(STACK, placement="post", position=SinusoidalPosition(order="halves"))
-BUCKETS = replace(STACK, norm="rms", scale="none", position=RelativePosition(buckets=8, max_distance=12))
-CASES: dict[str, tuple[ModelConfig, str]] = {
-    "decoder, learned": (
-        DecoderConfig(embedding=WORDS, decoder=replace(STACK, causal=True, position=LearnedPosition(length=40))),
-        "logits",
-    ),
-    "decoder, rotary, window, grouped": (
-        DecoderConfig(
-            embedding=WORDS,
-            decoder=replace(
-                STACK,
-                causal=True,
-                position=RotaryPosition(),
-                window=4,
-                kv_heads=2,
-                qk_norm="head",
-                gated=True,
-                norm="rms",
-            ),
-        ),
-        "logits",
-    ),
-    "decoder, ALiBi, sequence": (
-        DecoderConfig(
-            embedding=WORDS,
-            decoder=replace(STACK, causal=True, position=AlibiPosition()),
-            head=SequenceHead(pooling="last", pooler=False),
-        ),
-        "logits",
-    ),
-    "encoder, segments": (
-        EncoderConfig(
-            embedding=replace(WORDS, segments=2),
-            encoder=replace(STACK, placement="post", embedding_norm=True, position=LearnedPosition(length=40)),
-            head=NoHead(),
-        ),
-        "last_hidden_state",
-    ),
-    "encoder, batch norm, pooled": (
-        EncoderConfig(
-            embedding=WORDS,
-            encoder=replace(STACK, norm="batch", position=SinusoidalPosition()),
-            head=PooledHead(normalise=True),
-        ),
-        "sentence_embedding",
-    ),
-    "pair, sines": (
-        EncoderDecoderConfig(source=WORDS, encoder=SINES, decoder=replace(SINES, causal=True, cross=True)),
-        "logits",
-    ),
-    "pair, buckets": (
-        EncoderDecoderConfig(source=WORDS, encoder=BUCKETS, decoder=replace(BUCKETS, causal=True, cross=True)),
-        "logits",
-    ),
-    "pictures": (
-        VisionConfig(
-            patches=PatchConfig(image_size=(8, 12), patch_size=4, channels=2, prefix="class+distillation"),
-            encoder=replace(STACK, position=LearnedPosition(length=8)),
-            head=ImageHead(labels=3),
-        ),
-        "logits",
-    ),
-}
-
-
-def randomised(config: ModelConfig) -> Model:
-    model = build(config).eval()
-    with torch.no_grad():
-        for tensor in model.parameters():
-            tensor.copy_(torch.randn_like(tensor) * 0.3)
-        for name, buffer in model.named_buffers():
-            if name.endswith("running_var"):
-                buffer.uniform_(0.5, 2)
-            elif name.endswith("running_mean"):
-                buffer.normal_()
-    return model
-
-
-def inputs(model: Model, rows: int, length: int, target: int) -> dict[str, Tensor]:
-    """Random ones; of several rows the first is padded on the right, the second on the left."""
-    ids, mask = torch.randint(60, (rows, length)), torch.ones(rows, length, dtype=torch.long)
-    if rows > 1:
-        mask[0, -2:] = 0
-        mask[1, :3] = 0
-    made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
-    made["decoder_input_ids"] = torch.randint(60, (rows, target))
-    if isinstance(model.config, VisionConfig):
-        made["pixel_values"] = torch.randn(rows, 2, 8, 12)
-    return made
-
-
-@torch.no_grad()
-def wanted(model: Model, given: dict[str, Tensor]) -> Tensor:
-    mask = given["attention_mask"].bool()
-    if isinstance(model.config, VisionConfig):
-        return model(given["pixel_values"])
-    if isinstance(model.config, EncoderDecoderConfig):
-        return model(given["input_ids"], given["decoder_input_ids"], mask)
-    segments = isinstance(model.config, EncoderConfig) and model.config.embedding.segments
-    return model(given["input_ids"], mask, *([given["token_type_ids"]] if segments else []))
 
 
 def session(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""llama.cpp, through xllamacpp, on the GGUF files that ``to_gguf`` writes.
+"""llama.cpp, through xllamacpp, on the GGUF files that ``heedful export`` writes.
 
 xllamacpp gives Python the server alone, not ``llama_decode``; the server is called in this process, without HTTP:
 prompts are lists of ids, the answer is the text of the tokens' names, which are their numbers.

@@ -45,10 +45,16 @@ def generation(at: Setting) -> Ready:
     """Greedy tokens."""
     request = opened(at, **({"KV_CACHE_PRECISION": "f32"} if at.precision == "float32" else {}))
 
+    names = {name for port in request.model_inputs for name in port.get_names()}
+
     def step(ids: np.ndarray, first: int, rows: np.ndarray) -> np.ndarray:
-        positions = np.broadcast_to(np.arange(first, first + ids.shape[1]), ids.shape)
-        request.infer({"ids": ids, "positions": positions, "beam_idx": rows})
-        return request.get_output_tensor(0).data.argmax(-1)[:, None]
+        if "positions" in names:
+            inputs = {"ids": ids, "positions": np.broadcast_to(np.arange(first, first + ids.shape[1]), ids.shape)}
+        else:
+            inputs = {"input_ids": ids, "attention_mask": np.ones((len(ids), first + ids.shape[1]), dtype=np.int64)}
+        request.infer({**inputs, "beam_idx": rows})
+        logits = request.get_output_tensor(0).data
+        return (logits if logits.ndim == 2 else logits[:, -1]).argmax(-1)[:, None]
 
     def ready(work: Work) -> Call:
         prompt, rows = work.ids(), np.arange(work.batch)

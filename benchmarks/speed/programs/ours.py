@@ -29,6 +29,7 @@ from heedful.training.schedule import constant
 
 TASKS = {
     "gpt2": "text-generation",
+    "llama": "text-generation",
     "pair": "translation",
     "bert": "text-classification",
     "vit": "image-classification",

@@ -4,7 +4,9 @@
     target              the folder or file that is written, and the files copied beside the weights
     hugging_face        Hugging Face's layout, adapters merged
     ctranslate2_writer  CTranslate2, through its own converter on that layout
+    gguf_writer         GGUF for llama.cpp, by the package gguf             gguf_vocabulary   tokenizers in it
     onnx_writer         ONNX, through ``torch.onnx``           traceable   a model that can be traced
+    openvino_writer     OpenVINO, by its own converter         traced_decoding   the same, with its cache
 
 The formats' own tools are imported when needed; a missing one is an error that says how to install it. Nothing here
 imports torch before ``export`` is called.

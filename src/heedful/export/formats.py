@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from heedful.errors import HeedfulError, lookup, nearest
 from heedful.export.target import check_file_target, check_target, need, replaced, replaced_file
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+CTRANSLATE2_TYPES = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+OPENVINO_TYPES = ("float32", "float16", "int8")
+GGUF_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
 @dataclass(frozen=True)
@@ -20,28 +22,42 @@ class ExportFormat:
     """Format of an export: the module that writes it, its options, and the packages that it needs.
 
     Attributes:
-        module: name of the module whose function ``write`` writes the folder.
-        options: names of the options that the format takes.
+        module: name of the module whose function ``write`` writes the folder, and ``write_file`` a single file.
+        options: the options that the format takes, with their values.
         needs: names of the packages that it requires.
         extension: extension of a single file that can be written in place of a folder; "" for none.
+        folder: if False, only the single file can be written.
     """
 
     module: str
-    options: tuple[str, ...] = ()
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     extension: str = ""
+    folder: bool = True
 
 
 FORMATS: Mapping[str, ExportFormat] = {
-    "hf": ExportFormat("heedful.export.hugging_face", options=("dtype",)),
+    "hf": ExportFormat("heedful.export.hugging_face", options={"dtype": DTYPES}),
     "ctranslate2": ExportFormat(
         "heedful.export.ctranslate2_writer",
-        options=("quantization",),
+        options={"quantization": CTRANSLATE2_TYPES},
         needs=("ctranslate2", "transformers"),
     ),
+    "openvino": ExportFormat(
+        "heedful.export.openvino_writer",
+        options={"quantization": OPENVINO_TYPES},
+        needs=("openvino",),
+    ),
     "onnx": ExportFormat("heedful.export.onnx_writer", needs=("onnx", "onnxscript"), extension=".onnx"),
+    "gguf": ExportFormat(
+        "heedful.export.gguf_writer",
+        options={"quantization": GGUF_TYPES},
+        needs=("gguf",),
+        extension=".gguf",
+        folder=False,
+    ),
 }
-FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf")  # extensions of files, not of folders
+FILES = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".gguf", ".xml")  # extensions of files, not of folders
 
 
 def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +79,13 @@ def check(to: str, out: str | Path, overwrite: bool, options: Mapping[str, Any])
         if name not in export_format.options:
             owners = [f"--to {word}" for word, candidate in FORMATS.items() if name in candidate.options]
             raise HeedfulError(f"--{name} has no effect on --to {to}, only on {' and '.join(owners)}; leave it out")
-    for name, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
-        if name in set_options and set_options[name] not in known:
-            raise HeedfulError(f"unknown {name} {set_options[name]!r}; {nearest(str(set_options[name]), known)}")
+    for name, value in set_options.items():
+        if value not in (known := export_format.options[name]):
+            raise HeedfulError(f"unknown {name} {value!r} of --to {to}; {nearest(str(value), known)}")
     if writes_file(to, out):
         check_file_target(out, overwrite)
+    elif not export_format.folder:
+        raise HeedfulError(f"--to {to} writes a file; give --out a name that ends in {export_format.extension}")
     elif (extension := Path(out).suffix.lower()) in FILES and not Path(out).expanduser().is_dir():
         raise HeedfulError(f"--to {to} writes a folder, and --out {out} is named like a file; remove {extension}")
     else:
@@ -99,11 +117,13 @@ def export(
     Args:
         model: a model folder, ours or Hugging Face's, or a Hub id.
         to: "hf", Hugging Face's layout with adapters merged, which ``transformers`` loads; "ctranslate2", for that
-            engine, converted by its own tool; "onnx", one graph without a cache, traced by ``torch.onnx``.
-        out: the folder to write, atomically. For "onnx" a name that ends in ``.onnx`` is a file:
-            the graph alone, without tokenizer and configuration.
+            engine, converted by its own tool; "gguf", one file for llama.cpp, by the package ``gguf``; "openvino",
+            for Intel's engine, a decoder's cache as state; "onnx", one graph without a cache, traced by ``torch.onnx``.
+        out: the folder to write, atomically; for "gguf" the file, ``NAME.gguf``. For "onnx" a name that ends in
+            ``.onnx`` is a file: the graph alone, without tokenizer and configuration.
         dtype: dtype of the weights, for "hf": "float32", "float16", "bfloat16", "float64"; None: as stored.
-        quantization: dtype of the weights, for "ctranslate2": "int8", "int8_float16", "float16", ...; None: as stored.
+        quantization: type of the weights, for "ctranslate2": "int8", "int8_float16", "float16", ...; for "gguf": "f32",
+            "f16", "bf16", "q8_0", "q4_0"; for "openvino": "float32", "float16", "int8"; None: as stored.
         overwrite: replace a folder that holds a model, or a file.
 
     Returns:

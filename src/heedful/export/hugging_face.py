@@ -14,6 +14,7 @@ from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.config_keys import Inexpressible, StoredTensor
+from heedful.pretrained.configuration import read_configs
 from heedful.pretrained.flat_config import Flat, flat
 from heedful.pretrained.model_type import FREE, Architecture, ModelType
 from heedful.pretrained.model_types import MODEL_TYPES, express
@@ -43,6 +44,12 @@ def load_merged(source: Path) -> Model:
         merge(model)
     check_expressible(model.config)
     return model
+
+
+def stored_dtype(source: Path) -> str:
+    """Returns the dtype that ``config.json`` gives, such as "float16"; "None" if it gives none."""
+    theirs, _ = read_configs(source)
+    return str(theirs.get("dtype", theirs.get("torch_dtype")))
 
 
 def check_expressible(config: ModelConfig) -> None:

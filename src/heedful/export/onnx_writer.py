@@ -9,7 +9,6 @@ has no cache.
 from __future__ import annotations
 
 import logging
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from torch.export import Dim
 from heedful.adapters import merge
 from heedful.config import EncoderConfig, EncoderDecoderConfig, Head, ModelConfig, NoHead, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
-from heedful.export.target import copy_beside
+from heedful.export.target import copy_beside, copy_configuration
 from heedful.export.traceable import (
     Traceable,
     TraceableEncoderDecoder,
@@ -32,7 +31,6 @@ from heedful.export.traceable import (
     example_inputs,
 )
 from heedful.pretrained import load
-from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON
 
 GRAPH = "model.onnx"
 OPSET = 20
@@ -52,9 +50,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 def write(source: Path, out: Path) -> dict[str, Any]:
     """Writes the folder ``out``: the traced model of ``source``, its tokenizer, preprocessing and configuration."""
     details = write_file(source, out / GRAPH)
-    for name in (CONFIG, GENERATION, HEEDFUL_JSON):
-        if (source / name).exists():
-            shutil.copyfile(source / name, out / name)
+    copy_configuration(source, out)
     return {**details, "beside": copy_beside(source, out)}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import home
+from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON
 from heedful.util.files import move, temporary_path
 
 # files of tokenizers and preprocessing, as patterns
@@ -33,7 +34,7 @@ BESIDE = (
     "config_sentence_transformers.json",
 )
 
-WRITTEN = ("config.json", "model.bin", "model.onnx")  # every exported folder has one of them
+WRITTEN = ("config.json", "model.bin", "model.onnx", "openvino_model.xml")  # every exported folder has one of them
 
 
 def check_target(out: str | Path, overwrite: bool) -> None:
@@ -118,6 +119,13 @@ def replaced_file(out: Path) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_configuration(source: Path, out: Path) -> None:
+    """Copies the configuration, the generation settings and the card of a model into ``out``."""
+    for name in (CONFIG, GENERATION, HEEDFUL_JSON):
+        if (source / name).exists():
+            shutil.copyfile(source / name, out / name)
 
 
 def copy_beside(source: Path, out: Path) -> list[str]:

@@ -109,7 +109,7 @@ class PatchEmbedding(nn.Module):
             raise HeedfulError(
                 f"images have shape {tuple(pixels.shape[1:])}, but the model needs {self.shape}; resize them"
             )
-        patches = self.projection(pixels).flatten(2).mT  # (B, D, H/P, W/P) → (B, N, D)
+        patches = self.projection(pixels).flatten(2).transpose(1, 2)  # (B, D, H/P, W/P) → (B, N, D)
         if self.prefix is None:
             return patches.contiguous()  # otherwise all blocks would read transposed memory
         return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)
