@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "tests/conftest.py", "docs/index.md")
 ALLOWED = {"src", "tests", "docs", "examples", "benchmarks", ".ci", ".gitignore", "PKG-INFO", "constraints.txt"}
-ALLOWED |= {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"}
+ALLOWED |= {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "Containerfile"}
 
 
 def main() -> None:

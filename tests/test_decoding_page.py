@@ -17,7 +17,7 @@ def test_its_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
     monkeypatch.setenv("HEEDFUL_CACHE", str(tmp_path_factory.getbasetemp() / "compiled"))
     names: dict[str, object] = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.S | re.M)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         exec(compile(block, "docs/decoding.md", "exec"), names)
 

@@ -163,6 +163,8 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
         "watch",
         "nearest",
         "demo",
+        "chat",
+        "serve",
         "verify",
         "verify resume",
         "export",

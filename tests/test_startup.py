@@ -15,6 +15,7 @@ import pytest
 import heedful
 
 SLOW = ("torch", "numpy", "tokenizers", "transformers", "safetensors", "huggingface_hub", "sacrebleu", "babel", "PIL")
+SLOW += ("fastapi", "uvicorn", "pydantic", "prometheus_client")
 REPORT = f"""
 import sys
 from heedful.cli import main
@@ -47,6 +48,9 @@ def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[st
         (["train", "translation", "--train", "x.tsv", "--out", "y"], 2, "x.tsv: no such file"),
         (["train", "translation", "--train", "x.tsv", "--out", "y", "--training.lr", "-1"], 2, "above 0"),
         (["predict", "./nothing", "hi"], 2, "./nothing: no such folder"),
+        (["serve", "--help"], 0, "--token-file"),
+        (["serve", "./nothing"], 2, "./nothing: no such folder"),
+        (["serve", "org/name", "--host", "0.0.0.0"], 2, "needs a token"),
         (["evaluate", "./nothing", "--data", "x"], 2, "./nothing: no such folder"),
         (["summary", "gpt22"], 2, "gpt2"),
         (["verify", "--help"], 0, "--save"),

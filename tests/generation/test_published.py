@@ -84,7 +84,7 @@ def test_a_prompt_comes_back_as_it_was(name):
     for case in expected["tokenizer"]:
         answer = pipe(case["text"], max_new_tokens=1)
         assert answer["output"].startswith(case["text"])
-        assert pipe.task._prompts([case["text"]]) == [case["ids"]]
+        assert pipe.task.prompt_ids([case["text"]]) == [case["ids"]]
 
 
 def test_a_story_is_told_without_saying_anything_twice(capsys):
@@ -97,7 +97,7 @@ def test_a_story_is_told_without_saying_anything_twice(capsys):
         text = json.loads(capsys.readouterr().out)["output"]
         assert text.startswith("In a world where ")
         pipe, _ = opened(folder)
-        ids = pipe.task._prompts([text])[0]
+        ids = pipe.task.prompt_ids([text])[0]
         assert 20 < len(ids) <= 100
         pairs = list(pairwise(ids))
         assert len(pairs) == len(set(pairs))

@@ -214,7 +214,7 @@ def test_a_new_vocabulary_knows_the_templates_words(kind: Any) -> None:
 def test_what_is_asked_in_use_is_what_was_read_in_training() -> None:
     task = TextGeneration(tokenizer(chat_template.DEFAULT_TEMPLATE), 256)
     (talk,) = task.encode(talks(TALK[:3]), 256).examples
-    (prompt,) = task._prompts([TALK[:2]])
+    (prompt,) = task.prompt_ids([TALK[:2]])
     assert talk.ids[: len(prompt)] == prompt
     assert not any(talk.learned[: len(prompt)])
     assert talk.ids[len(prompt) :][: sum(talk.learned)][-1] == task.end

@@ -244,8 +244,8 @@ def test_documents_begin_and_end_as_the_tokenizer_and_the_model_say(tmp_path: Pa
     (tmp_path / "llama" / "generation_config.json").write_text(json.dumps({**ends, "eos_token_id": [1, 2]}))
     told = TextGeneration.load(tmp_path / "llama")  # where <s> ends a text, too
     assert stream(told) == [1, *one, 1, *two]
-    assert told._prompts(["", "a"])[0] == [1]
-    assert bare["gpt2"]._prompts(["", "a"])[0] == [2]
+    assert told.prompt_ids(["", "a"])[0] == [1]
+    assert bare["gpt2"].prompt_ids(["", "a"])[0] == [2]
 
 
 # ----------------------------------------------------------------------------------------------------- which task it is

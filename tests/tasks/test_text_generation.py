@@ -396,7 +396,7 @@ def test_messages_are_answered_as_by_transformers(file: str, tmp_path: Path) -> 
 
     pipe = heedful.pipeline("text-generation", tmp_path, device="cpu")
     encoded = theirs.apply_chat_template(TALK, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    assert pipe.task._prompts([TALK]) == encoded["input_ids"].tolist()
+    assert pipe.task.prompt_ids([TALK]) == encoded["input_ids"].tolist()
     made = model.generate(**encoded, max_new_tokens=20, do_sample=False, pad_token_id=0)[0]
     expected = theirs.decode(made[encoded["input_ids"].size(1) :], skip_special_tokens=True)
     answer = pipe(TALK, max_new_tokens=20, do_sample=False)

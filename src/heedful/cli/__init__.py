@@ -10,6 +10,8 @@ standard output. An error is one line on standard error with exit status 2; ``HE
     processes      processes of ``torchrun`` (rank, number), threads
     train          train, audit, watch, demo
     prediction     predict, nearest
+    chat           chat
+    serve          serve
     evaluation     evaluate, compare
     model_folders  summary, inspect, verify, verify resume, export
     information    presets, recipes, tasks, doctor

@@ -14,12 +14,14 @@ from io import TextIOWrapper
 from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from heedful.cli.arguments import by_flags, join_dashes, likely, with_new_names, without_imports
+from heedful.cli.chat import chat
 from heedful.cli.evaluation import compare, evaluate
 from heedful.cli.information import doctor, list_presets, list_recipes, list_tasks
 from heedful.cli.model_folders import export, inspect, proofs, summary
 from heedful.cli.parser import app
 from heedful.cli.prediction import nearest, predict
 from heedful.cli.processes import check_shared, rank, several, wait_passively
+from heedful.cli.serve import serve
 from heedful.cli.train import audit, demo, train, watch
 from heedful.errors import HeedfulError, shorten
 from heedful.util.out_of_memory import is_out_of_memory
@@ -40,6 +42,7 @@ app.command(
     help_epilogue='Example:  heedful predict runs/en-fr "How are you?"\n'
     "A text that begins with a hyphen goes after --.",
 )
+app.command(chat, help_epilogue="Example:  heedful chat runs/assistant --max-new-tokens 200")
 app.command(evaluate, help_epilogue="Example:  heedful evaluate runs/en-fr --data test.en test.fr --num-beams 5")
 app.command(compare, help_epilogue="Example:  heedful compare runs/small runs/large --data test.en test.fr")
 app.command(nearest, help_epilogue='Example:  heedful nearest runs/near "how do I open a file?" --among notes')
@@ -52,6 +55,10 @@ app.command(
     inspect,
     help_epilogue='Example:  heedful inspect runs/en-fr "How are you?" --out attention.html\n'
     "Decoding options are those of predict. A text that begins with a hyphen goes after --.",
+)
+app.command(
+    serve,
+    help_epilogue="Example:  heedful serve runs/en-fr\nOthers may connect with: --host 0.0.0.0 --token-file token",
 )
 app.command(list_presets, name="presets", help_epilogue="Example:  heedful summary vit-b/16")
 app.command(

@@ -44,7 +44,7 @@ def inspect(
     ],
     target: Annotated[
         str | None,
-        Parameter(help="target text of an encoder-decoder, or the label or token to explain"),
+        Parameter(help="text that the model writes (by default generated), or the label or token to explain"),
     ] = None,
     view: Annotated[
         str | None,
@@ -196,19 +196,30 @@ def export(
     *,
     to: Annotated[
         str,
-        Parameter(help="hf: Hugging Face's layout, adapters merged; ctranslate2; onnx: one graph without a cache"),
+        Parameter(
+            help="hf: Hugging Face's layout, adapters merged; ctranslate2; gguf: for llama.cpp and Ollama; "
+            "openvino; onnx: one graph without a cache"
+        ),
     ],
     out: Annotated[
-        str, Parameter(help="folder to write; for onnx, a name that ends in .onnx writes one file, the graph alone")
+        str,
+        Parameter(
+            help="folder to write; for gguf a file, FILE.gguf; for onnx, a name that ends in .onnx writes one file, "
+            "the graph alone"
+        ),
     ],
     dtype: Annotated[str | None, Parameter(help="hf: float32, float16, bfloat16; as stored by default")] = None,
     quantization: Annotated[
-        str | None, Parameter(help="ctranslate2: int8, int8_float16, float16, ...; as stored by default")
+        str | None,
+        Parameter(
+            help="ctranslate2: int8, int8_float16, float16, ...; gguf: f32, f16, bf16, q8_0, q4_0; openvino: "
+            "float32, float16, int8; as stored by default"
+        ),
     ] = None,
     overwrite: Annotated[bool, Parameter(help="replace an existing model folder or file")] = False,
     json: Json = False,
 ) -> None:
-    """Export a model for transformers, CTranslate2 or ONNX."""
+    """Export a model for transformers, CTranslate2, llama.cpp, OpenVINO or ONNX."""
     check_model(model)
     from heedful.export import formats
 
@@ -220,3 +231,5 @@ def export(
     folder = Path(out).parent if formats.writes_file(to, out) else Path(out)
     for name, size in result["files"].items():
         print(f"{folder / name}  {size:,} bytes")
+    for note in result.get("notes", ()):
+        print(f"note: {note}", file=sys.stderr)

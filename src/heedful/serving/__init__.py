@@ -1,7 +1,26 @@
-"""Serving: the dashboard of training runs behind ``heedful watch``.
+"""Serving: the dashboard of training runs behind ``heedful watch``, and the service of one model.
 
-    runs    training runs in the folders to watch, read from their logs
-    server  the local HTTP server of the dashboard; it only reads
+Of the dashboard:
 
-Nothing here writes a file or imports torch: it starts at once, also while trainings run.
+    runs              training runs in the folders to watch, read from their logs
+    server            its local HTTP server; it only reads
+
+Of the service, in the order of a request:
+
+    run               the process: socket, signals, end
+    app               the application, and what is checked before its routes
+    openai_routes     completions, chat completions, embeddings, models
+    task_routes       ``/predict``, the Hub's task shapes, ``/embed``, ``/rerank``
+    attention_routes  ``/v1/attention``
+    requests          fields, inputs and options of requests
+    admission         limits, what waits, errors as clients get them
+    generation        questions and their answers
+    vectors           vectors of texts
+    service           the model and its thread: slots, batches, cancellation
+    answer_text       tokens of an answer as text, without stop strings
+    attention         the views of ``heedful inspect`` for the service's model
+    responses         JSON, server-sent events, clients that go
+    metrics           Prometheus
+
+The dashboard imports no torch: it starts at once, also while trainings run.
 """

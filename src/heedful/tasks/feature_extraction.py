@@ -62,6 +62,7 @@ from heedful.util.input_warnings import CountWarning
 log = logging.getLogger("heedful")
 
 POOLED = PooledHead(pooling="mean", normalise=True)  # default
+NO_CUT = 1 << 40  # more tokens than a text has
 TEMPERATURE = 0.05  # as in sentence-transformers and SimCSE (Gao, Yao and Chen 2021)
 PLAIN = TextPreparation()
 
@@ -106,6 +107,7 @@ class FeatureExtraction(EncoderTask):
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    hub_lists_one: ClassVar[bool] = True
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig)
     needs: ClassVar[str] = "an encoder or a decoder"
 
@@ -243,6 +245,14 @@ class FeatureExtraction(EncoderTask):
         truncated = [fitted([ids], most, template.added)[0] for ids in parts]
         cut = [len(short_ids) != len(ids) for short_ids, ids in zip(truncated, parts, strict=True)]
         return [template.join(ids)[0] for ids in truncated], cut
+
+    def normalises(self, model: Model) -> bool:
+        """Returns True if the model's vectors have length 1."""
+        return isinstance(model.config.head, PooledHead) and model.config.head.normalise
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Returns the number of tokens of each text before it is truncated, special tokens included."""
+        return [len(ids) for ids in self._ids(texts, NO_CUT)[0]]
 
     def lengths(self, examples: Sequence[TextsExample]) -> np.ndarray:
         """Returns the number of tokens of each text, special tokens included, as an array (N, texts of an example)."""
@@ -408,6 +418,24 @@ class FeatureExtraction(EncoderTask):
             if tick is not None:
                 tick(done)
         return distinct[number_of_text]
+
+    @property
+    def ranks_texts(self) -> bool:
+        """True: texts are ranked by the cosine of their vectors with the query's."""
+        return True
+
+    def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
+        """Returns the cosine similarity of each text with the query; raises ``HeedfulError`` for a blank one."""
+        if not all(text.strip() for text in (query, *texts)):
+            raise HeedfulError("the query or a text is blank; give texts")
+        vectors = self.vectors(model, [query, *texts])
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        return [float(similarity) for similarity in vectors[1:] @ vectors[0]]
+
+    def hub_output(self, prediction: Prediction) -> list[float]:
+        """Returns the vector."""
+        vector: list[float] = prediction.output
+        return vector
 
     def _vectors(self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None) -> NDArray[np.float32]:
         """Returns the vectors (N, D) of rows of ids."""

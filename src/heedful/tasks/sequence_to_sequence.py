@@ -58,6 +58,8 @@ class SequenceToSequence(EncoderDecoderTask):
         *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
     }
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
+    hub_lists_one: ClassVar[bool] = True
+    hub_key: ClassVar[str] = "generated_text"  #: name of the output in the Hub's API
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]]  # defaults by the number of pairs
     default_length: ClassVar[int]  # default maximum number of tokens of a side
     truncates: ClassVar[bool] = False  # True: a source that is too long is truncated; False: its pair is left out
@@ -277,6 +279,12 @@ class SequenceToSequence(EncoderDecoderTask):
             for i, of_source in zip(batch, outputs, strict=True):
                 predictions[filled[i]] = prediction_of(inputs[filled[i]], of_source, decoding)
         return predictions
+
+    def hub_output(self, prediction: Prediction) -> Any:
+        """Returns the output, or a list of the outputs if several were asked for."""
+        if isinstance(prediction.output, list):
+            return [{self.hub_key: output["text"]} for output in prediction.output]
+        return {self.hub_key: prediction.output}
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""

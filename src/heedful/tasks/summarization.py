@@ -46,6 +46,7 @@ class Summarization(SequenceToSequence):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "summary": "text"})
     main_metric: str = "rougeL"
     options: ClassVar[frozenset[str]] = SequenceToSequence.options | {"stride"}
+    hub_key: ClassVar[str] = "summary_text"
     default_length: ClassVar[int] = 512
     truncates: ClassVar[bool] = True
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.SUMMARIZATION

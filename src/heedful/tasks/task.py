@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from heedful.models import Model
     from heedful.settings import RunSettings
     from heedful.tasks.inputs_and_targets import Side
+    from heedful.text import Tokenizer
 
 R = TypeVar("R")
 Batch = Mapping[str, Tensor]
@@ -112,6 +114,12 @@ class Task(ABC):
     display_options: ClassVar[frozenset[str]] = frozenset()  #: options that change the output shown, but no score
     #: the columns of a file of inputs; by default the first of ``columns``. Those not in ``columns`` are texts
     input_names: ClassVar[tuple[str, ...]] = ()
+    #: our options for parameters of the Hub's API with another name, and the parameters that it sets if unset
+    hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    #: parameters of the Hub's API that have a single value here
+    hub_fixed: Mapping[str, Any] = MappingProxyType({})
+    hub_lists_one: ClassVar[bool] = False  #: True if the Hub's API answers one input with a list of one answer
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -335,6 +343,24 @@ class Task(ABC):
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the prediction for each input, in order. The task's ``options`` are the names of accepted options."""
 
+    def hub_output(self, prediction: Prediction) -> Any:
+        """Returns a prediction in the shape of the Hub's API for the task; by default its output and score."""
+        return {"output": prediction.output, "score": prediction.score}
+
+    def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
+        """Returns a number for each text, the higher the better it fits the query.
+
+        Raises ``HeedfulError`` unless ``ranks_texts``.
+        """
+        raise HeedfulError(
+            f"this model for {self.name} does not rank texts; use one for pairs with numbers, or vectors"
+        )
+
+    @property
+    def ranks_texts(self) -> bool:
+        """True if ``relevance`` is defined. By default False."""
+        return False
+
     def expected(self, row: Row) -> Any:
         """Returns the expected output of a row if it must be computed from several columns.
 
@@ -429,8 +455,34 @@ class Streams(Protocol):
 
 
 @runtime_checkable
+class Continues(Protocol):
+    """Protocol of tasks whose output is a decoder's continuation of a prompt, which can share steps with others."""
+
+    tokenizer: Tokenizer
+
+    def prompt_ids(self, inputs: Sequence[Any]) -> list[list[int]]:
+        """Returns the token ids of prompts, texts or lists of messages."""
+
+    def limit(self, model: Model, batch_tokens: int | None = None) -> int:
+        """Returns the maximum number of tokens that the model reads at once."""
+
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+        """Returns the decoding options of a call; unset options have the values stored in the model's folder."""
+
+
+@runtime_checkable
 class Embeds(Protocol):
     """Protocol of tasks whose predictions are vectors of texts."""
+
+    @property
+    def longest(self) -> int:
+        """Maximum number of tokens of a text, special tokens included."""
+
+    def normalises(self, model: Model) -> bool:
+        """Returns True if the model's vectors have length 1."""
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Returns the number of tokens of each text before it is truncated, special tokens included."""
 
     def vectors(
         self,

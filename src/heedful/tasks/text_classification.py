@@ -75,6 +75,8 @@ class TextClassification(TextPairTask):
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
+    hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 100})
+    hub_lists_one: ClassVar[bool] = True
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(
@@ -87,6 +89,7 @@ class TextClassification(TextPairTask):
     ) -> None:
         self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
         self.columns = MappingProxyType(dict(columns or type(self).columns))
+        self.hub_fixed = MappingProxyType({"function_to_apply": "sigmoid" if multi_label else "softmax"})
         if multi_label:
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop
@@ -334,6 +337,11 @@ class TextClassification(TextPairTask):
 
         empty: Any = [] if self.multi_label or top_k else ""
         return self.predictions(model, inputs, empty, compute, options.get("batch_tokens"))
+
+    def hub_output(self, prediction: Prediction) -> list[dict[str, Any]]:
+        """Returns labels with their probabilities, best first."""
+        labels: list[dict[str, Any]] = prediction.output
+        return labels
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``text → label`` or ``text + pair → label``."""

@@ -118,6 +118,8 @@ class TextGeneration(Task):
     main_metric: str = "loss"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.document_mask", "model.decoder_depth", "model.tied"}
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
+    hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({"stop": "stop_strings"})
+    hub_fixed: Mapping[str, Any] = MappingProxyType({"watermark": False, "decoder_input_details": False})
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(
@@ -488,9 +490,9 @@ class TextGeneration(Task):
         predictions have log p of the new tokens. With ``num_return_sequences`` > 1 the output is a list of ``{"text",
         "score"}``: samples, or the best beams.
         """
-        prompts = self._prompts(inputs)
+        prompts = self.prompt_ids(inputs)
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
-        limit = self._limit(model, batch_tokens)
+        limit = self.limit(model, batch_tokens)
         self._check_length(model, prompts, limit, decoding)
         predictions = [Prediction(text, text, None) for text in inputs]
         batches = (
@@ -542,7 +544,7 @@ class TextGeneration(Task):
             raise HeedfulError("stream cannot return several sequences; leave num_return_sequences out")
         if "num_beams" not in decoding.given and not decoding.base.streams:
             return iter([self.predict(model, [text], decoding=decoding)[0].output])
-        prompt, limit = self._prompts([text])[0], self._limit(model, batch_tokens)
+        prompt, limit = self.prompt_ids([text])[0], self.limit(model, batch_tokens)
         if decoding.base.streams:  # which `stream` refuses
             self._check_length(model, [prompt], limit, decoding)
         ids = torch.tensor([prompt], device=model.device)
@@ -556,7 +558,7 @@ class TextGeneration(Task):
             until(texts, decoding.stop_strings),
         )
 
-    def _prompts(self, inputs: Sequence[Any]) -> list[list[int]]:
+    def prompt_ids(self, inputs: Sequence[Any]) -> list[list[int]]:
         """Returns the ids of the prompts; warns of characters that are not in the vocabulary."""
         conversations = [chat_template.is_conversation(value) for value in inputs]
         check_texts(self.name, [value for value, talk in zip(inputs, conversations, strict=True) if not talk])
@@ -573,7 +575,7 @@ class TextGeneration(Task):
         firsts = [[] if talk else self.before for talk in conversations]  # a template has its own begin token
         return [[*first, *row] or [self.end] for first, row in zip(firsts, rows, strict=True)]
 
-    def _limit(self, model: Model, batch_tokens: int | None) -> int:
+    def limit(self, model: Model, batch_tokens: int | None = None) -> int:
         """Returns the maximum number of tokens to read: the context, or the model's positions; without either, as many
         as a batch holds.
         """

@@ -56,6 +56,7 @@ class TextRegression(TextPairTask):
     main_metric: str = "r2"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    hub_lists_one: ClassVar[bool] = True
 
     def __init__(
         self, tokenizer: Tokenizer, *, columns: Mapping[str, Kind] | None = None, mean: float = 0.0, factor: float = 1.0
@@ -226,6 +227,24 @@ class TextRegression(TextPairTask):
             return [(number, None) for number in self.logits(model, batch)[:, 0].tolist()]
 
         return self.predictions(model, inputs, None, compute, options.get("batch_tokens"))
+
+    def hub_output(self, prediction: Prediction) -> list[dict[str, Any]]:
+        """Returns the number as the score of a label; no label for an input without text."""
+        return [] if prediction.output is None else [{"label": OUTPUT, "score": prediction.output}]
+
+    @property
+    def ranks_texts(self) -> bool:
+        """True for a model of pairs, such as a cross-encoder."""
+        return "text_pair" in self.columns
+
+    def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
+        """Returns the number of each pair of the query with a text; raises ``HeedfulError`` for a blank one."""
+        if not self.ranks_texts:
+            return super().relevance(model, query, texts)
+        predictions = self.predict(model, [(query, text) for text in texts])
+        if any(prediction.output is None for prediction in predictions):
+            raise HeedfulError("the query or a text is blank; give texts")
+        return [prediction.output for prediction in predictions]
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``text → 3.5`` or ``text + pair → 3.5``."""

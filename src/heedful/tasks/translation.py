@@ -45,6 +45,7 @@ class Translation(SequenceToSequence):
     name: ClassVar[str] = "translation"
     columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
     main_metric: str = "bleu"
+    hub_key: ClassVar[str] = "translation_text"
     default_length: ClassVar[int] = 256
     lowercase: bool = False  # scores in lower case even if the model writes capitals
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.TRANSLATION

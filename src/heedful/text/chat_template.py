@@ -139,7 +139,7 @@ def _without_marks(text: str) -> str:
 
 def _render(tokenizer: Tokenizer, messages: list[dict[str, Any]], generation_prompt: bool) -> str:
     """Returns the rendered text, with the marks of ``{% generation %}`` blocks."""
-    template = _compile(_template_text(tokenizer))
+    template = _compile(template_text(tokenizer))
     special_tokens = {role: name for role in ROLES if isinstance(name := tokenizer.config.get(role), str)}
     variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
     import jinja2
@@ -161,7 +161,7 @@ def _render(tokenizer: Tokenizer, messages: list[dict[str, Any]], generation_pro
         ) from None
 
 
-def _template_text(tokenizer: Tokenizer) -> str:
+def template_text(tokenizer: Tokenizer) -> str:
     """Returns the template of a tokenizer; of several templates the one named "default"."""
     template = tokenizer.config.get("chat_template")
     if isinstance(template, list):  # [{"name": "default", "template": ...}, {"name": "tool_use", ...}]

@@ -15,18 +15,29 @@ from heedful.views.text import SCRIPT_FAMILIES, escaped, visible
 
 
 def page(
-    title: str, body: str, style: str = "", script: str = "", *, images: bool = False, fetches: bool = False
+    title: str,
+    body: str,
+    style: str = "",
+    script: str = "",
+    *,
+    images: bool = False,
+    fetches: bool = False,
+    nonce: str = "",
 ) -> str:
     """Returns a whole HTML page with the heading ``title``; ``body`` is HTML, and ``style`` is CSS after ``page.css``.
 
     ``images`` allows images that are embedded in the page (``data:`` addresses). ``fetches`` allows the page's script
-    to send requests, to the page's own server only.
+    to send requests, to the page's own server only. With a ``nonce`` the page allows what has it, instead of its own
+    style and script by their digests, and frames of pages that it makes itself (``blob:`` addresses): these inherit
+    its policy, so their digests would have to be known.
     """
     style = asset("page.css").replace("@SCRIPTS@", SCRIPT_FAMILIES) + style
-    policy = f"default-src 'none'; style-src {_digest(style)}" + (f"; script-src {_digest(script)}" if script else "")
-    policy += "; img-src data:" if images else ""
+    allowed = (lambda text: f"'nonce-{nonce}'") if nonce else _digest
+    policy = f"default-src 'none'; style-src {allowed(style)}" + (f"; script-src {allowed(script)}" if script else "")
+    policy += "; img-src data:" + (" blob:; frame-src blob:" if nonce else "") if images else ""
     policy += "; connect-src 'self'" if fetches else ""
-    script_element = f"\n<script>{script}</script>" if script else ""
+    mark = f' nonce="{escaped(nonce)}"' if nonce else ""
+    script_element = f"\n<script{mark}>{script}</script>" if script else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -34,7 +45,7 @@ def page(
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escaped(title)}</title>
-<style>{style}</style>
+<style{mark}>{style}</style>
 </head>
 <body>
 <main>

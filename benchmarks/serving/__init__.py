@@ -1,0 +1,22 @@
+"""The speed of HTTP servers of one language model: ours beside others, over OpenAI's API.
+
+    python -m benchmarks.serving MODEL            a folder with a tokenizer, such as stories15M: some minutes a server
+    python -m benchmarks.serving --short          a tiny random model, seconds
+    ... --servers ours,llama_cpp --clients 1,8,32 --seconds 30 --out serving.json
+
+Each server runs in a process of its own, one after another, with the threads of ``--threads``. Clients ask in a closed
+loop: each sends its next request when the last is answered. Prompts have 16 to 128 tokens and answers at most 32 to
+128, drawn from one seed, greedily, streamed. What is printed for each server and number of clients:
+
+    tokens/s        tokens of answers a second, counted with the model's tokenizer
+    first, p50 p99  milliseconds from the request to the first token
+    gap, p99        milliseconds between two tokens of an answer
+    RSS             memory of the server's processes at the end, MiB
+
+Then the overload: ten times the clients that the server decodes together, for ``--overload`` seconds, each of which
+hangs up on a tenth of its requests in the middle. Sent must be complete + refused + cancelled.
+
+    servers     one class a server: how it is started; without its package it is left out, with a line
+    load        the clients, over plain sockets
+    shells      the servers that others put around an engine: a naive one, and CTranslate2 in batches
+"""

@@ -1,0 +1,137 @@
+"""Measures the servers: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.serving.load import Request, Target, closed_loops, figures
+from benchmarks.serving.servers import SERVERS, Absent, Setting, memory
+
+HEAD = f"{'server':14}{'clients':>8}{'tokens/s':>10}{'first p50':>11}{'p99':>8}{'gap p99':>9}{'RSS MiB':>9}"
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
+    parser.add_argument("model", nargs="?", help="a folder of a language model with a tokenizer")
+    parser.add_argument("--short", action="store_true", help="a tiny random model and a second a load")
+    parser.add_argument("--servers", default=",".join(SERVERS), help="names, with commas")
+    parser.add_argument("--clients", default="1,8,32")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each load")
+    parser.add_argument("--overload", type=float, default=60.0, help="seconds of the overload; 0 leaves it out")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", help="a JSON file for the figures")
+    given = parser.parse_args()
+    if given.short:
+        given.clients, given.seconds, given.overload = "2", 1.0, 1.0
+    elif given.model is None:
+        parser.error("name a model's folder, or give --short")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(given.model) if given.model else tiny(Path(made) / "tiny")
+        clients = [int(number) for number in given.clients.split(",")]
+        sizes = (range(4, 9), range(4, 9)) if given.short else (range(16, 129), range(32, 129))
+        told = measure(folder, Path(made), given.servers.split(","), clients, given, sizes)
+    if given.out:
+        Path(given.out).write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+def measure(
+    folder: Path, made: Path, names: Sequence[str], clients: Sequence[int], given: Any, sizes: tuple[range, range]
+) -> dict[str, Any]:
+    """Returns the figures of each server, and prints a line for each load."""
+    from heedful.tasks.text_generation import TextGeneration
+
+    task = TextGeneration.load(folder)
+    asked = requests(task, sizes)
+    context = sizes[0].stop + sizes[1].stop
+    at = Setting(folder, made, max(clients), given.threads, min(context, task.context or context))
+
+    def count(text: str) -> int:
+        return len(task.tokenizer.encode([text])[0])
+
+    told: dict[str, Any] = {}
+    print(HEAD)
+    for name in names:
+        server = SERVERS[name]
+        try:
+            with server.running(at) as (url, process):
+                target = Target(url, server.model(at), server.chat)
+                asyncio.run(closed_loops(target, asked, 1, min(1.0, given.seconds)))  # warm
+                rows = told[name] = {"process": process}
+                for number in clients:
+                    rows[str(number)] = load(target, asked, number, given.seconds, 0.0, count, process)
+                    print(line(name, number, rows[str(number)]), flush=True)
+                if given.overload:
+                    most = 10 * max(clients)
+                    rows["overload"] = load(target, asked, most, given.overload, 0.1, count, process)
+                    print(line(f"{name} x10", most, rows["overload"]), overloaded(rows["overload"]), flush=True)
+        except Absent as error:
+            told[name] = {"absent": str(error)}
+            print(f"{name}: left out: {error}", flush=True)
+    return told
+
+
+def load(
+    target: Target, asked: Sequence[Request], clients: int, seconds: float, leave: float, count: Any, process: int
+) -> dict[str, Any]:
+    """Returns the figures of one load; the last answers may end after its seconds."""
+    began = time.perf_counter()
+    answers = asyncio.run(closed_loops(target, asked, clients, seconds, leave))
+    return figures(answers, time.perf_counter() - began, count) | {"memory": memory(process)}
+
+
+def requests(task: Any, sizes: tuple[range, range]) -> list[Request]:
+    """Returns 64 prompts of words that the tokenizer has, with lengths of prompts and answers from one seed."""
+    chance = random.Random(0)
+    numbers = [number for number in range(task.tokenizer.vocab_size) if word(task, number)]
+    made = []
+    for _ in range(64):
+        ids = chance.choices(numbers, k=chance.choice(sizes[0]))
+        made.append(Request(task.tokenizer.decode([ids])[0], chance.choice(sizes[1])))
+    return made
+
+
+def word(task: Any, number: int) -> bool:
+    """Returns True for a token of ASCII letters."""
+    text = task.tokenizer.decode([[number]])[0].strip()
+    return text.isascii() and text.isalpha()
+
+
+def tiny(folder: Path) -> Path:
+    """Writes a random GPT-2 of 64 numbers a token, with a tokenizer."""
+    import heedful
+    from heedful import presets
+    from heedful.text import Tokenizer
+
+    tokenizer = Tokenizer.train(["some words of a small text, and others of another"] * 3, size=300, template="none")
+    config = presets.gpt2(64, 2, 4, vocab=tokenizer.vocab_size, length=64)
+    heedful.create(config, seed=0).save_pretrained(folder)
+    tokenizer.save(folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2, "bos_token_id": 2}', encoding="utf-8")
+    return folder
+
+
+def line(name: str, clients: int, row: dict[str, Any]) -> str:
+    """Returns a load as a line of the table."""
+    shown = [f"{row[key]:.0f}" if row[key] is not None else "-" for key in ("first_p50", "first_p99", "gap_p99")]
+    numbers = f"{row['tokens_per_second']:>10.1f}{shown[0]:>11}{shown[1]:>8}{shown[2]:>9}{row['memory']:>9.0f}"
+    return f"{name:14}{clients:>8}{numbers}"
+
+
+def overloaded(row: dict[str, Any]) -> str:
+    """Returns what became of the requests of an overload."""
+    refusal = "-" if row["refusal_p99"] is None else f"{row['refusal_p99']:.0f} ms"
+    kinds = ", ".join(f"{row[kind]} {kind}" for kind in ("complete", "refused", "cancelled", "cut", "failed"))
+    return f" {row['sent']} sent = {kinds}; refusals p99 {refusal}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The route of attention: ``POST /v1/attention``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import TypeAdapter
+from starlette.responses import Response
+
+from heedful.serving import attention
+from heedful.serving.admission import RequestError
+from heedful.serving.requests import estimated_tokens, image_of
+from heedful.serving.responses import json_response, while_connected
+from heedful.serving.service import Batch, Service
+
+POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+
+
+def _tokens_of(service: Service, data: dict[str, Any]) -> int:
+    """Returns about how many tokens a request has; raises ``RequestError`` for too many, or too large an image."""
+    values = data.get("input")
+    if "image" in service.pipe.task.input_columns.values():
+        for value in values if isinstance(values, list) else [] if values is None else [values]:
+            image_of(value, service.limits)
+        return 0
+    texts = [data.get(name) or "" for name in ("input", "messages", "target")]
+    tokens = estimated_tokens(service.pipe.task, texts, {}, service.limits)
+    if tokens > 2 * service.max_tokens:  # of an estimate that may be twice too high
+        raise RequestError(
+            413, f"the input has more than {service.max_tokens:,} tokens; give a shorter one", "too_long"
+        )
+    return tokens
+
+
+def attention_routes(service: Service) -> APIRouter:
+    """Returns the route of attention; requests are computed one at a time, on the inference thread."""
+    router, opened = APIRouter(prefix="/v1"), attention.open_loaded(service.pipe.model, service.pipe.model.source)
+
+    def compute(requests: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any] | str]:
+        try:
+            return [attention.look(opened, data) for data in requests]
+        except attention.TooManyNumbers as error:
+            raise RequestError(422, str(error), "too_many_numbers") from None
+
+    @router.post("/attention")
+    async def look(request: Request) -> Response:
+        data = TypeAdapter(dict[str, Any]).validate_json(await request.body())
+        tokens = _tokens_of(service, data)
+        batch = Batch([data], {}, compute, service.admission.admit(1, tokens), tokens, may_merge=False)
+        (answer,) = await while_connected(request.receive, service.compute(batch))
+        if not isinstance(answer, str):
+            return json_response(answer)
+        kind = "image/svg+xml" if data["format"] == "svg" else "text/html"
+        return Response(answer, media_type=kind, headers={"Content-Security-Policy": POLICY})
+
+    return router

@@ -1,0 +1,229 @@
+"""Generated answers: the prompts and options of a request become rows of the slots, or inputs of a search."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from heedful.errors import HeedfulError
+from heedful.generation.options import Options
+from heedful.generation.slots import SlotDecoder
+from heedful.inference.input_blocks import size_of
+from heedful.serving.admission import RequestError, Ticket
+from heedful.serving.answer_text import AnswerText, HeldText, Piece, TokenText
+from heedful.serving.requests import CHARACTERS
+from heedful.serving.responses import in_thread
+from heedful.serving.service import Batch, Generation, Row, Service
+from heedful.tasks.task import Continues
+from heedful.tasks.token_batches import seed_of_repeat
+
+NEW_TOKENS = 256  # maximum of an answer, if neither the request nor the model's folder says
+
+
+NOTHING: dict[str, Any] = {"text": "", "score": None, "logprobs": []}  # output of a beam that was not found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Prompts of a request and how they are answered."""
+
+    prompts: Sequence[Any]  # texts, lists of messages, or lists of token ids
+    decoding: Options
+    count: int = 1  # answers to each prompt
+    top_logprobs: int | None = None  # None: no log-probabilities; k: of the tokens, and of the k most likely ones
+    stream: bool = False
+    field: str = "prompt"  # of the request
+
+    @property
+    def in_slots(self) -> bool:
+        """True if the slots decode it, False for a search."""
+        return SlotDecoder.takes(replace(self.decoding, stop_strings=(), num_return_sequences=1))
+
+
+@dataclass
+class Answer:
+    """An answer so far."""
+
+    index: int
+    prompt: int  # index of its prompt
+    text: str = ""
+    tokens: list[TokenText] = field(default_factory=list)
+    finish: str | None = None  # "stop" or "length"
+    stopped_by: str = ""  # the stop string, which is left out
+    count: int = 0  # generated tokens, those of the end and of a stop string included
+    logprobs: list[float] = field(default_factory=list)  # of all tokens, if requested
+    score: float | None = None  # of a search
+
+    def add(self, piece: Piece) -> None:
+        """Adds a piece."""
+        self.text, self.finish = self.text + piece.text, piece.finish
+        self.tokens += piece.tokens
+
+
+class Answers:
+    """Answers to a question, which ``pieces`` yields as they come. ``close`` frees what they hold."""
+
+    def __init__(self, service: Service, question: Question) -> None:
+        assert isinstance(service.pipe.task, Continues)
+        self.service, self.question, self.task = service, question, service.pipe.task
+        self.prompts: list[list[int]] = []  # token ids
+        count = question.count
+        self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
+        self._generation: Generation | None = None
+        self._ticket: Ticket | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Numbers of tokens, under OpenAI's names."""
+        read, generated = sum(map(len, self.prompts)), sum(answer.count for answer in self.all)
+        return {"prompt_tokens": read, "completion_tokens": generated, "total_tokens": read + generated}
+
+    async def start(self) -> None:
+        """Admits the request, tokenises its prompts, and queues them."""
+        question, service = self.question, self.service
+        length = question.decoding.max_new_tokens or question.decoding.max_length or NEW_TOKENS
+        width = max(1, question.decoding.num_beams)
+        sizes = [size_of(prompt) // CHARACTERS + 1 if _is_text(prompt) else len(prompt) for prompt in question.prompts]
+        tokens = question.count * sum(size + length * width for size in sizes)
+        self._ticket = service.admission.admit(len(self.all), tokens)
+        try:
+            self.prompts = await in_thread(self._encode)
+            if question.in_slots:
+                self._start_rows(self._ticket)
+        except BaseException:
+            self.close()
+            raise
+
+    async def pieces(self) -> AsyncGenerator[tuple[Answer, Piece]]:
+        """Yields each piece with its answer, to which it has been added."""
+        try:
+            if self._generation is None:
+                for answer, piece in zip(self.all, await self._search(), strict=True):
+                    answer.add(piece)
+                    yield answer, piece
+                return
+            async for index, piece in self._generation.pieces():
+                answer, text = self.all[index], self._generation.rows[index].text
+                answer.add(piece)
+                answer.count, answer.logprobs, answer.stopped_by = text.count, text.logprobs, text.stopped_by
+                yield answer, piece
+        finally:
+            self.close()
+
+    async def complete(self) -> list[Answer]:
+        """Returns all answers when they are complete."""
+        async for _ in self.pieces():
+            pass
+        return self.all
+
+    def close(self) -> None:
+        """Cancels what has not ended, and frees what is reserved."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._generation is not None:
+            self.service.cancel(self._generation)
+        if self._ticket is not None:
+            self._ticket.release()
+
+    # ------------------------------------------------------------------------------------------------------- prompts
+
+    def _encode(self) -> list[list[int]]:
+        """Returns the token ids of the prompts, in a thread of its own."""
+        question, name = self.question, self.question.field
+        if not all(map(_is_text, question.prompts)):
+            size = self.task.tokenizer.vocab_size
+            if any(not 0 <= number < size for ids in question.prompts for number in ids):
+                raise RequestError(400, f"a token id is not from 0 to {size - 1:,}; give ids of this model", param=name)
+            if not all(question.prompts):
+                raise RequestError(400, "a prompt has no tokens; give at least one", param=name)
+            return [list(ids) for ids in question.prompts]
+        try:
+            return self.task.prompt_ids(question.prompts)
+        except HeedfulError as error:
+            raise RequestError(400, str(error), param=name) from None
+
+    def _start_rows(self, ticket: Ticket) -> None:
+        question, service = self.question, self.service
+        decoding = replace(question.decoding, stop_strings=(), num_return_sequences=1)
+        generation = Generation(ticket, service.limits.backlog if question.stream else None)
+        for answer in self.all:
+            ids = self.prompts[answer.prompt]
+            options = decoding
+            if isinstance(decoding.seed, int):  # as in a pipeline, where a repeated prompt gets a seed of its own
+                repeated = self.prompts[: answer.prompt].count(ids)
+                options = replace(decoding, seed=seed_of_repeat(decoding.seed, repeated))
+            text = AnswerText(
+                self.task.tokenizer, ids, question.decoding.stop_strings, question.top_logprobs is not None
+            )
+            row = Row(generation, answer.index, ids, options, self._limit(ids), text)
+            row.sample, row.top_logprobs = answer.index % question.count, question.top_logprobs
+            generation.rows.append(row)
+        ticket.resize(sum(len(row.ids) + row.limit for row in generation.rows))
+        self._generation = generation
+        self._expiry = asyncio.get_running_loop().call_later(service.limits.timeout, service.expire, generation)
+        service.submit(generation)
+
+    def _limit(self, ids: Sequence[int]) -> int:
+        """Returns the maximum number of new tokens; raises ``RequestError`` if they do not fit beside the prompt."""
+        decoding, capacity = self.question.decoding, self.service.max_tokens
+        limit = decoding.max_new_tokens or (decoding.max_length and decoding.max_length - len(ids)) or NEW_TOKENS
+        room = capacity - len(ids)
+        is_given = {"max_new_tokens", "max_length"} & decoding.given
+        if room < 1 or limit < 1 or (is_given and limit > room):
+            raise RequestError(
+                400,
+                f"the prompt has {len(ids):,} tokens and at most {limit:,} are to be generated, but the server's limit "
+                f"is {capacity:,}, both together; shorten the prompt, or lower max_tokens",
+                "context_length_exceeded",
+                self.question.field,
+            )
+        return min(limit, room)
+
+    # -------------------------------------------------------------------------------------------------------- search
+
+    async def _search(self) -> list[Piece]:
+        """Returns the outputs of a method that the slots do not take, such as a beam search, as one piece each."""
+        question, service = self.question, self.service
+        if question.stream or question.top_logprobs is not None or not all(map(_is_text, question.prompts)):
+            name = "stream" if question.stream else "logprobs" if question.top_logprobs is not None else question.field
+            raise RequestError(
+                400, f"{question.decoding.variant.name} decoding takes no {name} of this kind; leave it out", param=name
+            )
+        for ids in self.prompts:
+            self._limit(ids)
+        decoding = replace(question.decoding, num_return_sequences=question.count)
+        decoding = replace(decoding, given=decoding.given | {"num_return_sequences"})
+        assert self._ticket is not None
+        batch = Batch(
+            list(question.prompts),
+            {"decoding": decoding, "logprobs": True},
+            service.pipe.predict_block,
+            self._ticket,
+            sum(map(len, self.prompts)),
+        )
+        predictions = await service.compute(batch)
+        pieces = []
+        for answer in self.all:
+            prediction, number = predictions[answer.prompt], answer.index % question.count
+            output = {"text": prediction.output, "score": prediction.score, "logprobs": prediction.logprobs}
+            if question.count > 1:  # a search may find fewer
+                output = prediction.output[number] if number < len(prediction.output) else {**NOTHING}
+            pieces.append(self._searched(answer, output))
+        return pieces
+
+    def _searched(self, answer: Answer, output: Any) -> Piece:
+        prompt = self.question.prompts[answer.prompt]
+        answer.count, answer.score = len(output["logprobs"]), output["score"]
+        held = HeldText(self.question.decoding.stop_strings)
+        text = held.add(output["text"].removeprefix(prompt) if isinstance(prompt, str) else output["text"])
+        answer.stopped_by = held.stopped_by
+        is_full = answer.count >= self._limit(self.prompts[answer.prompt]) and not held.stopped_by
+        return Piece(text if held.stopped_by else text + held.end(), [], "length" if is_full else "stop")
+
+
+def _is_text(prompt: Any) -> bool:
+    """Returns True for a text or a list of messages, False for a list of token ids."""
+    return isinstance(prompt, str) or bool(prompt and not isinstance(prompt[0], int))

@@ -1,0 +1,145 @@
+"""Requests: their fields, checked by pydantic, and how inputs and options of HTTP become those of a pipeline."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from heedful.data.lazy_image import LazyImage
+from heedful.errors import HeedfulError
+from heedful.generation.options import NAMES, DecodingSettings, Options
+from heedful.inference.input_blocks import size_of
+from heedful.inference.pipeline import Pipeline
+from heedful.serving.admission import Limits, RequestError
+from heedful.settings import AnsweringSettings
+from heedful.tasks.task import Task
+
+# options of a call that are the server's business: sizes of batches, caches, and other models
+OWN = frozenset({"batch_tokens", "prefill_chunk_size", "context_keep", "cache_implementation", "assistant_model"})
+CHARACTERS = 3  # of a token, for an estimate that is rather too high
+ROOM = 50  # tokens of an answer, if neither the request nor the folder says
+CONFIG = ConfigDict(extra="forbid", strict=True)
+HELP = {
+    option.name: option.metadata["help"]
+    for settings in (DecodingSettings, AnsweringSettings)
+    for option in fields(settings)
+}
+
+
+class Fields(BaseModel):
+    """A request's fields; any other field is an error."""
+
+    model_config = CONFIG
+
+
+if TYPE_CHECKING:
+    DecodingFields = Fields
+else:
+    hints = get_type_hints(DecodingSettings)
+    DecodingFields = create_model(
+        "DecodingFields",
+        __base__=Fields,
+        **{
+            option.name: (
+                list[str] | None if option.name == "stop_strings" else hints[option.name],
+                Field(None, description=option.metadata["help"]),
+            )
+            for option in fields(DecodingSettings)
+            if option.name not in OWN
+        },
+    )
+
+
+def decoding_options(request: BaseModel) -> dict[str, Any]:
+    """Returns our decoding options that a request sets, by their own names."""
+    return {name: value for name in NAMES if (value := getattr(request, name, None)) is not None}
+
+
+def options_of(task: Task) -> dict[str, str]:
+    """Returns the options that requests may set for a task, with a line of help each."""
+    return {name: HELP.get(name, "") for name in sorted(task.options - OWN) if name in HELP}
+
+
+def resolved(pipe: Pipeline, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options for the task's ``predict``; raises ``RequestError`` that names the option at fault."""
+    for name in options:
+        if name in OWN:
+            raise RequestError(400, f"{name} is set by the server; leave it out", "unsupported_field", name)
+    try:
+        return pipe.resolve({name: value for name, value in options.items() if value is not None})
+    except HeedfulError as error:
+        raise RequestError(400, str(error), param=_named(str(error), options)) from None
+
+
+def _named(message: str, options: Mapping[str, Any]) -> str | None:
+    """Returns the first option that a message names."""
+    places = {name: match.start() for name in options if (match := re.search(rf"\b{re.escape(name)}\b", message))}
+    return min(places, key=lambda name: places[name], default=None)
+
+
+def inputs_of(task: Task, values: Sequence[Any], limits: Limits) -> list[Any]:
+    """Returns the inputs of a request as the task takes them; images are decoded from base64.
+
+    No input names a file or an address. Raises ``RequestError`` for an image that is none, or is too large.
+    """
+    if not takes_images(task):
+        return list(values)
+    return [image_of(value, limits) for value in values]
+
+
+def takes_images(task: Task) -> bool:
+    """Returns True for a task whose inputs are images."""
+    return "image" in task.input_columns.values()
+
+
+def image_of(value: Any, limits: Limits) -> LazyImage:
+    """Returns an image from base64 (also as a ``data:`` address), or from the bytes of a file."""
+    if isinstance(value, str):
+        if re.match(r"\w+://", value):
+            raise RequestError(400, "an image is fetched from no address; send its bytes, in base64", param="inputs")
+        try:
+            value = base64.b64decode(re.sub(r"^data:[\w/+.-]*;base64,", "", value), validate=True)
+        except binascii.Error:
+            raise RequestError(400, "an image is not in base64; encode the bytes of its file", param="inputs") from None
+    if not isinstance(value, bytes):
+        raise RequestError(400, "an image is text in base64, or the body of a request", param="inputs")
+    image = LazyImage.of(value, "the image")
+    try:
+        width, height = image.size
+    except HeedfulError as error:
+        raise RequestError(400, str(error), param="inputs") from None
+    if width * height > limits.pixels:
+        raise RequestError(
+            413, f"the image has {width:,} × {height:,} pixels, more than {limits.pixels:,}; make it smaller"
+        )
+    return image
+
+
+def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, Any], limits: Limits) -> int:
+    """Returns about how many tokens inputs have, with those to be generated, before they are tokenised."""
+    decoding = options.get("decoding")
+    return sum(size_of(value) // CHARACTERS + 1 + new_tokens(decoding, limits) for value in values)
+
+
+def new_tokens(decoding: Options | None, limits: Limits) -> int:
+    """Returns the number of tokens that may be generated for an input, all beams and samples together.
+
+    Raises ``RequestError`` for a request's own length above the server's limit.
+    """
+    if decoding is None:
+        return 0
+    length = decoding.max_new_tokens or decoding.max_length or ROOM
+    if length > limits.max_tokens and {"max_new_tokens", "max_length"} & decoding.given:
+        raise RequestError(
+            400,
+            f"{length:,} new tokens are more than the server's {limits.max_tokens:,} (--max-tokens); lower "
+            "max_new_tokens",
+            param="max_new_tokens",
+        )
+    return length * max(decoding.num_beams, decoding.num_return_sequences)

@@ -1,0 +1,440 @@
+"""Service: one model and the thread that computes, with continuous batching of answers and dynamic batches of the rest.
+
+The event loop admits requests, tokenises in a thread of its own, and waits. The inference thread repeats: drop what was
+cancelled, join prompts to free slots, compute one batch of other inputs, take one step of all slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import HeedfulError
+from heedful.generation.options import Options
+from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
+from heedful.inference.pipeline import Pipeline
+from heedful.serving.admission import Admission, Limits, RequestError, Ticket
+from heedful.serving.answer_text import AnswerText, Piece
+from heedful.serving.metrics import Metrics
+from heedful.tasks.task import Continues, Embeds
+from heedful.util.out_of_memory import is_out_of_memory
+
+Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
+
+
+@dataclass(eq=False)
+class Row:
+    """One answer of a generation, for the inference thread."""
+
+    generation: Generation
+    index: int
+    ids: list[int]
+    options: Options
+    limit: int  # new tokens
+    text: AnswerText
+    sample: int = 0  # index among the answers to one prompt
+    top_logprobs: int | None = None  # log-probabilities of so many tokens at each position; None for none
+    slot: SlotRow | None = None
+    last: float = 0.0  # time of the last token
+
+
+class Generation:
+    """Answers of one request, generated together; ``pieces`` yields them as they come.
+
+    Args:
+        ticket: what was admitted.
+        backlog: pieces that may wait for a slow reader; None without a limit.
+    """
+
+    def __init__(self, ticket: Ticket, backlog: int | None = None) -> None:
+        self.ticket, self.backlog, self.arrived = ticket, backlog, time.monotonic()
+        self.rows: list[Row] = []
+        self.cancelled: str | None = None  # reason; set by the event loop, read between steps
+        self.sent = self.taken = 0  # pieces; the first is written by the inference thread alone
+        self._events: asyncio.Queue[tuple[int, Piece | RequestError]] = asyncio.Queue()
+
+    def deliver(self, index: int, event: Piece | RequestError) -> None:
+        """Adds a piece or an error, on the event loop."""
+        self._events.put_nowait((index, event))
+
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece]]:
+        """Yields (index of the answer, piece) until all answers have ended; raises an answer's error."""
+        running = len(self.rows)
+        while running:
+            index, event = await self._events.get()
+            self.taken += 1
+            if isinstance(event, RequestError):
+                raise event
+            running -= event.finish is not None
+            yield index, event
+
+
+@dataclass(eq=False)
+class Batch:
+    """Inputs of one request that are computed at once, together with those of other requests with equal options."""
+
+    inputs: list[Any]
+    options: dict[str, Any]
+    compute: Compute
+    ticket: Ticket
+    tokens: int
+    may_merge: bool = True
+    future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_cancelled: bool = False  # set by the event loop
+
+
+class Service:
+    """Model, task, queue and inference thread of a server.
+
+    Args:
+        pipe: the model with its task.
+        name: the model's name for clients.
+        limits: limits of the server.
+        exact: computes the same bits for an answer whatever else is computed (``SlotDecoder``).
+    """
+
+    def __init__(self, pipe: Pipeline, name: str, limits: Limits | None = None, exact: bool = False) -> None:
+        self.pipe, self.name, self.limits = pipe, name, limits or Limits()
+        self.admission, self.metrics, self.created = Admission(self.limits), Metrics(), int(time.time())
+        self.draining = False
+        self.decoder: SlotDecoder | None = None
+        if isinstance(pipe.task, Continues):
+            self.decoder = SlotDecoder(
+                pipe.model, slots=self.limits.slots, capacity=self.limits.max_tokens, exact=exact
+            )
+        self.max_tokens = self.limits.max_tokens if self.decoder is None else self.decoder.capacity
+        special = getattr(pipe.model.config, "special", None)
+        self._ends = frozenset(special.end) if special is not None else frozenset()
+        self._rows: deque[Row] = deque()
+        self._live: dict[SlotRow, Row] = {}
+        self._batches: deque[Batch] = deque()
+        self._running: list[Batch] = []
+        self._outbox: list[Callable[[], None]] = []
+        self._changed = threading.Condition()
+        self._closing = self._has_ended = False
+        self._tokens, self._busy = 0, 0.0  # computed, and the seconds that it took
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="heedful-inference", daemon=True)
+        watch = self.metrics.watch
+        watch("heedful_queue_requests", "Inputs that wait.", lambda: self.admission.inputs)
+        watch(
+            "heedful_queue_tokens", "Tokens that wait, those to be generated included.", lambda: self.admission.tokens
+        )
+        watch("heedful_live_rows", "Answers that are being generated.", lambda: len(self._live))
+        watch("heedful_slots", "Answers that can be generated together.", lambda: self.limits.slots)
+
+    # ---------------------------------------------------------------------------------------------------- event loop
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts the inference thread; results are delivered on ``loop``."""
+        logging.getLogger("heedful").addFilter(self._count_warning)  # a warning may quote an input
+        self._loop = loop
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the inference thread after its current step; what runs or waits fails with 503."""
+        logging.getLogger("heedful").removeFilter(self._count_warning)
+        with self._changed:
+            self._closing = self.draining = True
+            self._changed.notify()
+
+    def join(self, timeout: float) -> bool:
+        """Waits for the inference thread; returns True if it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the inference thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing runs or waits."""
+        return not (self.admission.inputs or self._rows or self._live or self._batches or self._running)
+
+    def check_accepting(self) -> None:
+        """Raises ``RequestError``: 503 while the server ends or if its thread is dead, 429 if its queue is full."""
+        if self.draining:
+            raise RequestError(503, "the server is shutting down; send the request to another", retry_after=1)
+        self._check_thread()
+        if self.admission.is_full:
+            raise self.admission.refusal()
+
+    def _check_thread(self) -> None:
+        if self._has_ended:
+            raise RequestError(503, "the inference thread has ended; restart the server")
+
+    def submit(self, generation: Generation) -> None:
+        """Queues the answers of a generation."""
+        with self._changed:
+            self._check_thread()
+            self._rows.extend(generation.rows)
+            self._changed.notify()
+
+    def cancel(self, generation: Generation, reason: str = "client") -> None:
+        """Ends the answers of a generation that have not ended; the inference thread frees their slots."""
+        generation.ticket.release()
+        generation.cancelled = generation.cancelled or reason
+        with self._changed:
+            self._changed.notify()
+
+    def expire(self, generation: Generation) -> None:
+        """Ends a generation that has taken too long, with an error."""
+        generation.deliver(0, self._timeout())
+        self.cancel(generation, "deadline")
+
+    def _timeout(self) -> RequestError:
+        return RequestError(504, f"no answer within {self.limits.timeout:g} seconds; ask for less", "timeout")
+
+    async def compute(self, batch: Batch) -> list[Any]:
+        """Queues a batch and returns its outputs; cancels it if the waiting task is cancelled."""
+        try:
+            with self._changed:
+                self._check_thread()
+                self._batches.append(batch)
+                self._changed.notify()
+            async with asyncio.timeout(self.limits.timeout):
+                return await batch.future
+        except TimeoutError:
+            raise self._timeout() from None
+        finally:
+            batch.is_cancelled = True  # without effect on a batch that is done
+            batch.ticket.release()
+
+    def vectors(self, texts: Sequence[str], options: dict[str, Any]) -> list[Any]:
+        """Returns a vector for each text; for ``Batch``."""
+        assert isinstance(self.pipe.task, Embeds)
+        return list(self.pipe.task.vectors(self.pipe.model, texts))
+
+    def relevance(self, texts: Sequence[str], options: dict[str, Any]) -> list[Any]:
+        """Returns a score of each text for a query; for ``Batch``."""
+        return list(self.pipe.task.relevance(self.pipe.model, options["query"], texts))
+
+    # ---------------------------------------------------------------------------------------------- inference thread
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                started = time.monotonic()
+                self._drop_cancelled()
+                self._join_rows()
+                self._compute_batch()
+                self._step()
+                self._busy += time.monotonic() - started
+                self.admission.tokens_per_second = self._tokens / self._busy
+                self._send()
+        except BaseException as error:  # nothing below is expected to fail: the server is then of no use
+            report(error, "the inference thread")
+        finally:
+            reason = "the server is shutting down" if self._closing else "the inference thread has ended"
+            self._fail_all(RequestError(503, f"{reason}; send the request again"))
+            self._send()
+
+    def _wait(self) -> bool:
+        """Waits for work; returns False to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._rows or self._live or self._batches)
+        return not self._closing
+
+    def _drop_cancelled(self) -> None:
+        """Removes cancelled answers and batches; frees their slots."""
+        with self._changed:
+            count = len(self._rows) + len(self._batches)
+            self._rows = deque(row for row in self._rows if not row.generation.cancelled)
+            self._batches = deque(batch for batch in self._batches if not batch.is_cancelled)
+            count -= len(self._rows) + len(self._batches)
+        self.metrics.cancellations.labels("queue").inc(count)
+        for slot, row in [(slot, row) for slot, row in self._live.items() if row.generation.cancelled]:
+            self._leave(slot)
+            self.metrics.cancellations.labels("decoding" if row.text.count else "prefill").inc()
+
+    def _leave(self, slot: SlotRow) -> None:
+        """Frees a slot."""
+        del self._live[slot]
+        assert self.decoder is not None
+        self.decoder.leave(slot)
+
+    def _join_rows(self) -> None:
+        """Joins waiting prompts to free slots, in the order of their arrival."""
+        while self._rows and self.decoder is not None and self.decoder.free:
+            row = self._rows.popleft()
+            row.generation.ticket.release(1)
+            try:
+                slot = self.decoder.join(
+                    row.ids, row.options, limit=row.limit, sample=row.sample, top_logprobs=row.top_logprobs
+                )
+            except HeedfulError as error:
+                self._deliver(row, RequestError(400, str(error)))
+                continue
+            self._live[slot] = row
+            self._count(self.metrics.prompt_tokens, len(row.ids))
+
+    def _step(self) -> None:
+        """Takes one step of all slots; an error ends the answers of all of them."""
+        if not self._live or self.decoder is None:
+            return
+        try:
+            tokens = self.decoder.step()
+        except Exception as error:
+            failure = failure_of(error, "a step of generation")
+            for slot, row in list(self._live.items()):
+                self._leave(slot)
+                self.metrics.failures.inc()
+                self._deliver(row, failure)
+            return
+        for token in tokens:
+            self._add(self._live[token.row], token)
+
+    def _add(self, row: Row, token: SlotToken) -> None:
+        """Delivers what a token adds to an answer, and frees the slot after the last one."""
+        now, metrics = time.monotonic(), self.metrics
+        if row.last:
+            metrics.between_tokens.observe(now - row.last)
+        else:
+            metrics.first_token.observe(now - row.generation.arrived)
+        row.last = now
+        self._count(metrics.generated_tokens, 1)
+        piece = row.text.add(token.token, token.logprob or 0.0, token.top, token.is_last, token.token in self._ends)
+        if piece.finish is not None or token.is_last:
+            self._live.pop(token.row)
+            if not token.is_last and self.decoder is not None:
+                self.decoder.leave(token.row)
+        if piece.text or piece.tokens or piece.finish:
+            self._deliver(row, piece)
+
+    def _deliver(self, row: Row, event: Piece | RequestError) -> None:
+        """Sends an event to the event loop, and cancels an answer whose reader is too slow."""
+        generation = row.generation
+        if generation.cancelled:
+            return
+        generation.sent += 1
+        if generation.backlog is not None and generation.sent - generation.taken > generation.backlog:
+            event = RequestError(400, "the answer was not read for too long, and was ended", "slow_reader")
+            generation.cancelled = "slow reader"
+        self._outbox.append(partial(generation.deliver, row.index, event))
+
+    def _compute_batch(self) -> None:
+        """Computes the batch that waits longest, together with those of equal options, up to the token budget."""
+        chosen: list[Batch] = []
+        with self._changed:
+            tokens = 0
+            for batch in list(self._batches):
+                fits = tokens + batch.tokens <= self.limits.batch_tokens and batch.may_merge
+                same = chosen and batch.compute == chosen[0].compute and batch.options == chosen[0].options
+                if not chosen or (same and fits and chosen[0].may_merge):
+                    self._batches.remove(batch)
+                    chosen.append(batch)
+                    tokens += batch.tokens
+            self._running = chosen
+        for batch in chosen:
+            batch.ticket.release()
+        if chosen:
+            self._compute(chosen)
+            self._running = []
+
+    def _compute(self, batches: Sequence[Batch]) -> None:
+        """Computes the inputs of several requests at once; if one has an error of its own, each on its own."""
+        inputs = [value for batch in batches for value in batch.inputs]
+        try:
+            outputs = list(batches[0].compute(inputs, batches[0].options))
+        except HeedfulError as error:
+            if len(batches) > 1:
+                for batch in batches:
+                    self._compute([batch])
+            else:
+                self._finish(batches[0], RequestError(400, str(error)))
+            return
+        except RequestError as error:
+            for batch in batches:
+                self._finish(batch, error)
+            return
+        except Exception as error:
+            failure = failure_of(error, "a prediction")
+            for batch in batches:
+                self.metrics.failures.inc()
+                self._finish(batch, failure)
+            return
+        self.metrics.batch_inputs.observe(len(inputs))
+        for batch in batches:
+            self._count(self.metrics.prompt_tokens, batch.tokens)
+            self._finish(batch, outputs[: len(batch.inputs)])
+            outputs = outputs[len(batch.inputs) :]
+
+    def _finish(self, batch: Batch, result: list[Any] | RequestError) -> None:
+        def deliver() -> None:
+            if batch.future.done():
+                return
+            if isinstance(result, RequestError):
+                batch.future.set_exception(result)
+            else:
+                batch.future.set_result(result)
+
+        self._outbox.append(deliver)
+
+    def _fail_all(self, error: RequestError) -> None:
+        """Ends everything that runs or waits with an error."""
+        with self._changed:
+            self._has_ended = True
+            for row in (*self._live.values(), *self._rows):
+                self._deliver(row, error)
+            for batch in (*self._running, *self._batches):
+                self._finish(batch, error)
+            self._live.clear()
+            self._rows.clear()
+            self._batches.clear()
+            self._running = []
+
+    def _count(self, counter: Any, tokens: int) -> None:
+        self._tokens += tokens
+        counter.inc(tokens)
+
+    def _send(self) -> None:
+        """Delivers the events of this turn on the event loop, in one call."""
+        events, self._outbox = self._outbox, []
+        if not events or self._loop is None:
+            return
+
+        def deliver() -> None:
+            for event in events:
+                event()
+
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(deliver)
+
+    def _count_warning(self, record: logging.LogRecord) -> bool:
+        """Counts a warning about an input instead of logging it: it may quote the input."""
+        self.metrics.warnings.inc()
+        return False
+
+
+def failure_of(error: BaseException, where: str) -> RequestError:
+    """Reports an unexpected error, and returns what its clients get."""
+    report(error, where)
+    if is_out_of_memory(error):
+        return RequestError(500, "out of memory; send fewer or shorter inputs", "out_of_memory")
+    return RequestError(500, f"{where} failed ({type(error).__name__}); the server's log has the place", "internal")
+
+
+def report(error: BaseException, where: str) -> None:
+    """Prints an unexpected error in one line without its message, which may quote an input."""
+    if os.environ.get("HEEDFUL_DEBUG") == "1":
+        traceback.print_exception(error)
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    print(
+        f"heedful: {where} failed: {type(error).__name__}{place} (HEEDFUL_DEBUG=1 shows the traceback)", file=sys.stderr
+    )

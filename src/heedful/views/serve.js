@@ -1,0 +1,430 @@
+// The page of a server: a form made from the columns of an input, answers drawn by their shape, and what the model looked
+// at, in a sandboxed frame. `state.shown` is the request behind the answer shown; a click on a word asks about it.
+
+const columns = Object.entries(data.columns), names = Object.keys(data.options);
+const generates = names.includes("max_new_tokens"), continues = data.streams && data.family === "decoder";
+const chats = data.has_template, pictured = columns.some(([, kind]) => kind === "image");
+const LABELS = 5;                  // the likeliest of labels, fills and answers
+const MOST_WORDS = 3000;           // of a text, as buttons; a longer one is shown as it is
+
+const state = { running: null, talk: [], image: null, pages: new Map() };
+const fields = new Map();          // name → its text field
+const spaced = (name) => name.replaceAll("_", " ");
+
+// ---- the form ----
+
+function addField(name, label, rows = 3) {
+  const field = make("textarea");
+  field.name = name; field.rows = rows;
+  field.setAttribute("aria-label", label);
+  const whole = make("label", "", label, field);
+  fields.set(name, field);
+  return whole;
+}
+
+function addDrop() {
+  const input = make("input"), box = make("label", "drop", make("span", "", "Drop an image here, or choose a file."), input);
+  input.type = "file"; input.accept = "image/*";
+  input.setAttribute("aria-label", "image");
+  input.addEventListener("change", () => input.files[0] && take(input.files[0]));
+  for (const name of ["dragover", "dragenter"]) box.addEventListener(name, (event) => { event.preventDefault(); box.classList.add("over"); });
+  box.addEventListener("dragleave", () => box.classList.remove("over"));
+  box.addEventListener("drop", (event) => { event.preventDefault(); box.classList.remove("over"); if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]); });
+  return box;
+}
+
+async function take(file) {        // an image, read and shown
+  const address = await new Promise((done) => { const reader = new FileReader(); reader.onload = () => done(reader.result); reader.readAsDataURL(file); });
+  state.image = { name: file.name, code: address.slice(address.indexOf(",") + 1), address };
+  const picture = make("img");
+  picture.src = address; picture.alt = file.name;
+  find(".drop span").replaceChildren(picture, make("br"), file.name);
+}
+
+function buildForm() {
+  const box = find(".fields"), more = find(".options");
+  if (chats) {
+    box.append(addField("message", "message", 2));
+    more.append(addField("system", "system message", 1));
+  } else if (pictured) box.append(addDrop());
+  else if (data.embeds) box.append(addField("first", "text", 2), addField("second", "text to compare with (optional)", 2));
+  else for (const [name, kind] of columns) box.append(addField(name, spaced(name) + (kind.endsWith("?") ? " (optional)" : ""), columns.length > 1 && name === columns[0][0] ? 2 : 4));
+  more.append(...names.map((name) => {
+    const input = make("input"), label = make("label", "", make("b", "", spaced(name)), data.options[name], input);
+    input.type = "text"; input.name = name;
+    return label;
+  }));
+  find(".more").hidden = !more.children.length;
+  find(".go").textContent = chats ? "send" : generates ? "generate" : "predict";
+  find(".new").hidden = !chats;
+  find(".stop").hidden = !generates;
+  fields.values().next().value?.focus();
+}
+
+const written = (name) => fields.get(name).value;
+
+function chosen() {                // the options that are filled in
+  const given = {};
+  for (const input of find(".options").querySelectorAll("input")) {
+    const text = input.value.trim();
+    if (!text) continue;
+    if (input.name === "stop_strings") given[input.name] = [input.value];
+    else try { given[input.name] = JSON.parse(text); } catch { given[input.name] = text; }
+  }
+  return given;
+}
+
+// ---- requests ----
+
+function inputs() {                // the input as the server takes it, and its texts by name
+  if (pictured) {
+    if (!state.image) throw new Error("choose an image first");
+    return { input: state.image.code, texts: [] };
+  }
+  const kept = [...fields].filter(([name, field]) => name !== "system" && field.value.trim()).map(([name, field]) => [name, field.value]);
+  const wanted = chats ? ["message"] : data.embeds ? ["first"] : columns.filter(([, kind]) => !kind.endsWith("?")).map(([name]) => name);
+  const missing = wanted.find((name) => !kept.some(([other]) => other === name));
+  if (missing) { fields.get(missing).focus(); throw new Error(`${spaced(missing)} is empty; write something in it`); }
+  return { input: kept.length > 1 && !data.embeds ? Object.fromEntries(kept) : kept[0][1], texts: kept.map(([, text]) => text) };
+}
+
+function requestOf({ input, texts }) {           // where to, and the body
+  const options = chosen();
+  if (chats) {
+    const system = written("system").trim() ? [{ role: "system", content: written("system") }] : [];
+    return ["/v1/chat/completions", { messages: [...system, ...state.talk, { role: "user", content: input }], stream: true, ...options }];
+  }
+  if (continues) return ["/v1/completions", { prompt: input, stream: true, ...options }];
+  if (!generates && names.includes("top_k")) options.top_k ??= LABELS;
+  return ["/predict", { inputs: data.embeds ? texts : input, ...(Object.keys(options).length ? { options } : {}) }];
+}
+
+async function post(path, body, signal) {        // raises the server's own line
+  let response;
+  try {
+    response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+  } catch (error) {
+    throw signal?.aborted ? error : new Error("no connection to the server; it may have ended");
+  }
+  if (response.ok) return response;
+  let told = null;
+  try { told = (await response.json()).error; } catch { /* not the server's own answer */ }
+  throw Object.assign(new Error(told?.message ?? `the server answers ${response.status}`), { code: told?.code });
+}
+
+async function* pieces(response) { // of a stream of server-sent events
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error("the answer ended early; send it again");
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "data: [DONE]") return;
+      if (!line.startsWith("data: ")) continue;
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw new Error(event.error.message);
+      for (const choice of event.choices) yield choice.text ?? choice.delta.content ?? "";
+    }
+  }
+}
+
+function paintCurl(path, body) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`, to = `${location.origin}${path}`;
+  const token = data.has_token ? ' -H "Authorization: Bearer $TOKEN"' : "", head = `curl -sN ${to}${token} -H 'Content-Type: application/json'`;
+  const whole = JSON.stringify(body), named = quoted(state.image?.name ?? ""), [before, after] = pictured ? whole.split(state.image.code) : [];
+  find(".sent code").textContent = pictured ? `{ printf %s ${quoted(before)}; base64 < ${named} | tr -d '\\n'; printf %s ${quoted(after)}; } | ${head} -d @-` : `${head} -d ${quoted(whole)}`;
+  find(".copied").textContent = "";
+  find(".sent").hidden = false;
+}
+
+// ---- words that can be asked about ----
+
+const segmenter = "Segmenter" in Intl ? new Intl.Segmenter(undefined, { granularity: "word" }) : null;
+const segments = (text) => (segmenter ? [...segmenter.segment(text)].map(({ segment, index }) => [segment, index]) : [...text.matchAll(/\s+|\S+/g)].map((match) => [match[0], match.index]));
+
+function clickable(text, ask, marks = [], box = make("p", "text")) {       // a text whose words call ask(word, offset); marks: [start, end, label]
+  const parts = segments(text), few = parts.length <= MOST_WORDS;
+  let marked = null, whole = null;           // a word and the signs after it stay in one line
+  for (const [word, at] of few ? parts : [[text, 0]]) {
+    const mark = marks.find(([start, end]) => at < end && at + word.length > start);
+    if (mark && marked?.of !== mark) { marked = { of: mark, box: make("mark") }; box.append(marked.box); }
+    const inside = few && word.trim() ? make("button", "word", word) : word;
+    if (inside !== word) {
+      inside.type = "button"; inside.tabIndex = -1;
+      inside.addEventListener("click", () => { for (const other of document.querySelectorAll(".word.chosen")) other.classList.remove("chosen"); inside.classList.add("chosen"); ask(word, at); });
+    }
+    const place = mark ? marked.box : box;
+    if (inside === word) { whole = null; place.append(word); }
+    else if (whole?.parentNode === place && /^[\p{P}\p{S}]+$/u.test(word)) whole.append(inside);
+    else place.append((whole = make("span", "whole", inside)));
+    if (mark && mark[2] && at + word.length >= mark[1]) marked.box.append(make("small", "", mark[2]));
+  }
+  const words = [...box.querySelectorAll(".word")];
+  if (words.length) words[0].tabIndex = 0;
+  box.addEventListener("keydown", (event) => {             // one stop of the Tab key; arrows go from word to word
+    const next = words.indexOf(event.target) + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] ?? NaN);
+    if (!words[next]) return;
+    event.preventDefault();
+    event.target.tabIndex = -1; words[next].tabIndex = 0;
+    words[next].focus();
+  });
+  return box;
+}
+
+// ---- attention ----
+
+const bare = (text) => text.normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
+
+function placeOf(found, texts, which, offset, word) {      // the token at an offset of one of the texts, which follow one another in the tokens
+  const ends = [];
+  let whole = "", from = 0;
+  for (const token of found) { whole += bare(token); ends.push(whole.length); }
+  for (const [i, text] of texts.entries()) {
+    const at = whole.indexOf(bare(text), from);
+    if (i === which) {
+      const start = at < 0 ? whole.indexOf(bare(word), from) : at + bare(text.slice(0, offset)).length;
+      return start < 0 ? -1 : ends.findIndex((end) => end > start);
+    }
+    if (at >= 0) from = at + bare(text).length;
+  }
+  return -1;
+}
+
+async function addressOf({ request, texts, target }, which, offset, word) {      // the view of a word, and its place in it
+  if (pictured) return [{ ...request }, ""];
+  const small = await (await post("/v1/attention", { ...request, view: "heads", layers: [0], heads: [0], queries: "0:1", keys: "0:1" })).json();
+  const [first] = small.maps, crosses = data.family === "encoder-decoder" && target !== undefined;
+  if (which < texts.length) {
+    const place = placeOf(crosses ? first.keys : first.queries, texts, which, offset, word);
+    const group = crosses ? "group=encoder+self-attention&" : "";
+    return [{ ...request, view: "heads" }, place < 0 ? "" : `#${group}token=${place}`];
+  }
+  const whole = crosses ? [target] : [...texts, target], last = whole.length - 1;
+  const begin = crosses ? 0 : placeOf(first.queries, whole, last, 0, target), step = placeOf(first.queries, whole, last, offset, word) - begin;
+  return [{ ...request, view: "steps" }, step >= 0 ? `#step=${step}` : ""];
+}
+
+async function ask(about, which, offset, word) {           // shows what the model looked at
+  const section = find(".look"), frame = find("iframe"), asking = (state.asking = {});
+  state.from = document.activeElement;
+  section.hidden = false;
+  find(".look h2").textContent = pictured ? "what the model looked at" : which < about.texts.length ? `what “${word}” attends to` : `what the model looked at before it wrote “${word}”`;
+  section.setAttribute("aria-busy", "true");
+  tell("");
+  try {
+    const [request, hash] = await addressOf(about, which, offset, word);
+    let address;
+    try { address = await pageOf(request); }
+    catch (error) {                // a long text has too many steps for a page: its attention has a window
+      if (request.view !== "steps") throw error;
+      address = await pageOf({ ...request, view: "heads" });
+    }
+    if (asking !== state.asking) return;
+    frame.src = address + hash;
+    section.scrollIntoView({ block: "nearest" });
+  } catch (error) { close(); tell(error.message); }
+  section.setAttribute("aria-busy", "false");
+}
+
+async function pageOf(request) {   // as an address of this page's own; what it holds inherits the policy, and so needs its nonce
+  const key = JSON.stringify(request);
+  if (!state.pages.has(key)) {
+    const html = await (await post("/v1/attention", { ...request, format: "html" })).text();
+    const allowed = html.replace(/<(style|script)>/g, `<$1 nonce="${nonce}">`);
+    for (const address of state.pages.values()) URL.revokeObjectURL(address);
+    state.pages = new Map([[key, URL.createObjectURL(new Blob([allowed], { type: "text/html" }))]]);
+  }
+  return state.pages.get(key);
+}
+
+function close() {
+  find(".look").hidden = true;
+  state.asking = null;
+  for (const word of document.querySelectorAll(".word.chosen")) word.classList.remove("chosen");
+}
+
+// ---- answers, drawn by their shape ----
+
+const heading = (text) => make("h2", "", text);
+const card = (...inside) => make("div", "card", ...inside);
+const isList = (value) => Array.isArray(value);
+
+function bars(rows) {
+  const list = make("ul", "bars");
+  fillBars(list, rows.map(({ label, answer, text, score }, i) => ({ name: label || answer || text || "(no answer)", share: score, kind: i ? "" : "chosen" })));
+  return list;
+}
+
+function offsets(text, start, end) {             // of characters of Python, in those of this language
+  const letters = [...text];
+  return [letters.slice(0, start).join("").length, letters.slice(0, end).join("").length];
+}
+
+function passage(about, which, spans) {          // a text of the input with its words, and spans marked
+  const text = about.texts[which], marks = spans.map(({ start, end, label, score }) => [...offsets(text, start, end), label ? `${label} ${percent(score)} %` : ""]);
+  return clickable(text, (word, offset) => ask(about, which, offset, word), marks);
+}
+
+function cosine(a, b) {
+  const dot = (x, y) => x.reduce((sum, value, i) => sum + value * y[i], 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+}
+
+function drawn(about, output) {    // the elements of an answer that is not streamed
+  const given = () => about.texts.map((_, i) => passage(about, i, []));
+  if (typeof output === "string" && generates) return [sideBySide(about, output)];
+  if (typeof output === "number") return [make("p", "number", String(Number(output.toPrecision(4)))), card(...given())];
+  if (typeof output === "string") return [card(make("p", "number", output)), card(...given())];
+  if (output === null) return [card("(no answer)")];
+  if (!isList(output)) return drawn(about, [output]);
+  if (output.length && typeof output[0] === "string") return drawn(about, output.join(", "));
+  if (output.every((one) => "start" in one)) {
+    const last = about.texts.length - 1, answers = output.length > 0 && "answer" in output[0], spans = answers ? output.slice(0, 1) : output;
+    const texts = about.texts.map((_, i) => card(...(answers ? [heading(spaced(columns[i][0]))] : []), passage(about, i, i === last ? spans : [])));
+    return [...texts, ...(answers ? [card(heading("answers"), bars(output))] : output.length ? [] : [make("p", "quiet", "nothing is marked in this text")])];
+  }
+  if (isList(output[0])) return [...output.map((fills, i) => card(heading(`mask ${i + 1}`), bars(fills))), card(...given())];
+  return [card(bars(output)), ...(pictured ? [seen(about)] : [card(...given())])];
+}
+
+function sideBySide(about, output) { // a generated text beside its source
+  about.target = about.request.target = output;
+  const target = clickable(output, (word, offset) => ask(about, about.texts.length, offset, word));
+  const sides = make("div", "sides", card(heading(spaced(columns[0][0])), passage(about, 0, [])), card(heading("output"), target));
+  return sides;
+}
+
+function seen(about) {
+  const button = make("button", "", "what the model looked at"), picture = make("img");
+  picture.src = state.image.address; picture.alt = state.image.name;
+  button.type = "button";
+  button.addEventListener("click", () => ask(about, 0, 0, ""));
+  return card(picture, make("div", "tools", button));
+}
+
+function vectors(about, output) {
+  const [first, second] = output.map((one) => one.output), texts = about.texts.map((text, i) => {
+    const own = { request: { input: text }, texts: [text] };
+    return card(heading(i ? "text to compare with" : "text"), passage(own, 0, []));
+  });
+  const sides = make("div", "sides", ...texts);
+  if (!second) return [card(heading(`a vector of ${first.length} numbers`), make("p", "quiet", `${first.slice(0, 6).map((value) => value.toFixed(3)).join(", ")}, …`)), sides];
+  const share = cosine(first, second);
+  const list = make("ul", "bars");
+  fillBars(list, [{ name: "similarity", share: Math.max(0, share), kind: "chosen", said: share.toFixed(3) }]);
+  return [card(heading("cosine of their vectors"), list), sides];
+}
+
+// ---- sending ----
+
+function tell(text) { const line = find(".error"); line.textContent = text; line.hidden = !text; }
+
+function turn(kind, inside) {
+  const item = make("li", `card ${kind}`, inside);
+  find(".talk").append(item); find(".talk").hidden = false;
+  return item;
+}
+
+async function streamed(path, body, signal, line) {        // the text, written into an element as it comes
+  let text = "";
+  line.classList.add("caret");
+  try {
+    for await (const piece of pieces(await post(path, body, signal))) { text += piece; line.lastChild.appendData?.(piece); }
+  } catch (error) {
+    if (!signal.aborted) { line.classList.remove("caret"); throw Object.assign(error, { text }); }
+  }
+  line.classList.remove("caret");
+  return text;
+}
+
+async function converse(given, path, body, signal) {
+  const user = turn("user", make("p", "text", given.input)), line = make("p", "text", ""), answer = turn("assistant", line);
+  line.append(document.createTextNode(""));
+  fields.get("message").value = "";
+  let text;
+  try { text = await streamed(path, body, signal, line); }
+  catch (error) { text = error.text; tell(error.message); }
+  if (!text) {                     // nothing was said: the message goes back
+    answer.remove(); user.remove();
+    find(".talk").hidden = !state.talk.length;
+    fields.get("message").value = given.input;
+    return;
+  }
+  state.talk.push({ role: "user", content: given.input }, { role: "assistant", content: text });
+  const about = { request: { messages: body.messages, target: text }, texts: body.messages.map(({ content }) => content), target: text };
+  user.replaceChildren(clickable(given.input, (word, offset) => ask(about, about.texts.length - 1, offset, word)));
+  answer.replaceChildren(clickable(text, (word, offset) => ask(about, about.texts.length, offset, word)));
+}
+
+async function goOn(given, path, body, signal, result) {   // the prompt, and its continuation as it comes
+  const line = make("p", "text", make("span", "given", given.input));
+  line.append(document.createTextNode(""));
+  result.replaceChildren(card(line));
+  const text = await streamed(path, body, signal, line), about = { request: { input: given.input }, texts: [given.input] };
+  if (text) about.target = about.request.target = text;
+  line.replaceChildren(
+    clickable(given.input, (word, offset) => ask(about, 0, offset, word), [], make("span", "given")),
+    clickable(text, (word, offset) => ask(about, 1, offset, word), [], make("span")),
+  );
+}
+
+async function send(event) {
+  event?.preventDefault();
+  if (state.running) return;
+  tell(""); close();
+  let given;
+  try { given = inputs(); } catch (error) { tell(error.message); return; }
+  const [path, body] = requestOf(given), result = find(".result"), start = performance.now();
+  const controller = (state.running = new AbortController()), { signal } = controller;
+  busy(true);
+  paintCurl(path, body);
+  find(".answer").hidden = chats;
+  try {
+    if (chats) await converse(given, path, body, signal);
+    else if (continues) await goOn(given, path, body, signal, result);
+    else {
+      result.replaceChildren();
+      const answer = await (await post(path, body, signal)).json(), about = { request: { input: given.input }, texts: given.texts };
+      result.replaceChildren(...(data.embeds ? vectors(about, answer) : drawn(about, answer.output)));
+    }
+    find(".busy").textContent = `${signal.aborted ? "stopped after " : ""}${said(performance.now() - start)}`;
+  } catch (error) {
+    find(".busy").textContent = signal.aborted ? "stopped" : "";
+    if (!signal.aborted) tell(error.message);
+    if (!continues) find(".answer").hidden = true;
+  }
+  state.running = null;
+  busy(false);
+}
+
+const said = (ms) => (ms < 950 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
+
+function busy(now) {
+  find(".go").disabled = now; find(".stop").disabled = !now;
+  if (now) find(".busy").textContent = "…";
+}
+
+find(".ask").addEventListener("submit", send);
+find(".ask").addEventListener("keydown", (event) => {
+  const plain = chats && event.target === fields.get("message") && !event.shiftKey && !event.isComposing;
+  if (event.key === "Enter" && event.target.matches("textarea") && (event.ctrlKey || event.metaKey || plain)) send(event);
+});
+find(".stop").addEventListener("click", () => state.running?.abort());
+find(".new").addEventListener("click", () => {
+  state.running?.abort();
+  state.talk = []; find(".talk").replaceChildren(); find(".talk").hidden = true;
+  tell(""); close(); fields.get("message").focus();
+});
+find(".close").addEventListener("click", () => { close(); state.from?.focus(); });
+find(".copy").addEventListener("click", async () => {
+  try { await navigator.clipboard.writeText(find(".sent code").textContent); find(".copied").textContent = "copied"; }
+  catch { getSelection().selectAllChildren(find(".sent code")); find(".copied").textContent = "selected: copy it with Ctrl C"; }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  if (state.running) state.running.abort();
+  else if (!find(".look").hidden) find(".close").click();
+});
+const nonce = document.currentScript.nonce;
+buildForm();

@@ -1,0 +1,92 @@
+"""The benchmark of servers: every server that is installed does a short load, and every request is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.serving.load import Answer, Request, Target, ask, figures, percentile  # noqa: E402
+from benchmarks.serving.servers import SERVERS  # noqa: E402
+
+
+@pytest.mark.parametrize("name", ["ours", "llama_cpp", "ctranslate2", "naive", "transformers"])
+@pytest.mark.full(keep=2)
+def test_a_short_load(name: str, tmp_path: Path) -> None:
+    for package in SERVERS[name].needs:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    command = [sys.executable, "-m", "benchmarks.serving", "--short", "--threads", "1", "--servers", name]
+    done = subprocess.run([*command, "--out", str(tmp_path / "out.json")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    told = json.loads((tmp_path / "out.json").read_text())[name]
+    assert "absent" not in told, told
+    for row in (told["2"], told["overload"]):
+        assert row["sent"] == row["complete"] + row["refused"] + row["cancelled"]
+        assert row["complete"] > 0
+        assert row["tokens_per_second"] > 0
+        assert row["memory"] > 20
+    assert told["2"]["refused"] == 0
+
+
+def test_figures() -> None:
+    answers = [
+        Answer("complete", "a b", [0.1, 0.3], 0.3),
+        Answer("complete", "a b c", [0.2, 0.3, 0.8], 0.8),
+        Answer("refused", end=0.01),
+        Answer("cancelled", "a", [0.1], 0.1),
+    ]
+    told = figures(answers, 2.0, lambda text: len(text.split()))
+    assert told["tokens_per_second"] == 2.5
+    assert (told["sent"], told["complete"], told["refused"], told["cancelled"], told["failed"]) == (4, 2, 1, 1, 0)
+    assert told["first_p99"] == pytest.approx(200)
+    assert told["gap_p99"] == pytest.approx(500)
+    assert told["refusal_p99"] == pytest.approx(10)
+    assert percentile([], 0.5) is None
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (b'HTTP/1.1 200 OK\r\n\r\ndata: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', "complete"),
+        (b'HTTP/1.1 200 OK\r\n\r\ndata: {"choices": [{"text": "a"}]}\n\n', "cut"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + chunked(b'data: {"choices"', b': [{"text": "a"}]}\n\nd', b"ata: [", b"DONE]\n\n", b""),
+            "complete",
+        ),
+        (b"HTTP/1.1 429 Too Many Requests\r\n\r\n", "refused"),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "failed"),
+        (b"", "failed"),
+    ],
+)
+def test_what_became_of_a_request(reply: bytes, kind: str) -> None:
+    async def run() -> Answer:
+        async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(reply)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answered, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        answer = await ask(Target(f"http://127.0.0.1:{port}", "model"), Request("a", 3))
+        server.close()
+        await server.wait_closed()
+        return answer
+
+    answer = asyncio.run(run())
+    assert answer.kind == kind
+    assert answer.text == ("a" if kind in ("complete", "cut") else "")

@@ -1,0 +1,81 @@
+"""The Containerfile names what exists: files, an extra, options of ``heedful serve``, a route. Nothing is built."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from heedful.cli.serve import serve
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Instructions and their arguments, continued lines joined."""
+    lines = [line for line in (ROOT / "Containerfile").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
+    joined = "\n".join(lines).replace("\\\n", " ").splitlines()
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined) if word]
+
+
+def argument(name: str) -> str:
+    (found,) = [rest for word, rest in instructions() if word == name]
+    return found
+
+
+def test_files_and_the_extra_exist() -> None:
+    copied = [name for word, rest in instructions() if word == "COPY" for name in rest.split()[:-1]]
+    assert copied
+    assert all((ROOT / name).exists() for name in copied)
+    words = shlex.split(argument("RUN"))
+    assert words[:2] == ["pip", "install"]
+    (package,) = [word for word in words if "[" in word]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert package.partition("[")[2].rstrip("]") in extras
+    assert words[words.index("--constraint") + 1] == "/source/constraints.txt"
+    assert argument("ARG").startswith(words[words.index("--extra-index-url") + 1].strip("$") + "=https://")
+
+
+def test_the_server_is_started_with_its_options_by_a_user() -> None:
+    command = json.loads(argument("ENTRYPOINT"))
+    assert command[:2] == ["heedful", "serve"]
+    options = {name.removeprefix("--").replace("-", "_") for name in command if name.startswith("--")}
+    assert {"host", "token_file"} <= options <= set(inspect.signature(serve).parameters)
+    order = [word for word, _ in instructions()]
+    assert order.index("RUN") < order.index("USER") < order.index("ENTRYPOINT")
+    assert argument("USER") not in ("root", "0")
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_the_health_check_fails_where_the_route_does(status: int) -> None:
+    from heedful.serving.app import OPEN
+
+    paths: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    words = json.loads(argument("HEALTHCHECK").partition("CMD ")[2])
+    code = words[-1].replace(":8000", f":{server.server_port}")
+    done = subprocess.run([sys.executable, *words[1:-1], code], capture_output=True)
+    server.shutdown()
+    server.server_close()
+    assert (done.returncode == 0) == (status == 200)
+    assert paths
+    assert set(paths) <= set(OPEN)

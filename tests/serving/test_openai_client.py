@@ -1,0 +1,285 @@
+"""OpenAI's client against a decoder: answers, streams, usage, and every field that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from huggingface_hub import InferenceClient
+from running_server import Running
+
+import heedful
+from heedful.inference.pipeline import Pipeline
+
+GREEDY = {"prompt": "the fig", "temperature": 0}
+TALK = [{"role": "user", "content": "the saw"}]
+
+
+@pytest.fixture(scope="module")
+def server(serving: Callable[..., Running], talking: Pipeline) -> Running:
+    return serving(talking)
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+
+
+def joined(stream: Any) -> tuple[list[str], list[Any]]:
+    """The texts of the answers, and all chunks."""
+    chunks = list(stream)
+    texts: dict[int, str] = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            text = choice.delta.content if hasattr(choice, "delta") else choice.text
+            texts[choice.index] = texts.get(choice.index, "") + (text or "")
+    return [texts[index] for index in sorted(texts)], chunks
+
+
+def test_models(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    about = model.model_dump()["heedful"]
+    assert (model.id, about["task"], about["family"]) == ("tiny", "text-generation", "decoder")
+    assert about["has_template"]
+    assert about["streams"]
+    assert "temperature" in about["options"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="tiny"):
+        client.models.retrieve("other")
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.3, "seed": 5, "extra_body": {"top_k": 9}}])
+def test_a_completion_is_that_of_the_pipeline(client: openai.OpenAI, talking: Pipeline, options: Any) -> None:
+    done = client.completions.create(model="tiny", prompt="the fig", max_tokens=40, **options)
+    ours = {"do_sample": False} if options["temperature"] == 0 else {"temperature": 1.3, "seed": 5, "top_k": 9}
+    output = talking("the fig", max_new_tokens=40, **ours)["output"]
+    (choice,) = done.choices
+    assert "the fig" + choice.text == output
+    assert choice.finish_reason == "length"
+    assert done.usage is not None
+    assert done.usage.completion_tokens == 40
+    assert done.usage.prompt_tokens == len(talking.task.prompt_ids(["the fig"])[0])  # type: ignore[attr-defined]
+    assert done.usage.total_tokens == done.usage.prompt_tokens + 40
+    again = client.completions.create(model="tiny", prompt="the fig", max_tokens=40, stream=True, **options)
+    (text,), chunks = joined(again)
+    assert text == choice.text
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-2:] == [None, "length"]
+
+
+def test_a_stream_ends_with_its_usage(client: openai.OpenAI) -> None:
+    asked: Any = {**GREEDY, "model": "tiny", "max_tokens": 5, "stream": True}
+    (text,), chunks = joined(client.completions.create(**asked, stream_options={"include_usage": True}))
+    assert text
+    assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 5
+    assert all(chunk.usage is None for chunk in client.completions.create(**asked))
+
+
+def test_a_chat_is_that_of_the_pipeline(client: openai.OpenAI, talking: Pipeline) -> None:
+    talk: Any = TALK
+    done = client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=20, temperature=0)
+    message = done.choices[0].message
+    assert message.role == "assistant"
+    assert message.content == talking(TALK, max_new_tokens=20, do_sample=False)["output"]
+    parts: Any = [{"role": "user", "content": [{"type": "text", "text": "the "}, {"type": "text", "text": "saw"}]}]
+    stream = client.chat.completions.create(
+        model="tiny", messages=parts, max_completion_tokens=20, temperature=0, stream=True
+    )
+    (text,), chunks = joined(stream)
+    assert text == message.content
+    assert [chunk.choices[0].delta.role for chunk in chunks] == ["assistant", *[None] * (len(chunks) - 1)]
+    more: Any = [*TALK, message, {"role": "user", "content": "and"}]  # as a client's loop sends it again
+    assert client.chat.completions.create(model="tiny", messages=more, max_completion_tokens=3).choices
+
+
+def test_the_hubs_client_chats_too(server: Running, talking: Pipeline) -> None:
+    client, expected = InferenceClient(server.address, token="none"), talking(TALK, max_new_tokens=8, seed=2)["output"]
+    asked: Any = {"messages": TALK, "max_tokens": 8, "seed": 2}
+    assert client.chat_completion(**asked).choices[0].message.content == expected
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in client.chat_completion(**asked, stream=True))
+        == expected
+    )
+
+
+def test_several_prompts_and_answers(client: openai.OpenAI, talking: Pipeline) -> None:
+    asked: Any = {"model": "tiny", "prompt": ["the fig", "a saw"], "n": 3, "max_tokens": 12, "seed": 4}
+    done = client.completions.create(**asked)
+    assert [choice.index for choice in done.choices] == list(range(6))
+    found = talking(["the fig", "a saw"], num_return_sequences=3, max_new_tokens=12, seed=4)
+    expected = [one["text"] for prediction in found for one in prediction["output"]]
+    assert ["the fig" * (i < 3) + "a saw" * (i > 2) + choice.text for i, choice in enumerate(done.choices)] == expected
+    texts, _ = joined(client.completions.create(**asked, stream=True))
+    assert texts == [choice.text for choice in done.choices]
+    assert done.usage is not None
+    assert done.usage.completion_tokens == 72
+
+
+def test_token_ids_as_prompts(client: openai.OpenAI, talking: Pipeline) -> None:
+    ids = talking.task.prompt_ids(["the fig", "a saw"])  # type: ignore[attr-defined]
+    asked: Any = {"model": "tiny", "max_tokens": 8, "temperature": 0}
+    by_text = client.completions.create(**asked, prompt=["the fig", "a saw"])
+    by_ids = client.completions.create(**asked, prompt=ids)
+    assert [c.text for c in by_ids.choices] == [c.text for c in by_text.choices]
+    one = client.completions.create(**asked, prompt=ids[0], echo=True)
+    assert one.choices[0].text == "the fig" + by_text.choices[0].text
+
+
+def test_log_probabilities(client: openai.OpenAI, talking: Pipeline) -> None:
+    done = client.completions.create(model="tiny", **GREEDY, max_tokens=10, logprobs=2)  # type: ignore[arg-type]
+    logprobs = done.choices[0].logprobs
+    assert logprobs is not None
+    expected = talking("the fig", max_new_tokens=10, do_sample=False, logprobs=True)["logprobs"]
+    assert logprobs.token_logprobs == pytest.approx(expected, abs=1e-4)
+    assert "".join(logprobs.tokens or []) == done.choices[0].text
+    assert logprobs.text_offset == [len("".join((logprobs.tokens or [])[:i])) for i in range(10)]
+    for token, logprob, top in zip(
+        logprobs.tokens or [], logprobs.token_logprobs or [], logprobs.top_logprobs or [], strict=True
+    ):
+        assert len(top) == 2
+        assert max(top.values()) == top[token] == logprob
+    talk: Any = TALK
+    chat = client.chat.completions.create(
+        model="tiny", messages=talk, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )
+    assert chat.choices[0].logprobs is not None
+    tokens = chat.choices[0].logprobs.content or []
+    assert "".join(token.token for token in tokens) == chat.choices[0].message.content
+    assert [len(token.top_logprobs) for token in tokens] == [3] * 4
+    assert bytes(tokens[0].bytes or []).decode() == tokens[0].token
+
+
+def test_stop_strings_are_left_out_at_every_border(client: openai.OpenAI) -> None:
+    drawn: Any = {
+        "model": "tiny",
+        "prompt": "the fig",
+        "seed": 3,
+        "max_tokens": 30,
+        "extra_body": {"min_new_tokens": 30},
+    }
+    whole = client.completions.create(**drawn).choices[0].text
+    assert len(set(whole)) > 9
+    for start in range(len(whole) - 3):
+        for length in (1, 3):
+            stop = whole[start : start + length]
+            asked = {**drawn, "stop": [stop, "never"]}
+            done = client.completions.create(**asked).choices[0]
+            assert (done.text, done.finish_reason) == (whole[: whole.index(stop)], "stop")
+            (text,), chunks = joined(client.completions.create(**asked, stream=True))
+            assert text == done.text
+            assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_a_search_is_answered_too(client: openai.OpenAI, talking: Pipeline) -> None:
+    done = client.completions.create(model="tiny", prompt="the fig", max_tokens=6, n=2, extra_body={"num_beams": 3})
+    found = talking("the fig", num_beams=3, num_return_sequences=2, max_new_tokens=6)["output"]
+    assert ["the fig" + choice.text for choice in done.choices] == [one["text"] for one in found]
+    with pytest.raises(openai.BadRequestError, match="stream"):
+        client.completions.create(model="tiny", prompt="a", stream=True, extra_body={"num_beams": 3})
+
+
+def test_the_asynchronous_client(server: Running) -> None:
+    async def ask() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key="none") as client:
+            asked: Any = {"model": "tiny", **GREEDY, "max_tokens": 20}
+            alone = (await client.completions.create(**asked)).choices[0].text
+            many = await asyncio.gather(*(client.completions.create(**asked) for _ in range(20)))
+            assert {done.choices[0].text for done in many} == {alone}
+            stream = await client.completions.create(**asked, stream=True)
+            assert "".join([chunk.choices[0].text async for chunk in stream]) == alone
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"user": "me"}, "user"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"logprobs": 50}, "logprobs"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"other": True}}, "stream_options"),
+        ({"max_tokens": 5, "max_new_tokens": 5}, "max_tokens"),
+        ({"batch_tokens": 5}, "batch_tokens"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [99999]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"max_tokens": 511}, "prompt"),
+        ({"max_length": 2}, "prompt"),
+        ({"do_sample": False, "top_k": 5}, "do_sample"),
+        ({"num_beams": 2, "temperature": 0.5}, "num_beams"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(server: Running, more: dict[str, Any], param: str) -> None:
+    status, error = server.refused("/v1/completions", **{"prompt": "the fig", **more})
+    assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
+        ({"messages": TALK, "tools": []}, "tools"),
+        ({"messages": TALK, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": TALK, "top_logprobs": 2}, "top_logprobs"),
+        ({"messages": TALK, "max_tokens": 3, "max_completion_tokens": 3}, "max_completion_tokens"),
+        ({"messages": TALK, "echo": True}, "echo"),
+    ],
+)
+def test_what_a_chat_does_not_support(server: Running, body: dict[str, Any], param: str) -> None:
+    status, error = server.refused("/v1/chat/completions", **body)
+    assert (status, error["param"]) == (400, param)
+
+
+def test_other_models_and_broken_bodies(server: Running) -> None:
+    status, error = server.refused("/v1/completions", prompt="a", model="gpt-4")
+    assert (status, error["code"]) == (404, "model_not_found")
+    broken = server.http.post("/v1/completions", content=b"{", headers={"Content-Type": "application/json"})
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "json")
+    plain = server.http.post("/v1/completions", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 400
+    assert server.http.get("/v1/nothing").status_code == 404
+    assert server.http.get("/v1/completions").status_code == 405
+
+
+def test_embeddings(serving: Callable[..., Running], folder_of: Callable[[str], Path]) -> None:
+    pipe = heedful.pipeline(None, folder_of("feature-extraction"))
+    server = serving(pipe)
+    client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+    texts = ["the fig", "a saw"]
+    expected = np.array([prediction["output"] for prediction in pipe(texts)])
+    for encoding in ("float", "base64"):
+        done = client.embeddings.create(model="tiny", input=texts, encoding_format=encoding)  # type: ignore[arg-type]
+        vectors = [one.embedding for one in done.data]
+        if encoding == "base64":
+            vectors = [np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors]  # type: ignore[arg-type]
+        assert np.allclose(vectors, expected, atol=1e-6)
+    assert np.allclose(
+        client.embeddings.create(model="tiny", input="the fig").data[0].embedding, expected[0], atol=1e-6
+    )
+    assert done.usage.prompt_tokens == sum(pipe.task.token_counts(texts))  # type: ignore[attr-defined]
+    assert server.refused("/v1/embeddings", input="a", dimensions=8)[1]["param"] == "dimensions"
+    assert server.refused("/v1/embeddings", input=[1, 2])[1]["param"] == "input"
+    assert server.refused("/v1/embeddings", input=["a", " "])[1]["param"] == "input"
+    assert server.refused("/v1/embeddings", input="fig " * 2000)[0] == 413
+    assert server.http.post("/v1/completions", json={"prompt": "a"}).status_code == 404

@@ -1,0 +1,187 @@
+"""``heedful serve`` as a process: its head, its options, SIGTERM and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from heedful import cli
+
+SLOW = """
+import sys, time
+from heedful.generation.slots import SlotDecoder
+own = SlotDecoder.step
+def step(self):
+    time.sleep(0.05)
+    return own(self)
+SlotDecoder.step = step
+from heedful.cli import command
+command()
+"""
+
+
+@contextmanager
+def process(*tokens: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server whose steps are slow, and its address."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SLOW, "serve", *tokens, "--port", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as running:
+        try:
+            assert running.stdout is not None
+            head = [running.stdout.readline() for _ in range(5)]
+            assert [line.split()[0] for line in head] == ["model", "task", "open", "clients", "limits"], running.stderr
+            address = head[2].split()[1].rstrip("/")
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    httpx.get(f"{address}/ready", verify=False)
+                    break
+                except httpx.TransportError:
+                    assert time.monotonic() < end
+                    time.sleep(0.05)
+            yield running, address
+        finally:
+            running.kill()
+
+
+class Stream(threading.Thread):
+    """A stream that is read until it ends."""
+
+    def __init__(self, address: str, tokens: int) -> None:
+        super().__init__()
+        self.address, self.body = (
+            address,
+            {"prompt": "a", "max_tokens": tokens, "min_new_tokens": tokens, "stream": True},
+        )
+        self.lines: list[str] = []
+        self.broken = False
+        self.start()
+        end = time.monotonic() + 20
+        while len(self.lines) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def run(self) -> None:
+        try:
+            with httpx.stream("POST", f"{self.address}/v1/completions", json=self.body, timeout=60) as response:
+                self.lines.extend(line for line in response.iter_lines() if line)
+        except httpx.TransportError:
+            self.broken = True
+
+
+@pytest.fixture(scope="module")
+def folder(folder_of: Callable[[str], Path]) -> str:
+    return str(folder_of("text-generation"))
+
+
+def test_sigterm_lets_running_answers_finish(folder: str) -> None:
+    with process(folder) as (running, address):
+        stream = Stream(address, 14)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        assert httpx.get(f"{address}/ready").status_code == 503
+        assert httpx.post(f"{address}/v1/completions", json={"prompt": "a"}).status_code == 503
+        stream.join(20)
+        assert stream.lines[-1] == "data: [DONE]"
+        assert running.wait(20) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+
+
+def test_an_answer_that_takes_longer_ends_with_an_error(folder: str) -> None:
+    with process(folder, "--drain", "0.1") as (running, address):
+        stream = Stream(address, 14)
+        running.send_signal(signal.SIGTERM)
+        stream.join(20)
+        assert json.loads(stream.lines[-1][6:])["error"]["code"] == "unavailable"
+        assert "data: [DONE]" not in stream.lines
+        assert running.wait(20) == 0
+
+
+def test_ctrl_c_ends_at_once_with_open_streams(folder: str) -> None:
+    with process(folder) as (running, address):
+        stream = Stream(address, 14)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+        stream.join(20)
+        assert "data: [DONE]" not in stream.lines
+        assert running.stderr is not None
+        assert running.stderr.read().splitlines() == ["heedful: stopped"]
+
+
+def test_https(folder: str, tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("cert.pem", "key.pem")]
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 2 -addext"
+    made = subprocess.run(
+        [*command.split(), "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", names[0], "-keyout", names[1]],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("no openssl makes a certificate")
+    with process(folder, "--cert", names[0], "--key", names[1]) as (_, address):
+        assert address.startswith("https://")
+        trusted = ssl.create_default_context(cafile=names[0])
+        assert httpx.get(f"{address}/health", verify=trusted).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("tokens", "part"),
+    [
+        (["--host", "0.0.0.0"], "needs a token"),
+        (["--host", "nowhere.invalid", "--token-file", "good"], "is no address of this machine"),
+        (["--token-file", "none"], "no such file"),
+        (["--token-file", "short"], "at least 16 characters"),
+        (["--cert", "good"], "belong together"),
+        (["--cert", "good", "--key", "good"], "two PEM files"),
+        (["--slots", "0"], "--slots is 0"),
+        (["--queue", "-1"], "--queue is -1"),
+        (["--timeout", "-1"], "--timeout is -1"),
+        (["--port", "99999"], "--port is 99999"),
+        (["--slot", "1"], "--slots"),
+    ],
+)
+def test_options_that_do_not_fit(
+    folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tokens: list[str],
+    part: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good").write_text("a-token-of-this-server\n", encoding="utf-8")
+    (tmp_path / "short").write_text("secret\n", encoding="utf-8")
+    assert cli.main(["serve", folder, *tokens]) == 2
+    error = capsys.readouterr().err
+    assert part in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_port_that_is_taken(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert cli.main(["serve", folder, "--port", str(other.getsockname()[1])]) == 2
+    assert "is taken; give another --port" in capsys.readouterr().err
+
+
+def test_without_the_extra(folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("heedful.cli.serve.EXTRA", ("a_package_that_is_not_there",))
+    assert cli.main(["serve", folder]) == 2
+    assert capsys.readouterr().err.strip().endswith("pip install 'heedful[serve]'")

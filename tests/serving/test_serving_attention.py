@@ -1,0 +1,77 @@
+"""``POST /v1/attention``: what the computation gives, over HTTP, with its errors."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from running_server import Running
+
+import heedful
+from answering_folders import saved
+from heedful.serving import attention
+
+ROUTE = "/v1/attention"
+
+
+@pytest.fixture(scope="module")
+def server(serving: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
+    return serving(heedful.pipeline(None, saved("text-generation", tmp_path_factory.mktemp("a") / "tiny")))
+
+
+def test_it_is_what_the_computation_gives(server: Running) -> None:
+    pipe = server.service.pipe
+    opened = attention.open_loaded(pipe.model, pipe.model.source)
+    for request in (
+        {"input": "the apple", "target": " is a tool"},
+        {"input": "the apple", "target": " is a tool", "view": "steps", "encoding_format": "base64"},
+    ):
+        assert server.post(ROUTE, **request) == json.loads(json.dumps(attention.look(opened, request)))
+        for name, kind in (("html", "text/html"), ("svg", "image/svg+xml")):
+            plain = {key: value for key, value in request.items() if key != "encoding_format"}
+            response = server.http.post(ROUTE, json={**plain, "format": name})
+            assert response.text == attention.look(opened, {**plain, "format": name})
+            assert response.headers["content-type"].startswith(kind)
+            assert response.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
+    assert server.service.admission.inputs == 0
+
+
+def test_the_command_of_the_docs(server: Running) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (body,) = re.findall(r"/v1/attention -H .*\n +-d '(.*)'", page)
+    assert server.post(ROUTE, **json.loads(body))["maps"][0]["rows"] == [0, 4]
+    assert f"{attention.MAX_DECIMALS:,} numbers" in page
+    assert f"{attention.MAX_PACKED:,} in float16" in page
+
+
+def test_errors(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, error = server.refused(ROUTE, input="the apple", layer=1)
+    assert (status, error["message"]) == (400, "layer has no effect on attention; did you mean 'layers'?")
+    assert server.refused(ROUTE, input="the apple", view="steps")[0] == 400
+    assert server.http.post(ROUTE, content=b"[1]").status_code == 400
+    assert server.http.post(ROUTE, content=b"{").status_code == 400
+    assert server.refused(ROUTE, input="a" * 10_000)[0] == 413
+    monkeypatch.setattr(attention, "MAX_DECIMALS", 3)
+    status, error = server.refused(ROUTE, input="the apple")
+    assert (status, error["code"]) == (422, "too_many_numbers")
+    assert "layers, heads, queries or keys" in error["message"]
+    assert server.service.is_alive
+
+
+def test_an_image(serving: Callable[..., Running], tmp_path: Path) -> None:
+    server = serving(heedful.pipeline(None, saved("image-classification", tmp_path / "eye")))
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(file, "PNG")
+    assert server.post(ROUTE, input=base64.b64encode(file.getvalue()).decode())["view"] == "image"
+    file = io.BytesIO()
+    Image.new("1", (5000, 5000)).save(file, "PNG")
+    assert server.refused(ROUTE, input=base64.b64encode(file.getvalue()).decode())[0] == 413
+    for name in ("http://127.0.0.1/cat.png", "/etc/passwd", str(tmp_path / "cat.png")):
+        assert server.refused(ROUTE, input=name)[0] == 400

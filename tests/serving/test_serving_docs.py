@@ -1,0 +1,66 @@
+"""docs/serving.md: its requests are answered, its options and metrics exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running_server import Running
+
+from heedful import cli
+from heedful.inference.pipeline import Pipeline
+from heedful.serving.admission import TOKENS, Limits
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:8000"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.S | re.M)
+
+
+@pytest.fixture(scope="module")
+def server(serving: Callable[..., Running], talking: Pipeline) -> Running:
+    return serving(talking)
+
+
+def test_the_commands_are_answered(server: Running, tmp_path: Path) -> None:
+    for command in blocks("sh"):
+        done = subprocess.run(
+            ["bash", "-c", command.replace(ADDRESS, server.address)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        )
+        if command.startswith("curl"):
+            assert {"output", "choices"} & set(json.loads(done.stdout))
+    assert len((tmp_path / "token").read_text("ascii")) > 40
+
+
+def test_the_python_is_answered(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    for code in blocks("python"):
+        exec(compile(code.replace(ADDRESS, server.address), "docs/serving.md", "exec"), {})
+        assert capsys.readouterr().out.strip()
+
+
+def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--help"]) == 0
+    known = capsys.readouterr().out + "--to"
+    page = re.sub(r"--data-binary|`--short`", "", PAGE)
+    for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", page):
+        assert option in known, option
+    metrics = server.http.get("/metrics").text
+    for name in re.findall(r"`(heedful_\w+)`", PAGE):
+        assert f"\n# TYPE {name} " in metrics, name
+    limits = Limits()
+    for number in (limits.slots, limits.queue, limits.max_tokens, int(limits.timeout), int(limits.drain), TOKENS):
+        assert f" {number:,} " in PAGE, number
+    assert limits.body == 16 << 20
+    assert f"{limits.pixels / 1e6:.1f} million pixels" in PAGE
+    paths = set(server.http.get("/openapi.json").json()["paths"])
+    assert {"/predict", "/v1/completions", "/v1/chat/completions", "/metrics", "/health", "/ready"} <= paths

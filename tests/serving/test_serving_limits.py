@@ -1,0 +1,268 @@
+"""Limits, cancellation and the end of a server: nothing works on for a client that has gone, nothing ends falsely."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_server import Running, slow
+
+import heedful
+from heedful.inference.pipeline import Pipeline
+from heedful.serving.service import Service
+
+LONG: dict[str, Any] = {"prompt": "the fig", "max_tokens": 400, "seed": 1, "min_new_tokens": 400}
+
+
+def request(path: str, body: Any, headers: str = "") -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+@pytest.fixture(scope="module")
+def server(serving: Callable[..., Running], talking: Pipeline) -> Running:
+    return serving(talking, slots=2, queue=6, backlog=20)
+
+
+@pytest.fixture(autouse=True)
+def _free_afterwards(server: Running) -> Iterator[None]:
+    yield
+    server.until(lambda: server.service.is_idle)
+    assert server.service.admission.tokens == 0
+    assert server.service.decoder is not None
+    assert server.service.decoder.free == 2
+
+
+def steps_of(service: Service) -> Callable[[], int]:
+    """Counts the steps of the slots."""
+    assert service.decoder is not None
+    own, count = service.decoder.step, [0]
+
+    def step() -> Any:
+        count[0] += 1
+        return own()
+
+    service.decoder.step = step  # type: ignore[method-assign]
+    return lambda: count[0]
+
+
+@contextmanager
+def filled(server: Running, count: int) -> Iterator[None]:
+    """``count`` answers are being generated or wait, for clients that go at the end."""
+    with slow(server.service):
+        connections = []
+        for number in range(count):
+            connections.append(server.raw(request("/v1/completions", LONG)))
+            server.until(lambda: len(server.service._live) + len(server.service._rows) > number)  # noqa: B023
+        yield
+        for connection in connections:
+            connection.close()
+        server.until(lambda: server.service.is_idle)
+
+
+def test_a_full_queue_is_refused_at_once(server: Running) -> None:
+    with filled(server, 8):
+        response = server.http.post("/v1/completions", json={"prompt": "a"})
+        assert response.status_code == 429
+        assert 1 <= int(response.headers["Retry-After"]) <= 60
+        assert response.json()["error"]["code"] == "queue_full"
+        assert server.http.get("/health").status_code == 200
+        assert re.search(r"^heedful_queue_requests 6.0$", server.http.get("/metrics").text, re.M)
+    assert server.post("/v1/completions", prompt="a", max_tokens=2)["choices"]
+
+
+def test_answers_and_tokens_count_not_requests(server: Running) -> None:
+    assert server.refused("/v1/completions", prompt="a", n=7)[0] == 413
+    assert server.refused("/v1/completions", prompt=["a"] * 7)[0] == 413
+    assert server.refused("/v1/completions", prompt="a", n=6, max_tokens=5000)[0] == 413
+    assert server.refused("/v1/completions", prompt="long " * 9000)[0] == 413
+    with filled(server, 5):
+        assert server.refused("/v1/completions", prompt="a", n=4)[0] == 429
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+def test_a_client_that_goes_frees_its_slot_within_two_steps(server: Running, more: dict[str, Any]) -> None:
+    service = server.service
+    with slow(service):
+        connection = server.raw(request("/v1/completions", {**LONG, **more}))
+        server.until(lambda: any(row.text.count > 3 for row in service._live.values()))
+        gone = threading.Event()
+        after, own = [0], service.decoder.step  # type: ignore[union-attr]
+
+        def step() -> Any:
+            after[0] += gone.is_set()
+            return own()
+
+        service.decoder.step = step  # type: ignore[union-attr, method-assign]
+        own_cancel = service.cancel
+
+        def cancel(*given: Any) -> None:
+            gone.set()
+            own_cancel(*given)
+
+        service.cancel = cancel  # type: ignore[method-assign]
+        connection.close()
+        server.until(lambda: not service._live)
+        del service.cancel
+        assert gone.is_set()
+        assert after[0] <= 2
+    text = server.http.get("/metrics").text
+    assert re.search(r'^heedful_cancellations_total\{where="decoding"\} [1-9]', text, re.M)
+
+
+def test_a_client_that_goes_while_it_waits_or_is_read(server: Running) -> None:
+    service = server.service
+    with filled(server, 2):
+        waiting = server.raw(request("/v1/completions", LONG))
+        server.until(lambda: len(service._rows) == 1)
+        waiting.close()
+        server.until(lambda: not service._rows and service.admission.inputs == 0)
+        assert len(service._live) == 2  # the others go on
+    with slow(service, 0.05):
+        reading = server.raw(request("/v1/completions", {"prompt": "fig " * 100, "max_tokens": 20}))
+        server.until(lambda: len(service._live) == 1)
+        reading.close()
+        server.until(lambda: not service._live)
+    text = server.http.get("/metrics").text
+    for where in ("queue", "prefill"):
+        assert re.search(rf'^heedful_cancellations_total{{where="{where}"}} [1-9]', text, re.M), where
+
+
+def test_one_that_goes_ends_no_other(server: Running) -> None:
+    alone = server.post("/v1/completions", **LONG)["choices"][0]["text"]
+    with slow(server.service, 0.002):
+        connection = server.raw(request("/v1/completions", {**LONG, "seed": 2}))
+        server.until(lambda: len(server.service._live) == 1)
+        found: list[str] = []
+        other = threading.Thread(
+            target=lambda: found.append(server.post("/v1/completions", **LONG)["choices"][0]["text"])
+        )
+        other.start()
+        server.until(lambda: len(server.service._live) == 2)
+        connection.close()
+        other.join()
+    assert found == [alone]
+
+
+def test_a_reader_that_is_too_slow_loses_its_answer(server: Running) -> None:
+    """The buffers of the connection are small, the log-probabilities of a token many."""
+    body = {**LONG, "stream": True, "logprobs": 20, "max_tokens": 480, "min_new_tokens": 480}
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(20)
+        connection.connect(server.socket.getsockname()[:2])
+        connection.sendall(request("/v1/completions", body))
+        server.until(lambda: bool(server.service._live))
+        server.until(lambda: server.service.is_idle)
+        received = b""
+        while part := connection.recv(1 << 16):
+            received += part
+            if b"slow_reader" in received or b"[DONE]" in received:
+                break
+    assert b'"code":"slow_reader"' in received
+    assert received.count(b"data: ") < 400
+
+
+def test_a_step_that_fails_ends_its_answers_alone(server: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    service = server.service
+    assert service.decoder is not None
+    own = service.decoder.step
+
+    def broken() -> Any:
+        raise RuntimeError("the fig is secret\nTraceback")
+
+    service.decoder.step = broken  # type: ignore[method-assign]
+    status, error = server.refused("/v1/completions", prompt="the fig")
+    streamed = server.http.post("/v1/completions", json={"prompt": "the fig", "stream": True})
+    service.decoder.step = own  # type: ignore[method-assign]
+    assert (status, error["type"], error["code"]) == (500, "server_error", "internal")
+    assert streamed.status_code == 500
+    assert "secret" not in error["message"] + streamed.text + capfd.readouterr().err
+    assert server.post("/v1/completions", prompt="the fig", max_tokens=2)["choices"]
+
+
+def test_an_answer_that_breaks_off_is_no_success(server: Running) -> None:
+    service = server.service
+    assert service.decoder is not None
+    own, count = service.decoder.step, [0]
+
+    def breaking() -> Any:
+        count[0] += 1
+        if count[0] > 5:
+            raise RuntimeError
+        return own()
+
+    service.decoder.step = breaking  # type: ignore[method-assign]
+    text = server.http.post("/v1/completions", json={**LONG, "stream": True}).text
+    service.decoder.step = own  # type: ignore[method-assign]
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    assert "error" in events[-1]
+    assert not any(event["choices"][0]["finish_reason"] for event in events[:-1])
+    assert "[DONE]" not in text
+
+
+def test_large_bodies_are_not_read(serving: Callable[..., Running], talking: Pipeline) -> None:
+    server = serving(talking, body=1000, body_seconds=0.5)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    declared = server.raw(f"{head}Content-Length: 999999999\r\n\r\n".encode())
+    assert declared.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
+    chunk = b"190\r\n" + b'"' * 400 + b"\r\n"
+    chunked = server.raw(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 3)
+    assert chunked.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
+    idle = server.raw(f"{head}Content-Length: 500\r\n\r\n".encode() + b"{")
+    assert idle.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+    for connection in (declared, chunked, idle):
+        assert connection.recv(1 << 16) in (b"",) or connection.recv(1 << 16) == b""  # closed
+        connection.close()
+
+
+def test_deadlines(serving: Callable[..., Running], talking: Pipeline, folder_of: Callable[[str], Path]) -> None:
+    server = serving(talking, timeout=0.5)
+    with slow(server.service):
+        status, error = server.refused("/v1/completions", **LONG)
+        assert (status, error["code"]) == (504, "timeout")
+        server.until(lambda: server.service.is_idle)
+        text = server.http.post("/v1/completions", json={**LONG, "stream": True}).text
+        assert '"code":"timeout"' in text
+        assert "[DONE]" not in text
+    labels = serving(heedful.pipeline(None, folder_of("text-classification")), timeout=0.2)
+    own = labels.service.pipe.predict_block
+    labels.service.pipe.predict_block = lambda *given: (time.sleep(1), own(*given))[1]  # type: ignore[method-assign]
+    assert labels.refused("/predict", inputs="one fig")[0] == 504
+    del labels.service.pipe.predict_block
+    labels.until(lambda: labels.service.is_idle)
+    assert labels.post("/predict", inputs="one fig")["output"]
+
+
+def test_a_dead_thread_is_unhealthy(serving: Callable[..., Running], talking: Pipeline) -> None:
+    server = serving(talking)
+
+    def dying() -> None:
+        raise SystemExit
+
+    server.service._drop_cancelled = dying  # type: ignore[method-assign]
+    assert server.refused("/v1/completions", prompt="a")[0] == 503
+    server.until(lambda: not server.service.is_alive)
+    assert server.http.get("/health").status_code == 503
+    assert server.http.get("/ready").status_code == 503
+    assert server.refused("/v1/completions", prompt="a")[0] == 503
+
+
+def test_a_server_that_drains_takes_nothing_new(serving: Callable[..., Running], talking: Pipeline) -> None:
+    server = serving(talking)
+    assert server.http.get("/ready").status_code == 200
+    server.service.draining = True
+    assert server.http.get("/ready").status_code == 503
+    assert server.http.get("/health").status_code == 200
+    response = server.http.post("/v1/completions", json={"prompt": "a"})
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
