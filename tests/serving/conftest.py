@@ -15,7 +15,7 @@ import heedful
 from browser_pages import browser, open_address, open_page, until
 from heedful import cli
 from heedful.inference.pipeline import Pipeline
-from heedful.serving.admission import Limits
+from heedful.serving.admission import ServiceLimits
 from heedful.text.chat_template import DEFAULT_TEMPLATE
 from test_every_task import command_of
 
@@ -55,5 +55,5 @@ def serving() -> Iterator[Callable[..., Running]]:
     """Starts servers, which end with the module."""
     with ExitStack() as stack:
         yield lambda pipe, token=None, before=None, **limits: stack.enter_context(
-            Running(pipe, Limits(**{"max_tokens": 512, **limits}), token, before)
+            Running(pipe, ServiceLimits(**{"max_tokens": 512, **limits}), token, before)
         )

@@ -14,7 +14,7 @@ import httpx
 
 from heedful.inference.pipeline import Pipeline
 from heedful.serving import run
-from heedful.serving.admission import Limits
+from heedful.serving.admission import ServiceLimits
 from heedful.serving.app import create_app
 from heedful.serving.service import Service
 
@@ -22,7 +22,7 @@ from heedful.serving.service import Service
 class Running:
     """A server in a thread of its own."""
 
-    def __init__(self, pipe: Pipeline, limits: Limits, token: str | None = None, before: Any = None) -> None:
+    def __init__(self, pipe: Pipeline, limits: ServiceLimits, token: str | None = None, before: Any = None) -> None:
         self.service = Service(pipe, "tiny", limits)
         if before is not None:
             before(self.service)

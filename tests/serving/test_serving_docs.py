@@ -13,7 +13,7 @@ from running_server import Running
 
 from heedful import cli
 from heedful.inference.pipeline import Pipeline
-from heedful.serving.admission import TOKENS, Limits
+from heedful.serving.admission import TOKENS, ServiceLimits
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8000"
@@ -57,7 +57,7 @@ def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.C
     metrics = server.http.get("/metrics").text
     for name in re.findall(r"`(heedful_\w+)`", PAGE):
         assert f"\n# TYPE {name} " in metrics, name
-    limits = Limits()
+    limits = ServiceLimits()
     for number in (limits.slots, limits.queue, limits.max_tokens, int(limits.timeout), int(limits.drain), TOKENS):
         assert f" {number:,} " in PAGE, number
     assert limits.body == 16 << 20

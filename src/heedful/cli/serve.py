@@ -69,7 +69,7 @@ def serve(
 
     import heedful
     from heedful.serving import run
-    from heedful.serving.admission import Limits
+    from heedful.serving.admission import ServiceLimits
     from heedful.serving.app import create_app
     from heedful.serving.service import Service
 
@@ -79,7 +79,7 @@ def serve(
         run.check_certificate(cert, key)
     bound = run.bound_socket(host, port)
     pipe = heedful.pipeline(task, model, device=device, dtype=dtype, compile=compile)
-    limits = Limits(slots=slots, queue=queue, max_tokens=max_tokens, timeout=timeout, drain=drain)
+    limits = ServiceLimits(slots=slots, queue=queue, max_tokens=max_tokens, timeout=timeout, drain=drain)
     service = Service(pipe, Path(model).resolve().name if Path(model).exists() else model, limits, exact)
     shown = f"[{host}]" if ":" in host else host
     address = f"{'http' if cert is None else 'https'}://{shown}:{bound.getsockname()[1]}"

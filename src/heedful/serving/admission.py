@@ -59,7 +59,7 @@ class RequestError(HTTPException):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ServiceLimits:
     """Limits of a server."""
 
     slots: int = 8  #: answers that are generated together
@@ -82,13 +82,13 @@ class Limits:
 class Admission:
     """Counts the inputs and tokens that wait, and refuses what would exceed the limits.
 
-    >>> admission = Admission(Limits(queue=2))
+    >>> admission = Admission(ServiceLimits(queue=2))
     >>> ticket = admission.admit(2, 10)
     >>> admission.is_full, ticket.release(), admission.is_full
     (True, None, False)
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServiceLimits) -> None:
         self.limits, self.inputs, self.tokens = limits, 0, 0
         self.tokens_per_second = 0.0  # 0 until known
         self.lock = threading.Lock()

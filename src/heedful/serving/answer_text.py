@@ -22,7 +22,7 @@ class TokenText(NamedTuple):
     is_special: bool = False
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """What a token adds to the answer that may be sent."""
 
     text: str
@@ -90,7 +90,9 @@ class AnswerText:
         self.stopped_by = ""  # a stop string
         self.logprobs: list[float] = []  # of all tokens, if requested
 
-    def add(self, token: int, logprob: float, top: Sequence[tuple[int, float]], is_last: bool, is_end: bool) -> Piece:
+    def add(
+        self, token: int, logprob: float, top: Sequence[tuple[int, float]], is_last: bool, is_end: bool
+    ) -> AnswerPiece:
         """Returns what a token adds; ``is_last`` for the last one, which ``is_end`` tells to be an end token."""
         self.count += 1
         logprob = max(logprob, LEAST)
@@ -113,10 +115,10 @@ class AnswerText:
             return self._piece(text, None)
         return self._piece(text + self._held.end(), "stop" if is_end else "length")
 
-    def _piece(self, text: str, finish: str | None, cut: bool = False) -> Piece:
+    def _piece(self, text: str, finish: str | None, cut: bool = False) -> AnswerPiece:
         self._shown += len(text)
         sent = len(self._tokens)
         if finish is None or cut:  # a token is sent with the first character of its text
             sent = next((i for i, token in enumerate(self._tokens) if token.offset >= self._shown), sent)
         tokens, self._tokens = self._tokens[:sent], self._tokens[sent:]
-        return Piece(text, tokens, finish)
+        return AnswerPiece(text, tokens, finish)

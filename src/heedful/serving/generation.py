@@ -12,10 +12,10 @@ from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder
 from heedful.inference.input_blocks import size_of
 from heedful.serving.admission import RequestError, Ticket
-from heedful.serving.answer_text import AnswerText, HeldText, Piece, TokenText
+from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText
 from heedful.serving.requests import CHARACTERS
 from heedful.serving.responses import in_thread
-from heedful.serving.service import Batch, Generation, Row, Service
+from heedful.serving.service import AnswerRow, AnswerRows, Batch, Service
 from heedful.tasks.task import Continues
 from heedful.tasks.token_batches import seed_of_repeat
 
@@ -56,7 +56,7 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)  # of all tokens, if requested
     score: float | None = None  # of a search
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: AnswerPiece) -> None:
         """Adds a piece."""
         self.text, self.finish = self.text + piece.text, piece.finish
         self.tokens += piece.tokens
@@ -71,7 +71,7 @@ class Answers:
         self.prompts: list[list[int]] = []  # token ids
         count = question.count
         self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
-        self._generation: Generation | None = None
+        self._generation: AnswerRows | None = None
         self._ticket: Ticket | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -97,7 +97,7 @@ class Answers:
             self.close()
             raise
 
-    async def pieces(self) -> AsyncGenerator[tuple[Answer, Piece]]:
+    async def pieces(self) -> AsyncGenerator[tuple[Answer, AnswerPiece]]:
         """Yields each piece with its answer, to which it has been added."""
         try:
             if self._generation is None:
@@ -148,7 +148,7 @@ class Answers:
     def _start_rows(self, ticket: Ticket) -> None:
         question, service = self.question, self.service
         decoding = replace(question.decoding, stop_strings=(), num_return_sequences=1)
-        generation = Generation(ticket, service.limits.backlog if question.stream else None)
+        generation = AnswerRows(ticket, service.limits.backlog if question.stream else None)
         for answer in self.all:
             ids = self.prompts[answer.prompt]
             options = decoding
@@ -158,7 +158,7 @@ class Answers:
             text = AnswerText(
                 self.task.tokenizer, ids, question.decoding.stop_strings, question.top_logprobs is not None
             )
-            row = Row(generation, answer.index, ids, options, self._limit(ids), text)
+            row = AnswerRow(generation, answer.index, ids, options, self._limit(ids), text)
             row.sample, row.top_logprobs = answer.index % question.count, question.top_logprobs
             generation.rows.append(row)
         ticket.resize(sum(len(row.ids) + row.limit for row in generation.rows))
@@ -184,7 +184,7 @@ class Answers:
 
     # -------------------------------------------------------------------------------------------------------- search
 
-    async def _search(self) -> list[Piece]:
+    async def _search(self) -> list[AnswerPiece]:
         """Returns the outputs of a method that the slots do not take, such as a beam search, as one piece each."""
         question, service = self.question, self.service
         if question.stream or question.top_logprobs is not None or not all(map(_is_text, question.prompts)):
@@ -214,14 +214,14 @@ class Answers:
             pieces.append(self._searched(answer, output))
         return pieces
 
-    def _searched(self, answer: Answer, output: Any) -> Piece:
+    def _searched(self, answer: Answer, output: Any) -> AnswerPiece:
         prompt = self.question.prompts[answer.prompt]
         answer.count, answer.score = len(output["logprobs"]), output["score"]
         held = HeldText(self.question.decoding.stop_strings)
         text = held.add(output["text"].removeprefix(prompt) if isinstance(prompt, str) else output["text"])
         answer.stopped_by = held.stopped_by
         is_full = answer.count >= self._limit(self.prompts[answer.prompt]) and not held.stopped_by
-        return Piece(text if held.stopped_by else text + held.end(), [], "length" if is_full else "stop")
+        return AnswerPiece(text if held.stopped_by else text + held.end(), [], "length" if is_full else "stop")
 
 
 def _is_text(prompt: Any) -> bool:

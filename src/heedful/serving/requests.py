@@ -16,7 +16,7 @@ from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES, DecodingSettings, Options
 from heedful.inference.input_blocks import size_of
 from heedful.inference.pipeline import Pipeline
-from heedful.serving.admission import Limits, RequestError
+from heedful.serving.admission import RequestError, ServiceLimits
 from heedful.settings import AnsweringSettings
 from heedful.tasks.task import Task
 
@@ -83,7 +83,7 @@ def _named(message: str, options: Mapping[str, Any]) -> str | None:
     return min(places, key=lambda name: places[name], default=None)
 
 
-def inputs_of(task: Task, values: Sequence[Any], limits: Limits) -> list[Any]:
+def inputs_of(task: Task, values: Sequence[Any], limits: ServiceLimits) -> list[Any]:
     """Returns the inputs of a request as the task takes them; images are decoded from base64.
 
     No input names a file or an address. Raises ``RequestError`` for an image that is none, or is too large.
@@ -98,7 +98,7 @@ def takes_images(task: Task) -> bool:
     return "image" in task.input_columns.values()
 
 
-def image_of(value: Any, limits: Limits) -> LazyImage:
+def image_of(value: Any, limits: ServiceLimits) -> LazyImage:
     """Returns an image from base64 (also as a ``data:`` address), or from the bytes of a file."""
     if isinstance(value, str):
         if re.match(r"\w+://", value):
@@ -121,13 +121,13 @@ def image_of(value: Any, limits: Limits) -> LazyImage:
     return image
 
 
-def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, Any], limits: Limits) -> int:
+def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, Any], limits: ServiceLimits) -> int:
     """Returns about how many tokens inputs have, with those to be generated, before they are tokenised."""
     decoding = options.get("decoding")
     return sum(size_of(value) // CHARACTERS + 1 + new_tokens(decoding, limits) for value in values)
 
 
-def new_tokens(decoding: Options | None, limits: Limits) -> int:
+def new_tokens(decoding: Options | None, limits: ServiceLimits) -> int:
     """Returns the number of tokens that may be generated for an input, all beams and samples together.
 
     Raises ``RequestError`` for a request's own length above the server's limit.

@@ -82,8 +82,8 @@ def server_of(app: ASGIApp, cert: str | None = None, key: str | None = None) -> 
 def serve(service: Service, server: uvicorn.Server, bound: socket.socket) -> bool:
     """Serves until SIGTERM or Ctrl-C; returns True for Ctrl-C.
 
-    After SIGTERM, ``/ready`` and new requests get 503, and running ones have ``Limits.drain`` seconds. Ctrl-C ends at
-    once.
+    After SIGTERM, ``/ready`` and new requests get 503, and running ones have ``ServiceLimits.drain`` seconds. Ctrl-C
+    ends at once.
     """
     return asyncio.run(_serve(service, server, bound))
 

@@ -25,8 +25,8 @@ from heedful.errors import HeedfulError
 from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
 from heedful.inference.pipeline import Pipeline
-from heedful.serving.admission import Admission, Limits, RequestError, Ticket
-from heedful.serving.answer_text import AnswerText, Piece
+from heedful.serving.admission import Admission, RequestError, ServiceLimits, Ticket
+from heedful.serving.answer_text import AnswerPiece, AnswerText
 from heedful.serving.metrics import Metrics
 from heedful.tasks.task import Continues, Embeds
 from heedful.util.out_of_memory import is_out_of_memory
@@ -35,10 +35,10 @@ Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
 
 
 @dataclass(eq=False)
-class Row:
+class AnswerRow:
     """One answer of a generation, for the inference thread."""
 
-    generation: Generation
+    generation: AnswerRows
     index: int
     ids: list[int]
     options: Options
@@ -50,7 +50,7 @@ class Row:
     last: float = 0.0  # time of the last token
 
 
-class Generation:
+class AnswerRows:
     """Answers of one request, generated together; ``pieces`` yields them as they come.
 
     Args:
@@ -60,16 +60,16 @@ class Generation:
 
     def __init__(self, ticket: Ticket, backlog: int | None = None) -> None:
         self.ticket, self.backlog, self.arrived = ticket, backlog, time.monotonic()
-        self.rows: list[Row] = []
+        self.rows: list[AnswerRow] = []
         self.cancelled: str | None = None  # reason; set by the event loop, read between steps
         self.sent = self.taken = 0  # pieces; the first is written by the inference thread alone
-        self._events: asyncio.Queue[tuple[int, Piece | RequestError]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[int, AnswerPiece | RequestError]] = asyncio.Queue()
 
-    def deliver(self, index: int, event: Piece | RequestError) -> None:
+    def deliver(self, index: int, event: AnswerPiece | RequestError) -> None:
         """Adds a piece or an error, on the event loop."""
         self._events.put_nowait((index, event))
 
-    async def pieces(self) -> AsyncGenerator[tuple[int, Piece]]:
+    async def pieces(self) -> AsyncGenerator[tuple[int, AnswerPiece]]:
         """Yields (index of the answer, piece) until all answers have ended; raises an answer's error."""
         running = len(self.rows)
         while running:
@@ -105,8 +105,8 @@ class Service:
         exact: computes the same bits for an answer whatever else is computed (``SlotDecoder``).
     """
 
-    def __init__(self, pipe: Pipeline, name: str, limits: Limits | None = None, exact: bool = False) -> None:
-        self.pipe, self.name, self.limits = pipe, name, limits or Limits()
+    def __init__(self, pipe: Pipeline, name: str, limits: ServiceLimits | None = None, exact: bool = False) -> None:
+        self.pipe, self.name, self.limits = pipe, name, limits or ServiceLimits()
         self.admission, self.metrics, self.created = Admission(self.limits), Metrics(), int(time.time())
         self.draining = False
         self.decoder: SlotDecoder | None = None
@@ -117,8 +117,8 @@ class Service:
         self.max_tokens = self.limits.max_tokens if self.decoder is None else self.decoder.capacity
         special = getattr(pipe.model.config, "special", None)
         self._ends = frozenset(special.end) if special is not None else frozenset()
-        self._rows: deque[Row] = deque()
-        self._live: dict[SlotRow, Row] = {}
+        self._rows: deque[AnswerRow] = deque()
+        self._live: dict[SlotRow, AnswerRow] = {}
         self._batches: deque[Batch] = deque()
         self._running: list[Batch] = []
         self._outbox: list[Callable[[], None]] = []
@@ -177,21 +177,21 @@ class Service:
         if self._has_ended:
             raise RequestError(503, "the inference thread has ended; restart the server")
 
-    def submit(self, generation: Generation) -> None:
+    def submit(self, generation: AnswerRows) -> None:
         """Queues the answers of a generation."""
         with self._changed:
             self._check_thread()
             self._rows.extend(generation.rows)
             self._changed.notify()
 
-    def cancel(self, generation: Generation, reason: str = "client") -> None:
+    def cancel(self, generation: AnswerRows, reason: str = "client") -> None:
         """Ends the answers of a generation that have not ended; the inference thread frees their slots."""
         generation.ticket.release()
         generation.cancelled = generation.cancelled or reason
         with self._changed:
             self._changed.notify()
 
-    def expire(self, generation: Generation) -> None:
+    def expire(self, generation: AnswerRows) -> None:
         """Ends a generation that has taken too long, with an error."""
         generation.deliver(0, self._timeout())
         self.cancel(generation, "deadline")
@@ -298,7 +298,7 @@ class Service:
         for token in tokens:
             self._add(self._live[token.row], token)
 
-    def _add(self, row: Row, token: SlotToken) -> None:
+    def _add(self, row: AnswerRow, token: SlotToken) -> None:
         """Delivers what a token adds to an answer, and frees the slot after the last one."""
         now, metrics = time.monotonic(), self.metrics
         if row.last:
@@ -315,7 +315,7 @@ class Service:
         if piece.text or piece.tokens or piece.finish:
             self._deliver(row, piece)
 
-    def _deliver(self, row: Row, event: Piece | RequestError) -> None:
+    def _deliver(self, row: AnswerRow, event: AnswerPiece | RequestError) -> None:
         """Sends an event to the event loop, and cancels an answer whose reader is too slow."""
         generation = row.generation
         if generation.cancelled:
