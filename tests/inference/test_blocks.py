@@ -150,7 +150,8 @@ def live() -> int:
     gc.collect()
     held = {}
     for one in gc.get_objects():
-        if type(one) in (torch.Tensor, torch.nn.Parameter):  # and none of those that stand for others while exporting
+        # and none of those that stand for others while exporting, nor prepacked ones, whose memory is oneDNN's
+        if type(one) in (torch.Tensor, torch.nn.Parameter) and not one.is_mkldnn:
             storage = one.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
     return sum(held.values())
