@@ -217,8 +217,11 @@ class SlotDecoder:
                 tokens too.
 
         Raises:
-            HeedfulError: without a free slot, for options that ``takes`` refuses, and if prompt and limit do not fit.
+            HeedfulError: for a limit below 1, without a free slot, for options that ``takes`` refuses, and if prompt
+                and limit do not fit.
         """
+        if limit < 1:
+            raise HeedfulError(f"limit is {limit}; give 1 or more")
         refused = refused_option(options)
         if refused is not None:
             value = getattr(options, refused)
