@@ -19,7 +19,7 @@ from heedful.generation import decode
 from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
 from heedful.kernels.captured import CapturedSteps
-from heedful.kernels.few_rows import compiler
+from heedful.kernels.few_rows import MOST_ROWS, compiler
 from heedful.models.base import Model
 from recorded_step import recorded_steps
 
@@ -166,6 +166,33 @@ def test_the_same_bits_alone_and_among_others(
     rows, decoder = among_others(model, wanted, **settings), SlotDecoder(model, **settings)
     for number, row in enumerate(rows):
         assert row == alone(decoder, wanted[number]), wanted[number]
+
+
+@pytest.mark.parametrize("kernels", ["float32", "compiled float32"])
+def test_the_same_bits_in_a_step_of_more_rows_than_compiled_kernels_compute_by_default(kernels: str) -> None:
+    if kernels.startswith("compiled") and compiler() is None:
+        pytest.skip("needs g++")
+    slots = max(MOST_ROWS[torch.float32]) + 6
+    wanted = [Request([20 + number], {"suppress_tokens": ENDS}, 6, 0) for number in range(slots)]
+    same_alone_and_together(model_of("grouped", kernels), wanted, every=9)
+
+
+def test_the_same_bits_with_a_large_vocabulary() -> None:
+    """PyTorch splits a sum over the vocabulary of a single row among threads, but not one of several rows."""
+    torch.set_num_threads(2)
+    model = tiny_model(70_000, learned=300, end_factor=0, dim=16, init_std=0.2, position="rotary")
+    wanted = [Request([20 + number], {"typical_p": 0.7, "seed": 1}, 12, 0) for number in range(12)]
+    same_alone_and_together(model, wanted)
+
+
+def same_alone_and_together(model: Model, wanted: list[Request], every: int = 1) -> None:
+    settings: dict[str, Any] = {"slots": len(wanted), "capacity": 32, "exact": True, "chunk": len(wanted)}
+    decoder = SlotDecoder(model, **settings)
+    results: dict[SlotRow, list[tuple[Any, ...]]] = {joined(decoder, request): [] for request in wanted}
+    for token in (token for tokens in steps(decoder) for token in tokens):
+        results[token.row].append(token[1:])
+    for request, row in list(zip(wanted, results.values(), strict=True))[::every]:
+        assert row == alone(decoder, request)
 
 
 @pytest.mark.parametrize("kernels", ["float32", "compiled int8"])

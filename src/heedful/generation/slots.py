@@ -394,8 +394,8 @@ class SlotDecoder:
             groups.setdefault(row.chooser, []).append(index)
         choices = [0] * len(rows)
         for (is_sampled, *warpers), indices in groups.items():
-            # a sum of a single row may be split over threads, and rounds otherwise
-            several = indices * 2 if warpers and len(indices) == 1 else indices
+            # a sum of a single row may be split over threads, and rounds otherwise; log_sum_exp takes 16 rows at a time
+            several = indices + indices[-1:] if warpers and len(indices) % 16 == 1 else indices
             group = scores if several == list(range(len(rows))) else scores[several]
             numbers = None
             if is_sampled:
