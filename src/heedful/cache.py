@@ -385,37 +385,64 @@ class StaticAttention(AttentionCache):
     Args:
         buffers: keys and values (B, K, C, E).
         rows: (B,) 0, 1, 2, ...
-        slots: (B,) the slot of each row's new token, which the owner changes in place before each call.
+        new_columns: (B,) the column of each row's new token, which the owner changes in place before each call.
     """
 
-    def __init__(self, buffers: Stored, rows: Tensor, slots: Tensor) -> None:
-        self.buffers, self.rows, self.slots = buffers, rows, slots
+    def __init__(self, buffers: Stored, rows: Tensor, new_columns: Tensor) -> None:
+        self.buffers, self.rows, self.new_columns = buffers, rows, new_columns
 
     def update(self, project: Project) -> KeysValues:
-        """Stores the keys and values that ``project`` computes, (B, K, 1, E), and returns all slots (B, K, C, E)."""
+        """Stores the keys and values that ``project`` computes, (B, K, 1, E), and returns all columns (B, K, C, E)."""
         for buffer, new in zip(self.buffers, project(), strict=True):
-            buffer[self.rows, :, self.slots] = new[:, :, 0]
+            buffer[self.rows, :, self.new_columns] = new[:, :, 0]
         key, value = self.buffers
         return key, value
 
 
-class StaticCache(NoCache):
+class RingCache(NoCache):
+    """Base of caches of C columns a row, for calls of one token a row: the token at position p is in column p mod C.
+
+    Column j therefore holds position p − ((p − j) mod C), where p is the row's newest position; it is empty if that
+    number is negative.
+
+    Attributes:
+        capacity: number of columns C.
+        columns: the columns to attend to: 0, 1, 2, ...
+        positions: (B,) position of the newest token of each row.
+        new_columns: (B,) its column.
+        pairs: caches of self-attention and of cross-attention of each block.
+    """
+
+    capacity: int
+    columns: Tensor
+    positions: Tensor
+    new_columns: Tensor
+    pairs: list[tuple[StaticAttention, Cross]]
+
+    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
+        """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
+        return self.pairs
+
+    def _locate(self) -> tuple[Tensor, Tensor]:
+        """Sets ``new_columns`` from ``positions``; returns the positions (B, 1), and those of all columns (B, S)."""
+        torch.remainder(self.positions, self.capacity, out=self.new_columns)
+        newest = self.positions[:, None]
+        return newest, newest - (newest - self.columns) % self.capacity
+
+
+class StaticCache(RingCache):
     """Key-value cache of fixed shape for calls of one token a row, as ``torch.cuda.graph`` needs it.
 
-    The token at position p of a row is in slot p mod C. Slot j therefore holds position p − ((p − j) mod C), where p
-    is the row's newest position; it is empty if that number is negative. Rows may have different lengths, padding is
-    not stored, and with C = window the slots are a sliding window. A call changes tensors in place and reads nothing
-    back; it must be in inference mode if the cache was made there, and takes no gradient.
+    Rows may have different lengths, padding is not stored, and with C = window the columns are a sliding window. A call
+    changes tensors in place and reads nothing back; it must be in inference mode if the cache was made there, and takes
+    no gradient.
 
     Args:
         prefix: the cache that read the prompts. Padding must be on the left.
         lengths: (B,) number of tokens of each row in ``prefix``, without padding.
         last: (B,) the last position of each row: a row that reaches it stays there, and overwrites its newest token.
-        capacity: number of slots C of a row.
+        capacity: number of columns C of a row.
         end: all positions are below it.
-
-    Attributes:
-        positions: (B,) position of the newest token of each row.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -432,11 +459,11 @@ class StaticCache(NoCache):
         self.positions, self.last = lengths - 1, last.clone()
         self.columns = torch.arange(capacity, device=lengths.device)
         self.rows = torch.arange(len(lengths), device=lengths.device)
-        self.slots = self.positions % capacity
-        self.pairs: list[tuple[StaticAttention, Cross]] = []
+        self.new_columns = self.positions % capacity
+        self.pairs = []
         for self_attention, cross in prefix.pairs:
             buffers = tuple(x.new_zeros(*x.shape[:2], capacity, x.size(3)) for x in self_attention.pair)
-            self.pairs.append((StaticAttention(buffers, self.rows, self.slots), cross))
+            self.pairs.append((StaticAttention(buffers, self.rows, self.new_columns), cross))
         self.fill(self.rows, prefix, lengths, last)
 
     def fill(self, rows: Tensor, prefix: Cache, lengths: Tensor, last: Tensor) -> None:
@@ -445,30 +472,24 @@ class StaticCache(NoCache):
         ``lengths`` and ``last`` (b,) are as in the constructor. The keys and values of cross-attention do not change.
         """
         newest = lengths[:, None] - 1
-        back = (newest - self.columns) % self.capacity  # (b, C) tokens between a slot's token and the newest
+        back = (newest - self.columns) % self.capacity  # (b, C) tokens between a column's token and the newest
         for (self_attention, _), (source, _) in zip(self.pairs, prefix.pairs, strict=True):
             for buffer, stored in zip(self_attention.buffers, source.pair, strict=True):
-                columns = (stored.size(2) - 1 - back).clamp(min=0)[:, None, :, None]  # of an empty slot: any
+                columns = (stored.size(2) - 1 - back).clamp(min=0)[:, None, :, None]  # of an empty column: any
                 index = columns.expand(-1, stored.size(1), -1, stored.size(3))
                 buffer.index_copy_(0, rows, stored.gather(2, index))
         self.positions.index_copy_(0, rows, lengths - 1)
         self.last.index_copy_(0, rows, last)
 
-    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
-        """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
-        return self.pairs
-
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
-        """Advances every row by the token of ``x`` (B, 1, D) and returns the positions and the mask of all slots."""
+        """Advances every row by the token of ``x`` (B, 1, D) and returns the positions and the mask of all columns."""
         if x.shape[:2] != (len(self.rows), 1) or real is not None:
             raise HeedfulError(
                 f"a static cache of {len(self.rows)} rows takes one token a row and no mask, not {tuple(x.shape[:2])}; "
                 "read prompts with a cache of another kind"
             )
         torch.minimum(self.positions.add_(1), self.last, out=self.positions)
-        torch.remainder(self.positions, self.capacity, out=self.slots)
-        newest = self.positions[:, None]
-        keys = newest - (newest - self.columns) % self.capacity  # (B, C)
+        newest, keys = self._locate()
         return TokenPositions(newest, keys, None, self.end, (keys >= 0)[:, None])
 
     def reorder(self, rows: Tensor) -> None:
@@ -495,20 +516,20 @@ class StaticCache(NoCache):
             cross.select(rows if sources is None else sources)
 
     def _resize(self, rows: Tensor) -> None:
-        self.positions, self.last, self.slots = self.positions[rows], self.last[rows], self.slots[rows]
+        self.positions, self.last = self.positions[rows], self.last[rows]
+        self.new_columns = self.new_columns[rows]
         self.rows = torch.arange(len(rows), device=rows.device)
         self.pairs = [
-            (StaticAttention(_selected(self_attention.buffers, rows), self.rows, self.slots), cross)
+            (StaticAttention(_selected(self_attention.buffers, rows), self.rows, self.new_columns), cross)
             for self_attention, cross in self.pairs
         ]
 
 
-class SlotCache(NoCache):
+class SlotCache(RingCache):
     """Key-value cache of preallocated slots, for calls of one token a row between which rows come and go.
 
-    Row i of a call is slot i, and rows may have different lengths. The token at position p is in column p mod C, as in
-    ``StaticCache``. A call reads the columns up to its longest row, rounded up to a multiple of ``UNIT``: kernels then
-    compute a row with the same bits whatever the longest row is.
+    Row i of a call is slot i, and rows may have different lengths. A call reads the columns up to its longest row,
+    rounded up to a multiple of ``UNIT``: kernels then compute a row with the same bits whatever the longest row is.
 
     Args:
         prefix: a cache of the same stack, for the shapes and the dtype of keys and values.
@@ -541,8 +562,7 @@ class SlotCache(NoCache):
     ) -> None:
         needed = capacity if window is None else min(capacity, window)
         self.capacity, self.window = -(-needed // self.UNIT) * self.UNIT, window
-        self.unit, self.end = (self.capacity if is_fixed else self.UNIT), capacity
-        self.is_fixed = is_fixed
+        self.end, self.is_fixed = capacity, is_fixed
         self.buffers = [
             tuple(x.new_zeros(slots, x.size(1), self.capacity, x.size(3)) for x in own.pair) for own, _ in prefix.pairs
         ]
@@ -582,26 +602,23 @@ class SlotCache(NoCache):
     def begin(self, lengths: Sequence[int]) -> None:
         """Begins a call of as many rows as ``lengths``, the numbers of tokens that they have already."""
         longest = max(lengths) + 1
-        self.end = self.end if self.is_fixed else longest  # all positions are below it
+        if not self.is_fixed:
+            self.end = longest  # all positions are below it
         for slot, length in enumerate(lengths):
             self.used[slot] = max(self.used[slot], min(length + 1, self.capacity))
-        rows, columns = len(lengths), min(-(-longest // self.unit) * self.unit, self.capacity)
+        columns = self.capacity if self.is_fixed else min(-(-longest // self.UNIT) * self.UNIT, self.capacity)
+        rows = len(lengths)
         if (rows, columns) != self.shape:
             self._resize(rows, columns)
         self.positions.copy_(torch.tensor(lengths))
-        torch.remainder(self.positions, self.capacity, out=self.slots)
 
     def _resize(self, rows: int, columns: int) -> None:
         self.shape, self.columns = (rows, columns), self.all_columns[:columns]
-        self.positions, self.slots = self.all_rows.new_zeros(2, rows)
-        self.pairs: list[tuple[StaticAttention, Cross]] = []
+        self.positions, self.new_columns = self.all_rows.new_zeros(2, rows)
+        self.pairs = []
         for own in self.buffers:
             views = tuple(buffer[:rows, :, :columns] for buffer in own)
-            self.pairs.append((StaticAttention(views, self.all_rows[:rows], self.slots), Cross()))
-
-    def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
-        """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
-        return self.pairs
+            self.pairs.append((StaticAttention(views, self.all_rows[:rows], self.new_columns), Cross()))
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
         """Returns the positions of the tokens ``x`` (R, 1, D) and the mask of the columns."""
@@ -610,8 +627,7 @@ class SlotCache(NoCache):
                 f"this call of a slot cache takes one token of {self.shape[0]} rows and no mask, not "
                 f"{tuple(x.shape[:2])}; give begin the lengths of the rows first"
             )
-        newest = self.positions[:, None]
-        keys = newest - (newest - self.columns) % self.capacity  # (R, columns)
+        newest, keys = self._locate()
         mask = keys >= 0
         if self.window is not None:
             mask &= keys > newest - self.window

@@ -11,38 +11,20 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tiny_models import ENDS, tiny_model
 
 import heedful
-from heedful.config import (
-    AlibiPosition,
-    DecoderConfig,
-    EmbeddingConfig,
-    LearnedPosition,
-    Position,
-    RelativePosition,
-    RotaryPosition,
-    SinusoidalPosition,
-    SpecialTokens,
-    StackConfig,
-)
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
 from heedful.kernels.captured import CapturedSteps
-from heedful.kernels.few_rows import compiler
+from heedful.kernels.few_rows import MOST_ROWS, compiler
 from heedful.models.base import Model
 from recorded_step import recorded_steps
 
-POSITIONS: dict[str, Position] = {
-    "learned": LearnedPosition(length=300),
-    "sinusoidal": SinusoidalPosition(),
-    "rotary": RotaryPosition(),
-    "alibi": AlibiPosition(),
-    "relative": RelativePosition(buckets=8, max_distance=12),
-}
 MODELS: dict[str, dict[str, Any]] = {
-    **{name: {"position": name} for name in POSITIONS},
+    **{name: {"position": name} for name in ("learned", "sinusoidal", "rotary", "alibi", "relative")},
     "grouped": {"position": "rotary", "kv_heads": 2, "gated": True, "activation": "silu", "norm": "rms"},
     "grouped alibi": {"position": "alibi", "kv_heads": 1},
     "window": {"position": "rotary", "window": 21},
@@ -57,7 +39,7 @@ KERNELS: dict[str, tuple[str, bool]] = {
     "compiled bfloat16": ("bfloat16", True),
     "compiled int8": ("int8", True),
 }
-VOCAB, ENDS = 301, (5, 11)
+VOCAB = 301
 OPTIONS: list[dict[str, Any]] = [
     {},
     {},
@@ -78,14 +60,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @cache
 def model_of(name: str, kernels: str = "") -> Model:
-    """A tiny model with large random weights, so that rows end at different steps."""
-    torch.manual_seed(0)
-    settings: dict[str, Any] = {"dim": 64, "depth": 2, "heads": 4, "init": "normal", "init_std": 0.2} | MODELS[name]
-    settings["position"] = POSITIONS[settings["position"]]
-    embedding, special = EmbeddingConfig(vocab_size=VOCAB), SpecialTokens(pad=0, start=1, end=ENDS)
-    stack = StackConfig(**settings, causal=True)
-    model = heedful.create(DecoderConfig(embedding=embedding, decoder=stack, special=special)).eval()
-    model.head.output.weight.data[list(ENDS)] *= 3
+    model = tiny_model(VOCAB, learned=300, end_factor=3, dim=64, init_std=0.2, **MODELS[name])
     if not kernels:
         return model.double()
     dtype, compile = KERNELS[kernels]
@@ -191,6 +166,33 @@ def test_the_same_bits_alone_and_among_others(
     rows, decoder = among_others(model, wanted, **settings), SlotDecoder(model, **settings)
     for number, row in enumerate(rows):
         assert row == alone(decoder, wanted[number]), wanted[number]
+
+
+@pytest.mark.parametrize("kernels", ["float32", "compiled float32"])
+def test_the_same_bits_in_a_step_of_more_rows_than_compiled_kernels_compute_by_default(kernels: str) -> None:
+    if kernels.startswith("compiled") and compiler() is None:
+        pytest.skip("needs g++")
+    slots = max(MOST_ROWS[torch.float32]) + 6
+    wanted = [Request([20 + number], {"suppress_tokens": ENDS}, 6, 0) for number in range(slots)]
+    same_alone_and_together(model_of("grouped", kernels), wanted, every=9)
+
+
+def test_the_same_bits_with_a_large_vocabulary() -> None:
+    """PyTorch splits a sum over the vocabulary of a single row among threads, but not one of several rows."""
+    torch.set_num_threads(2)
+    model = tiny_model(70_000, learned=300, end_factor=0, dim=16, init_std=0.2, position="rotary")
+    wanted = [Request([20 + number], {"typical_p": 0.7, "seed": 1}, 12, 0) for number in range(12)]
+    same_alone_and_together(model, wanted)
+
+
+def same_alone_and_together(model: Model, wanted: list[Request], every: int = 1) -> None:
+    settings: dict[str, Any] = {"slots": len(wanted), "capacity": 32, "exact": True, "chunk": len(wanted)}
+    decoder = SlotDecoder(model, **settings)
+    results: dict[SlotRow, list[tuple[Any, ...]]] = {joined(decoder, request): [] for request in wanted}
+    for token in (token for tokens in steps(decoder) for token in tokens):
+        results[token.row].append(token[1:])
+    for request, row in list(zip(wanted, results.values(), strict=True))[::every]:
+        assert row == alone(decoder, request)
 
 
 @pytest.mark.parametrize("kernels", ["float32", "compiled int8"])
@@ -337,6 +339,8 @@ def test_what_does_not_fit() -> None:
         decoder.join([20] * 30, resolve({}), limit=22)
     with pytest.raises(HeedfulError, match="min_new_tokens=9, but only 4"):
         decoder.join([20], resolve({"min_new_tokens": 9}), limit=4)
+    with pytest.raises(HeedfulError, match="limit is 0; give 1 or more"):
+        decoder.join([20], resolve({}), limit=0)
     decoder.join([20] * 30, resolve({}), limit=21)
     with pytest.raises(HeedfulError, match="all 1 slots are taken"):
         decoder.join([20], resolve({}), limit=4)

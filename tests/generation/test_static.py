@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import ENDS, POSITIONS, tiny_model
 from torch import Tensor
 
 import heedful
 from heedful.cache import Cache, StaticCache
-from heedful.config import (
-    AlibiPosition,
-    DecoderConfig,
-    EmbeddingConfig,
-    EncoderDecoderConfig,
-    LearnedPosition,
-    NoPosition,
-    Position,
-    RelativePosition,
-    RotaryPosition,
-    SinusoidalPosition,
-    SpecialTokens,
-    StackConfig,
-)
 from heedful.errors import HeedfulError
 from heedful.generation import Generated, decode, decoding, stream
 from heedful.generation.decoder_state import create_state
@@ -37,16 +23,8 @@ from heedful.layers import prefix_mask
 from heedful.models.base import Model
 from tolerances import assert_close
 
-POSITIONS: dict[str, Position] = {
-    "learned": LearnedPosition(length=40),
-    "sinusoidal": SinusoidalPosition(),
-    "rotary": RotaryPosition(),
-    "alibi": AlibiPosition(),
-    "relative": RelativePosition(buckets=8, max_distance=12),
-    "none": NoPosition(),
-}
-MODELS = {
-    **{name: {"position": name} for name in POSITIONS},
+MODELS: dict[str, dict[str, Any]] = {
+    **{name: {"position": name} for name in ("learned", *POSITIONS)},
     "grouped": {"position": "rotary", "kv_heads": 2},
     "grouped alibi": {"position": "alibi", "kv_heads": 1},
     "window": {"position": "rotary", "window": 5},
@@ -67,27 +45,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "min_new_tokens": 3, "bad_words_ids": [[7, 8]]},
     "chunks": {"prefill_chunk_size": 2},
 }
-VOCAB, ENDS = 24, (5, 11)
+VOCAB = 24
 LENGTHS = (7, 2, 5, 1)
 STATIC = {"cache_implementation": "static"}
 
 
 @cache
 def model_of(name: str, dtype: torch.dtype = torch.float64) -> Model:
-    """A tiny model with large random weights, so that rows end at different steps."""
-    torch.manual_seed(0)
-    settings: dict[str, Any] = {"dim": 16, "depth": 2, "heads": 4, "init": "normal", "init_std": 0.5} | MODELS[name]
-    settings["position"] = POSITIONS[settings["position"]]
-    embedding, special = EmbeddingConfig(vocab_size=VOCAB), SpecialTokens(pad=0, start=1, end=ENDS)
-    decoder = StackConfig(**settings, causal=True, cross=name.startswith("encoder-decoder"))
-    if decoder.cross:
-        encoder = replace(decoder, causal=False, cross=False)
-        config: Any = EncoderDecoderConfig(source=embedding, encoder=encoder, decoder=decoder, special=special)
-    else:
-        config = DecoderConfig(embedding=embedding, decoder=decoder, special=special)
-    model = heedful.create(config).to(dtype).eval()
-    model.head.output.weight.data[list(ENDS)] *= 2
-    return model
+    cross = name.startswith("encoder-decoder")
+    return tiny_model(VOCAB, learned=40, end_factor=2, cross=cross, dim=16, init_std=0.5, **MODELS[name]).to(dtype)
 
 
 def prompts(side: str = "left", lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
@@ -237,7 +203,7 @@ def test_needs_room_for_the_tokens_of_the_call_alone(name: str) -> None:
 
 def addresses(step: StaticStep) -> list[tuple[int, torch.Size]]:
     cache = step.cache
-    held = [cache.positions, cache.last, cache.columns, cache.rows, cache.slots]
+    held = [cache.positions, cache.last, cache.columns, cache.rows, cache.new_columns]
     held += [tensor for attention, cross in cache.pairs for tensor in (*attention.buffers, *cross.pair)]
     held += [step.state.real] if step.state.real is not None else []
     return [(tensor.data_ptr(), tensor.shape) for tensor in held]

@@ -217,8 +217,11 @@ class SlotDecoder:
                 tokens too.
 
         Raises:
-            HeedfulError: without a free slot, for options that ``takes`` refuses, and if prompt and limit do not fit.
+            HeedfulError: for a limit below 1, without a free slot, for options that ``takes`` refuses, and if prompt
+                and limit do not fit.
         """
+        if limit < 1:
+            raise HeedfulError(f"limit is {limit}; give 1 or more")
         refused = refused_option(options)
         if refused is not None:
             value = getattr(options, refused)
@@ -391,8 +394,8 @@ class SlotDecoder:
             groups.setdefault(row.chooser, []).append(index)
         choices = [0] * len(rows)
         for (is_sampled, *warpers), indices in groups.items():
-            # a sum of a single row may be split over threads, and rounds otherwise
-            several = indices * 2 if warpers and len(indices) == 1 else indices
+            # a sum of a single row may be split over threads, and rounds otherwise; log_sum_exp takes 16 rows at a time
+            several = indices + indices[-1:] if warpers and len(indices) % 16 == 1 else indices
             group = scores if several == list(range(len(rows))) else scores[several]
             numbers = None
             if is_sampled:

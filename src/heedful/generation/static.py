@@ -17,10 +17,10 @@ class StaticStep:
 
     It stands in for the ``DecoderState`` in a method, which calls ``make_cache``, ``prefill``, ``select`` and ``step``.
 
-    A call is the same work whenever it is made. Fixed are: the number of rows, the slots of the cache, the addresses of
-    keys, values, positions and (for an encoder-decoder) the source's keys, values and mask. A row's position is a
-    number on the device. The host reads nothing back, and nothing is copied from or to it. Rows that have ended stay;
-    they stop advancing at their last position.
+    A call is the same work whenever it is made. Fixed are: the number of rows, the columns of the cache, and the
+    addresses of keys, values, positions and (for an encoder-decoder) the source's keys, values and mask. A row's
+    position is a number on the device. The host reads nothing back, and nothing is copied from or to it. Rows that have
+    ended stay; they stop advancing at their last position.
 
     ``heedful.optimize(model, compile=True)`` captures it on a GPU. For a ``torch.cuda.graph`` of your own you need a
     fixed tensor of ``tokens``, into which you copy; a call or two before the capture, with ``cache.positions`` set back
@@ -50,8 +50,8 @@ class StaticStep:
     def __init__(self, state: DecoderState, limits: Tensor, context: int | None = None) -> None:
         if state.observers:
             raise HeedfulError(
-                "record() and intervene() do not work with cache_implementation='static', whose keys stand in slots; "
-                "generate without it"
+                "record() and intervene() do not work with cache_implementation='static', whose keys stand in fixed "
+                "buffers; generate without it"
             )
         self.state, self.prompt, self.given_ids = state, state.prompt, state.given_ids
         self.prompt_lengths = self.lengths = state.prompt_lengths

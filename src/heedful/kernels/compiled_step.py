@@ -174,7 +174,7 @@ class CompiledStep:
     def _fits_layer(self, pair: tuple[Any, Any], heads: list[int]) -> bool:
         """Returns True if the keys and values of a layer are as the program reads them."""
         own, cross = pair
-        if isinstance(own, StaticAttention) and own.slots.dtype is not torch.int64:
+        if isinstance(own, StaticAttention) and own.new_columns.dtype is not torch.int64:
             return False
         stored = (own.buffers, cross.pair)[: len(heads)]
         if any(len(tensors) != 2 or len(tensors[0]) == 0 for tensors in stored):
@@ -304,7 +304,7 @@ class CompiledStep:
             buffers, columns = own.append_column()
             first, keys.columns = columns.start, columns.stop - columns.start
         else:
-            buffers, first, keys.slots = own.buffers, 0, own.slots.data_ptr()
+            buffers, first, keys.slots = own.buffers, 0, own.new_columns.data_ptr()
             keys.columns = buffers[0].size(2)
         self._addresses(keys, buffers, first)
         keys.queries_per_source = 1

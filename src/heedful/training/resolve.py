@@ -60,9 +60,9 @@ def check_resumed(settings: RunSettings, first: RunSettings) -> None:
     given = {name: value for name, value in (named | _given(settings)).items() if value is not None}
     before = {"recipe": first.recipe, "preset": first.preset, "from": first.start_from} | _given(first)
     for name, value in given.items():
-        same_parameters = name in named or (name.startswith(FIXED) and name not in REGULARISATION)
+        is_fixed = name in named or (name.startswith(FIXED) and name not in REGULARISATION)
         old = before.get(name, DEFAULTS.get(name))
-        if same_parameters and value != old and (value or old):  # False and None mean the same
+        if is_fixed and value != old and (value or old):  # False and None mean the same
             was = "without it" if before.get(name) is None else f"with {before[name]}"
             raise HeedfulError(
                 f"{_flag(name)} is {value}, but the run in {settings.out} was started {was}; leave it out, or start a "

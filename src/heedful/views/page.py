@@ -34,7 +34,8 @@ def page(
     style = asset("page.css").replace("@SCRIPTS@", SCRIPT_FAMILIES) + style
     allowed = (lambda text: f"'nonce-{nonce}'") if nonce else _digest
     policy = f"default-src 'none'; style-src {allowed(style)}" + (f"; script-src {allowed(script)}" if script else "")
-    policy += "; img-src data:" + (" blob:; frame-src blob:" if nonce else "") if images else ""
+    policy += "; img-src data:" if images else ""
+    policy += "; frame-src blob:" if nonce else ""
     policy += "; connect-src 'self'" if fetches else ""
     mark = f' nonce="{escaped(nonce)}"' if nonce else ""
     script_element = f"\n<script{mark}>{script}</script>" if script else ""

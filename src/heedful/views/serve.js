@@ -1,5 +1,5 @@
 // The page of a server: a form made from the columns of an input, answers drawn by their shape, and what the model looked
-// at, in a sandboxed frame. `state.shown` is the request behind the answer shown; a click on a word asks about it.
+// at, in a sandboxed frame. An answer's elements share `about`: its attention request, input texts and target.
 
 const columns = Object.entries(data.columns), names = Object.keys(data.options);
 const generates = names.includes("max_new_tokens"), continues = data.streams && data.family === "decoder";
@@ -26,14 +26,14 @@ function addDrop() {
   const input = make("input"), box = make("label", "drop", make("span", "", "Drop an image here, or choose a file."), input);
   input.type = "file"; input.accept = "image/*";
   input.setAttribute("aria-label", "image");
-  input.addEventListener("change", () => input.files[0] && take(input.files[0]));
+  input.addEventListener("change", () => input.files[0] && readImage(input.files[0]));
   for (const name of ["dragover", "dragenter"]) box.addEventListener(name, (event) => { event.preventDefault(); box.classList.add("over"); });
   box.addEventListener("dragleave", () => box.classList.remove("over"));
-  box.addEventListener("drop", (event) => { event.preventDefault(); box.classList.remove("over"); if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]); });
+  box.addEventListener("drop", (event) => { event.preventDefault(); box.classList.remove("over"); if (event.dataTransfer.files[0]) readImage(event.dataTransfer.files[0]); });
   return box;
 }
 
-async function take(file) {        // an image, read and shown
+async function readImage(file) {   // reads and shows an image
   const address = await new Promise((done) => { const reader = new FileReader(); reader.onload = () => done(reader.result); reader.readAsDataURL(file); });
   state.image = { name: file.name, code: address.slice(address.indexOf(",") + 1), address };
   const picture = make("img");
@@ -81,11 +81,11 @@ function inputs() {                // the input as the server takes it, and its 
     if (!state.image) throw new Error("choose an image first");
     return { input: state.image.code, texts: [] };
   }
-  const kept = [...fields].filter(([name, field]) => name !== "system" && field.value.trim()).map(([name, field]) => [name, field.value]);
-  const wanted = chats ? ["message"] : data.embeds ? ["first"] : columns.filter(([, kind]) => !kind.endsWith("?")).map(([name]) => name);
-  const missing = wanted.find((name) => !kept.some(([other]) => other === name));
+  const filled = [...fields].filter(([name, field]) => name !== "system" && field.value.trim()).map(([name, field]) => [name, field.value]);
+  const required = chats ? ["message"] : data.embeds ? ["first"] : columns.filter(([, kind]) => !kind.endsWith("?")).map(([name]) => name);
+  const missing = required.find((name) => !filled.some(([other]) => other === name));
   if (missing) { fields.get(missing).focus(); throw new Error(`${spaced(missing)} is empty; write something in it`); }
-  return { input: kept.length > 1 && !data.embeds ? Object.fromEntries(kept) : kept[0][1], texts: kept.map(([, text]) => text) };
+  return { input: filled.length > 1 && !data.embeds ? Object.fromEntries(filled) : filled[0][1], texts: filled.map(([, text]) => text) };
 }
 
 function requestOf({ input, texts }) {           // where to, and the body
@@ -107,9 +107,9 @@ async function post(path, body, signal) {        // raises the server's own line
     throw signal?.aborted ? error : new Error("no connection to the server; it may have ended");
   }
   if (response.ok) return response;
-  let told = null;
-  try { told = (await response.json()).error; } catch { /* not the server's own answer */ }
-  throw Object.assign(new Error(told?.message ?? `the server answers ${response.status}`), { code: told?.code });
+  let details = null;
+  try { details = (await response.json()).error; } catch { /* not the server's own answer */ }
+  throw Object.assign(new Error(details?.message ?? `the server answers ${response.status}`), { code: details?.code });
 }
 
 async function* pieces(response) { // of a stream of server-sent events
@@ -138,12 +138,12 @@ function paintCurl(path, body) {
   find(".sent").hidden = false;
 }
 
-// ---- words that can be asked about ----
+// ---- words that open their attention ----
 
 const segmenter = "Segmenter" in Intl ? new Intl.Segmenter(undefined, { granularity: "word" }) : null;
 const segments = (text) => (segmenter ? [...segmenter.segment(text)].map(({ segment, index }) => [segment, index]) : [...text.matchAll(/\s+|\S+/g)].map((match) => [match[0], match.index]));
 
-function clickable(text, ask, marks = [], box = make("p", "text")) {       // a text whose words call ask(word, offset); marks: [start, end, label]
+function clickable(text, onChoose, marks = [], box = make("p", "text")) {  // a text whose words call onChoose(word, offset); marks: [start, end, label]
   const parts = segments(text), few = parts.length <= MOST_WORDS;
   let marked = null, whole = null;           // a word and the signs after it stay in one line
   for (const [word, at] of few ? parts : [[text, 0]]) {
@@ -152,7 +152,7 @@ function clickable(text, ask, marks = [], box = make("p", "text")) {       // a 
     const inside = few && word.trim() ? make("button", "word", word) : word;
     if (inside !== word) {
       inside.type = "button"; inside.tabIndex = -1;
-      inside.addEventListener("click", () => { for (const other of document.querySelectorAll(".word.chosen")) other.classList.remove("chosen"); inside.classList.add("chosen"); ask(word, at); });
+      inside.addEventListener("click", () => { for (const other of document.querySelectorAll(".word.chosen")) other.classList.remove("chosen"); inside.classList.add("chosen"); onChoose(word, at); });
     }
     const place = mark ? marked.box : box;
     if (inside === word) { whole = null; place.append(word); }
@@ -176,10 +176,10 @@ function clickable(text, ask, marks = [], box = make("p", "text")) {       // a 
 
 const bare = (text) => text.normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
 
-function placeOf(found, texts, which, offset, word) {      // the token at an offset of one of the texts, which follow one another in the tokens
+function placeOf(tokens, texts, which, offset, word) {     // the token at an offset of one of the texts, which follow one another in the tokens
   const ends = [];
   let whole = "", from = 0;
-  for (const token of found) { whole += bare(token); ends.push(whole.length); }
+  for (const token of tokens) { whole += bare(token); ends.push(whole.length); }
   for (const [i, text] of texts.entries()) {
     const at = whole.indexOf(bare(text), from);
     if (i === which) {
@@ -205,13 +205,13 @@ async function addressOf({ request, texts, target }, which, offset, word) {     
   return [{ ...request, view: "steps" }, step >= 0 ? `#step=${step}` : ""];
 }
 
-async function ask(about, which, offset, word) {           // shows what the model looked at
-  const section = find(".look"), frame = find("iframe"), asking = (state.asking = {});
+async function showAttention(about, which, offset, word) {
+  const section = find(".look"), frame = find("iframe"), pending = (state.pending = {});
   state.from = document.activeElement;
   section.hidden = false;
   find(".look h2").textContent = pictured ? "what the model looked at" : which < about.texts.length ? `what “${word}” attends to` : `what the model looked at before it wrote “${word}”`;
   section.setAttribute("aria-busy", "true");
-  tell("");
+  showError("");
   try {
     const [request, hash] = await addressOf(about, which, offset, word);
     let address;
@@ -220,10 +220,13 @@ async function ask(about, which, offset, word) {           // shows what the mod
       if (request.view !== "steps") throw error;
       address = await pageOf({ ...request, view: "heads" });
     }
-    if (asking !== state.asking) return;
+    if (pending !== state.pending) return;
     frame.src = address + hash;
     section.scrollIntoView({ block: "nearest" });
-  } catch (error) { close(); tell(error.message); }
+  } catch (error) {
+    if (pending !== state.pending) return;       // another word was chosen, or the section closed
+    close(); showError(error.message);
+  }
   section.setAttribute("aria-busy", "false");
 }
 
@@ -240,7 +243,7 @@ async function pageOf(request) {   // as an address of this page's own; what it 
 
 function close() {
   find(".look").hidden = true;
-  state.asking = null;
+  state.pending = null;
   for (const word of document.querySelectorAll(".word.chosen")) word.classList.remove("chosen");
 }
 
@@ -263,7 +266,7 @@ function offsets(text, start, end) {             // of characters of Python, in 
 
 function passage(about, which, spans) {          // a text of the input with its words, and spans marked
   const text = about.texts[which], marks = spans.map(({ start, end, label, score }) => [...offsets(text, start, end), label ? `${label} ${percent(score)} %` : ""]);
-  return clickable(text, (word, offset) => ask(about, which, offset, word), marks);
+  return clickable(text, (word, offset) => showAttention(about, which, offset, word), marks);
 }
 
 function cosine(a, b) {
@@ -290,7 +293,7 @@ function drawn(about, output) {    // the elements of an answer that is not stre
 
 function sideBySide(about, output) { // a generated text beside its source
   about.target = about.request.target = output;
-  const target = clickable(output, (word, offset) => ask(about, about.texts.length, offset, word));
+  const target = clickable(output, (word, offset) => showAttention(about, about.texts.length, offset, word));
   const sides = make("div", "sides", card(heading(spaced(columns[0][0])), passage(about, 0, [])), card(heading("output"), target));
   return sides;
 }
@@ -299,7 +302,7 @@ function seen(about) {
   const button = make("button", "", "what the model looked at"), picture = make("img");
   picture.src = state.image.address; picture.alt = state.image.name;
   button.type = "button";
-  button.addEventListener("click", () => ask(about, 0, 0, ""));
+  button.addEventListener("click", () => showAttention(about, 0, 0, ""));
   return card(picture, make("div", "tools", button));
 }
 
@@ -318,7 +321,7 @@ function vectors(about, output) {
 
 // ---- sending ----
 
-function tell(text) { const line = find(".error"); line.textContent = text; line.hidden = !text; }
+function showError(text) { const line = find(".error"); line.textContent = text; line.hidden = !text; }
 
 function turn(kind, inside) {
   const item = make("li", `card ${kind}`, inside);
@@ -344,8 +347,8 @@ async function converse(given, path, body, signal) {
   fields.get("message").value = "";
   let text;
   try { text = await streamed(path, body, signal, line); }
-  catch (error) { text = error.text; tell(error.message); }
-  if (!text) {                     // nothing was said: the message goes back
+  catch (error) { text = error.text; showError(error.message); }
+  if (!text) {                     // no text came: the message goes back to its field
     answer.remove(); user.remove();
     find(".talk").hidden = !state.talk.length;
     fields.get("message").value = given.input;
@@ -353,28 +356,28 @@ async function converse(given, path, body, signal) {
   }
   state.talk.push({ role: "user", content: given.input }, { role: "assistant", content: text });
   const about = { request: { messages: body.messages, target: text }, texts: body.messages.map(({ content }) => content), target: text };
-  user.replaceChildren(clickable(given.input, (word, offset) => ask(about, about.texts.length - 1, offset, word)));
-  answer.replaceChildren(clickable(text, (word, offset) => ask(about, about.texts.length, offset, word)));
+  user.replaceChildren(clickable(given.input, (word, offset) => showAttention(about, about.texts.length - 1, offset, word)));
+  answer.replaceChildren(clickable(text, (word, offset) => showAttention(about, about.texts.length, offset, word)));
 }
 
-async function goOn(given, path, body, signal, result) {   // the prompt, and its continuation as it comes
+async function continueText(given, path, body, signal, result) {   // the prompt, and its continuation as it comes
   const line = make("p", "text", make("span", "given", given.input));
   line.append(document.createTextNode(""));
   result.replaceChildren(card(line));
   const text = await streamed(path, body, signal, line), about = { request: { input: given.input }, texts: [given.input] };
   if (text) about.target = about.request.target = text;
   line.replaceChildren(
-    clickable(given.input, (word, offset) => ask(about, 0, offset, word), [], make("span", "given")),
-    clickable(text, (word, offset) => ask(about, 1, offset, word), [], make("span")),
+    clickable(given.input, (word, offset) => showAttention(about, 0, offset, word), [], make("span", "given")),
+    clickable(text, (word, offset) => showAttention(about, 1, offset, word), [], make("span")),
   );
 }
 
 async function send(event) {
   event?.preventDefault();
   if (state.running) return;
-  tell(""); close();
+  showError(""); close();
   let given;
-  try { given = inputs(); } catch (error) { tell(error.message); return; }
+  try { given = inputs(); } catch (error) { showError(error.message); return; }
   const [path, body] = requestOf(given), result = find(".result"), start = performance.now();
   const controller = (state.running = new AbortController()), { signal } = controller;
   busy(true);
@@ -382,23 +385,23 @@ async function send(event) {
   find(".answer").hidden = chats;
   try {
     if (chats) await converse(given, path, body, signal);
-    else if (continues) await goOn(given, path, body, signal, result);
+    else if (continues) await continueText(given, path, body, signal, result);
     else {
       result.replaceChildren();
       const answer = await (await post(path, body, signal)).json(), about = { request: { input: given.input }, texts: given.texts };
       result.replaceChildren(...(data.embeds ? vectors(about, answer) : drawn(about, answer.output)));
     }
-    find(".busy").textContent = `${signal.aborted ? "stopped after " : ""}${said(performance.now() - start)}`;
+    find(".busy").textContent = `${signal.aborted ? "stopped after " : ""}${duration(performance.now() - start)}`;
   } catch (error) {
     find(".busy").textContent = signal.aborted ? "stopped" : "";
-    if (!signal.aborted) tell(error.message);
+    if (!signal.aborted) showError(error.message);
     if (!continues) find(".answer").hidden = true;
   }
   state.running = null;
   busy(false);
 }
 
-const said = (ms) => (ms < 950 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
+const duration = (ms) => (ms < 950 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
 function busy(now) {
   find(".go").disabled = now; find(".stop").disabled = !now;
@@ -414,7 +417,7 @@ find(".stop").addEventListener("click", () => state.running?.abort());
 find(".new").addEventListener("click", () => {
   state.running?.abort();
   state.talk = []; find(".talk").replaceChildren(); find(".talk").hidden = true;
-  tell(""); close(); fields.get("message").focus();
+  showError(""); close(); fields.get("message").focus();
 });
 find(".close").addEventListener("click", () => { close(); state.from?.focus(); });
 find(".copy").addEventListener("click", async () => {
