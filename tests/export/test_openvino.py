@@ -192,6 +192,12 @@ def test_smaller_weights(tmp_path: Path) -> None:
         assert (found - ours).abs().max() <= error * ours.abs().max()
 
 
+def test_progress_is_not_part_of_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("nncf")
+    exported(CASES["pictures"], tmp_path, quantization="int8")
+    assert capsys.readouterr().out == ""
+
+
 def signal_stack() -> int:
     """Address of the stack that signal handlers run on; 0 for the thread's own."""
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,4 +178,5 @@ def _compressed(model: Any) -> Any:
     import nncf
 
     nncf.set_log_level(logging.ERROR)
-    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+    with redirect_stdout(sys.stderr):  # it draws a progress bar
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
