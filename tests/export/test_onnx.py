@@ -49,11 +49,11 @@ def test_the_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
 
 def test_names_are_optimums(tmp_path: Path) -> None:
     """The three cases of inputs beside the plain one, from the configurations alone."""
-    from heedful.export.onnx_writer import names_of
+    from heedful.export.traceable import input_names
 
-    assert names_of(CASES["encoder, segments"][0]) == ("input_ids", "attention_mask", "token_type_ids")
-    assert names_of(CASES["pair, sines"][0]) == ("input_ids", "attention_mask", "decoder_input_ids")
-    assert names_of(CASES["pictures"][0]) == ("pixel_values",)
+    assert input_names(CASES["encoder, segments"][0]) == ("input_ids", "attention_mask", "token_type_ids")
+    assert input_names(CASES["pair, sines"][0]) == ("input_ids", "attention_mask", "decoder_input_ids")
+    assert input_names(CASES["pictures"][0]) == ("pixel_values",)
 
 
 def test_an_adapted_model_and_what_travels_along(tmp_path: Path) -> None:

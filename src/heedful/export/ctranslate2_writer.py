@@ -32,7 +32,7 @@ PLAIN = {
 
 def write(source: Path, out: Path, quantization: str | None = None) -> dict[str, Any]:
     """Converts the model of ``source`` into the folder ``out``: ``model.bin``, ``config.json``, the vocabularies."""
-    model = hugging_face.load_merged(source)
+    model = hugging_face.load_expressible(source)
     if isinstance(model.config, EncoderConfig | VisionConfig):
         raise HeedfulError(f"CTranslate2 runs only models that generate text, and {source} does not; use --to onnx")
     with TemporaryDirectory() as temporary:

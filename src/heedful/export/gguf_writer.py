@@ -19,7 +19,7 @@ from torch import Tensor
 from heedful.config import DecoderConfig, LanguageHead, LearnedPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.export.gguf_vocabulary import Vocabulary, vocabulary_of
-from heedful.export.hugging_face import load_merged, stored_dtype
+from heedful.export.hugging_face import load_expressible, stored_dtype
 from heedful.layers.position import SCALINGS
 from heedful.models import Model
 from heedful.pretrained.fill_model import tied_names
@@ -76,11 +76,11 @@ def write_file(source: Path, file: Path, quantization: str | None = None) -> dic
     """
     import gguf
 
-    model = load_merged(source)
+    model = load_expressible(source)
     architecture, config = _architecture(model)
     task = TextGeneration.load(source)
     vocabulary = vocabulary_of(task.tokenizer, config.embedding.vocab_size)
-    kind = (quantization or STORED.get(stored_dtype(source), "f32")).upper()
+    kind = (quantization or STORED.get(stored_dtype(source) or "", "f32")).upper()
     context = _context(config)
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"])
@@ -104,7 +104,7 @@ def write_file(source: Path, file: Path, quantization: str | None = None) -> dic
 def _architecture(model: Model) -> tuple[str, DecoderConfig]:
     """Returns llama.cpp's architecture and the configuration; raises for a model that llama.cpp does not have."""
     config, layout = model.config, express(model.config, model.layout)
-    assert layout is not None  # load_merged refuses a model without a layout
+    assert layout is not None  # load_expressible refuses a model without a layout
     name = layout[0].name
     if not isinstance(config, DecoderConfig) or not isinstance(config.head, LanguageHead):
         raise HeedfulError("--to gguf writes decoders that generate text, and this model is another; use --to onnx")

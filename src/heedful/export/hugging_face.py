@@ -29,7 +29,7 @@ CARD_KEYS = (
 
 def write(source: Path, out: Path, dtype: str | None = None) -> dict[str, Any]:
     """Writes the model of ``source`` into the folder ``out``; returns its layout, dtype and copied files."""
-    model = load_merged(source)
+    model = load_expressible(source)
     if dtype is not None:
         model.to(getattr(torch, dtype))
     card = {name: value for name, value in read_card(source).items() if name not in CARD_KEYS}
@@ -37,19 +37,23 @@ def write(source: Path, out: Path, dtype: str | None = None) -> dict[str, Any]:
     return {"layout": layout, "dtype": str(model.dtype).removeprefix("torch."), "beside": copy_beside(source, out)}
 
 
-def load_merged(source: Path) -> Model:
+def load_merged(source: Path, dtype: str | None = None) -> Model:
+    """Loads a model with its adapter merged; ``dtype`` None is as stored."""
+    model = load(source, device="cpu", dtype=dtype)
+    return model if model.adapter is None else merge(model)
+
+
+def load_expressible(source: Path) -> Model:
     """Loads a model with its adapter merged; raises ``HeedfulError`` if no published layout expresses it."""
-    model = load(source, device="cpu")
-    if model.adapter is not None:
-        merge(model)
+    model = load_merged(source)
     check_expressible(model.config)
     return model
 
 
-def stored_dtype(source: Path) -> str:
-    """Returns the dtype that ``config.json`` gives, such as "float16"; "None" if it gives none."""
+def stored_dtype(source: Path) -> str | None:
+    """Returns the dtype that ``config.json`` gives, such as "float16"; None if it gives none."""
     theirs, _ = read_configs(source)
-    return str(theirs.get("dtype", theirs.get("torch_dtype")))
+    return theirs.get("dtype", theirs.get("torch_dtype"))
 
 
 def check_expressible(config: ModelConfig) -> None:

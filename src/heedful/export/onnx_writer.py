@@ -18,33 +18,14 @@ from typing import Any
 import torch
 from torch.export import Dim
 
-from heedful.adapters import merge
-from heedful.config import EncoderConfig, EncoderDecoderConfig, Head, ModelConfig, NoHead, PooledHead, VisionConfig
+from heedful.config import ModelConfig, VisionConfig
 from heedful.errors import HeedfulError
+from heedful.export.hugging_face import load_merged
 from heedful.export.target import copy_beside, copy_configuration
-from heedful.export.traceable import (
-    Traceable,
-    TraceableEncoderDecoder,
-    TraceableImages,
-    TraceableText,
-    axis_limits,
-    example_inputs,
-)
-from heedful.pretrained import load
+from heedful.export.traceable import axis_limits, example_inputs, input_names, output_name, traceable
 
 GRAPH = "model.onnx"
 OPSET = 20
-OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sentence_embedding"}  # else "logits"
-
-
-def names_of(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the names of the inputs of a model's exported graph, in order."""
-    if isinstance(config, VisionConfig):
-        return ("pixel_values",)
-    if isinstance(config, EncoderDecoderConfig):
-        return ("input_ids", "attention_mask", "decoder_input_ids")
-    segments = isinstance(config, EncoderConfig) and config.embedding.segments > 0
-    return ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
 
 
 def write(source: Path, out: Path) -> dict[str, Any]:
@@ -59,17 +40,9 @@ def write_file(source: Path, file: Path) -> dict[str, Any]:
 
     The exporter puts weights of more than two gigabytes into a second file.
     """
-    model = load(source, device="cpu", dtype="float32")
-    if model.adapter is not None:
-        merge(model)
+    model = load_merged(source, "float32")
     config = model.config
-    names = names_of(config)
-    traceable: type[Traceable] = TraceableText
-    if isinstance(config, VisionConfig):
-        traceable = TraceableImages
-    elif isinstance(config, EncoderDecoderConfig):
-        traceable = TraceableEncoderDecoder
-    outputs = [OUTPUTS.get(type(config.head), "logits")]
+    names, outputs = input_names(config), [output_name(config)]
     traced = traceable(model)
     inputs = example_inputs(names, model)
     with _quiet():

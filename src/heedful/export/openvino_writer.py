@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,24 +27,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heedful.adapters import merge
 from heedful.config import DecoderConfig, EncoderDecoderConfig, LanguageHead, StackConfig
 from heedful.errors import HeedfulError
-from heedful.export.hugging_face import stored_dtype
-from heedful.export.onnx_writer import OUTPUTS, names_of
+from heedful.export.hugging_face import load_merged, stored_dtype
 from heedful.export.target import copy_beside, copy_configuration, need
-from heedful.export.traceable import example_inputs
+from heedful.export.traceable import example_inputs, input_names, output_name, traceable
 from heedful.export.traced_decoding import (
+    TRACED,
     TracedDecoder,
-    TracedEncoder,
-    TracedPair,
     TracedSource,
     TracedTarget,
     cache_names,
     empty_shape,
 )
 from heedful.models import Model
-from heedful.pretrained import load
 
 PAST, PRESENT = "past_key_values", "present"
 
@@ -76,11 +73,8 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
     import openvino
 
     kind = quantization or ("float16" if stored_dtype(source) == "float16" else "float32")
-    model = load(source, device="cpu", dtype="float32")
-    if model.adapter is not None:
-        merge(model)
     written = {}
-    for graph in graphs(model):
+    for graph in graphs(load_merged(source, "float32")):
         converted = _converted(graph)
         if kind == "int8":
             converted = _compressed(converted)
@@ -93,7 +87,7 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 def graphs(model: Model) -> list[Graph]:
     """Returns the graphs of a model."""
     config = model.config
-    inputs = example_inputs(names_of(config), model)
+    inputs = example_inputs(input_names(config), model)
     generates = isinstance(config.head, LanguageHead)
     if isinstance(config, DecoderConfig) and generates:
         inputs = {"input_ids": inputs["input_ids"][:, -2:], "attention_mask": inputs["attention_mask"]}
@@ -108,8 +102,7 @@ def graphs(model: Model) -> list[Graph]:
             Graph("openvino_encoder_model", TracedSource(model), source, "last_hidden_state"),
             _with_cache("openvino_decoder_model", TracedTarget(model), target, config.decoder),
         ]
-    module = TracedPair(model) if isinstance(config, EncoderDecoderConfig) else TracedEncoder(model)
-    return [Graph("openvino_model", module, inputs, OUTPUTS.get(type(config.head), "logits"))]
+    return [Graph("openvino_model", traceable(model, TRACED), inputs, output_name(config))]
 
 
 def _with_cache(name: str, module: nn.Module, inputs: Mapping[str, Tensor], stack: StackConfig) -> Graph:
@@ -133,7 +126,7 @@ def _converted(graph: Graph) -> Any:
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # of Python numbers, constants for the tracer
         try:
             decoder = TorchScriptPythonDecoder(graph.module, example_input=tuple(graph.inputs.values()))
             front_end = FrontEndManager().load_by_framework("pytorch")
@@ -185,12 +178,5 @@ def _compressed(model: Any) -> Any:
     import nncf
 
     nncf.set_log_level(logging.ERROR)
-    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Switches off the tracer's warnings about numbers of Python, which are the same for every input here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    with redirect_stdout(sys.stderr):  # it draws a progress bar
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heedful.errors import HeedfulError
-from heedful.pretrained.configuration import home
-from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON
+from heedful.pretrained.configuration import home, read_configs
+from heedful.pretrained.folder import CONFIG, GENERATION, HEEDFUL_JSON, to_json
 from heedful.util.files import move, temporary_path
 
 # files of tokenizers and preprocessing, as patterns
@@ -122,10 +122,17 @@ def replaced_file(out: Path) -> Iterator[Path]:
 
 
 def copy_configuration(source: Path, out: Path) -> None:
-    """Copies the configuration, the generation settings and the card of a model into ``out``."""
+    """Copies the configuration, the generation settings and the card of a model into ``out``.
+
+    An adapter's folder without a ``config.json`` has the base's, with the adapter's head.
+    """
     for name in (CONFIG, GENERATION, HEEDFUL_JSON):
         if (source / name).exists():
             shutil.copyfile(source / name, out / name)
+    if not (source / CONFIG).exists():
+        for name, content in zip((CONFIG, GENERATION), read_configs(source), strict=True):
+            if content and not (out / name).exists():
+                (out / name).write_bytes(to_json(content))
 
 
 def copy_beside(source: Path, out: Path) -> list[str]:

@@ -11,26 +11,36 @@ import torch
 from torch import Tensor, nn
 
 from heedful.config import (
+    EncoderConfig,
     EncoderDecoderConfig,
+    Head,
     LearnedPosition,
     ModelConfig,
+    NoHead,
+    PooledHead,
     SinusoidalPosition,
     StackConfig,
     VisionConfig,
 )
-from heedful.kernels.plan import apply_plan
+from heedful.kernels.plan import Plan, apply_plan
 from heedful.layers.position import Sinusoidal
 from heedful.models import Model
 
 SINES = 4096  # positions in the table of sines of a graph
+OUTPUTS: dict[type[Head], str] = {NoHead: "last_hidden_state", PooledHead: "sentence_embedding"}  # else "logits"
 
 
 class Traceable(nn.Module):
-    """Model whose ``forward`` takes the named inputs of an exported graph; masks are integers, 0 for padding."""
+    """Model whose ``forward`` takes the named inputs of an exported graph; masks are integers, 0 for padding.
 
-    def __init__(self, model: Model) -> None:
+    Args:
+        model: the model, which is changed to this plan.
+        plan: kernels that the tracer can follow.
+    """
+
+    def __init__(self, model: Model, plan: str | Plan = "export") -> None:
         super().__init__()
-        self.model = apply_plan(model.eval(), "export")
+        self.model = apply_plan(model.eval(), plan)
         for part in model.modules():
             if isinstance(part, Sinusoidal):
                 part.extend(SINES)
@@ -65,6 +75,30 @@ class TraceableEncoderDecoder(Traceable):
             decoder_input_ids: input ids of the target, (B, U), start token included.
         """
         return self.model(input_ids, decoder_input_ids, attention_mask.bool())
+
+
+def traceable(model: Model, plan: str | Plan = "export") -> Traceable:
+    """Returns a model without a cache as a module to trace."""
+    if isinstance(model.config, VisionConfig):
+        return TraceableImages(model, plan)
+    if isinstance(model.config, EncoderDecoderConfig):
+        return TraceableEncoderDecoder(model, plan)
+    return TraceableText(model, plan)
+
+
+def input_names(config: ModelConfig) -> tuple[str, ...]:
+    """Returns the names of the inputs of a model's exported graph, in order."""
+    if isinstance(config, VisionConfig):
+        return ("pixel_values",)
+    if isinstance(config, EncoderDecoderConfig):
+        return ("input_ids", "attention_mask", "decoder_input_ids")
+    segments = isinstance(config, EncoderConfig) and config.embedding.segments > 0
+    return ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
+
+
+def output_name(config: ModelConfig) -> str:
+    """Returns the name of the output of a model's exported graph."""
+    return OUTPUTS.get(type(config.head), "logits")
 
 
 def position_limit(stack: StackConfig) -> int | None:

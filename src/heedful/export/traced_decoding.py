@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.cache import NoCache, TokenPositions, token_positions
 from heedful.config import StackConfig
-from heedful.export.traceable import SINES
-from heedful.kernels.plan import Plan, apply_plan
+from heedful.export.traceable import Traceable
+from heedful.kernels.plan import Plan
 from heedful.layers.attention import NO_ATTENTION_CACHE, AttentionCache, KeysValues, Project
 from heedful.layers.mask import Mask
-from heedful.layers.position import Sinusoidal
 from heedful.models import Decoder, EncoderDecoder, Model
 from heedful.stack import Stack, StackInput, padded
 
@@ -95,33 +94,11 @@ def traced_layout(stack: Stack, batch: StackInput) -> Tensor:
 TRACED = Plan("traced", attend=tensor_attention, layout=traced_layout)
 
 
-class Traced(nn.Module):
-    """Model under the plan ``TRACED``, with tables of sines for ``SINES`` positions."""
+class Traced(Traceable):
+    """Part of a model under the plan ``TRACED``."""
 
     def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = apply_plan(model.eval(), TRACED)
-        for part in model.modules():
-            if isinstance(part, Sinusoidal):
-                part.extend(SINES)
-
-
-class TracedEncoder(Traced):
-    """Encoder, vision model, or decoder without a cache: the output of its head."""
-
-    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None, *segments: Tensor) -> Tensor:
-        """Returns the output of the head for ids (B, T) or pixels."""
-        if attention_mask is None:
-            return self.model(inputs)
-        return self.model(inputs, attention_mask.bool(), *segments)
-
-
-class TracedPair(Traced):
-    """Encoder-decoder without a cache: the output of its head for a whole target."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """Returns the output of the head for a source (B, T) and a target (B, U)."""
-        return self.model(input_ids, decoder_input_ids, attention_mask.bool())
+        super().__init__(model, TRACED)
 
 
 class TracedSource(Traced):
