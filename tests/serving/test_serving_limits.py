@@ -191,6 +191,37 @@ def test_a_step_that_fails_ends_its_answers_alone(server: Running, capfd: pytest
     assert server.post("/v1/completions", prompt="the fig", max_tokens=2)["choices"]
 
 
+def test_a_prompt_that_cannot_join_ends_alone(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any, **options: Any) -> Any:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server.service.decoder, "join", broken)
+        status, error = server.refused("/v1/completions", prompt="the fig")
+    assert (status, error["code"]) == (500, "internal")
+    assert server.post("/v1/completions", prompt="the fig", max_tokens=2)["choices"]
+
+
+def test_an_unexpected_error_of_a_route_has_the_shape_of_all_errors(
+    server: Running, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("the fig is secret")
+
+    monkeypatch.setattr(server.service.admission, "admit", broken)
+    status, error = server.refused("/v1/completions", prompt="the fig")
+    assert (status, error["type"], error["code"]) == (500, "server_error", "internal")
+    printed = [""]
+
+    def is_reported() -> bool:  # after the response
+        printed[0] += capfd.readouterr().err
+        return printed[0].endswith("\n")
+
+    server.until(is_reported)
+    (line,) = printed[0].splitlines()
+    assert "RuntimeError at test_serving_limits.py" in line
+
+
 def test_an_answer_that_breaks_off_is_no_success(server: Running) -> None:
     service = server.service
     assert service.decoder is not None

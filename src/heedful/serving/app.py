@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from html import escape
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,7 +24,7 @@ from heedful.serving.admission import RequestError
 from heedful.serving.attention_routes import attention_routes
 from heedful.serving.openai_routes import model_entry, openai_routes
 from heedful.serving.responses import error_response, json_response
-from heedful.serving.service import Service, failure_of
+from heedful.serving.service import Service, failure_of, report
 from heedful.serving.task_routes import task_routes
 from heedful.views.serve_html import serving_page
 
@@ -144,10 +144,14 @@ def _add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return error_response(RequestError(error.status_code, f"{error.detail}: {request.method} {request.url.path}"))
 
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return error_response(failure_of(error, "the request"))  # raised again afterwards, and then reported
+
     app.add_exception_handler(RequestError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(ValidationError, invalid)
     app.add_exception_handler(HTTPException, plain)
+    app.add_exception_handler(Exception, unexpected)
 
 
 def invalid_request(error: RequestValidationError | ValidationError) -> RequestError:
@@ -200,9 +204,9 @@ class Guard:
             if not status:
                 await self._refuse(error, scope, receive, send_with_headers)
         except Exception as error:
-            failure = failure_of(error, "the request")
+            report(error, "the request")
             if not status:
-                await error_response(failure)(scope, receive, send_with_headers)
+                await error_response(failure_of(error, "the request"))(scope, receive, send_with_headers)
         route = getattr(scope.get("route"), "path", "other")
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.seconds.labels(route).observe(time.monotonic() - started)
@@ -242,7 +246,7 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             return
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        if site not in ("same-origin", "none") or (origin is not None and urlsplit(origin).netloc != hosts[0]):
+        if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != hosts[0]):
             raise RequestError(403, "a page of another site sent this request", "other_origin")
         length, limit = headers.get("content-length", "0"), self._size_limit(scope)
         if not length.isascii() or not length.isdigit() or int(length) > limit:
