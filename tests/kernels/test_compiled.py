@@ -202,7 +202,7 @@ def test_every_number_of_float16(size: int) -> None:
 def test_a_row_is_the_same_alone_and_in_a_batch(dtype: str) -> None:
     """To the bit, up to the largest number of rows."""
     linear = CompiledLinear(CLASSES[dtype], torch.randn(50, 288, dtype=WEIGHTS.get(dtype, torch.float32)))
-    x = torch.randn(linear.most_rows, 288).to(WEIGHTS.get(dtype, torch.float32))
+    x = torch.randn(min(linear.most_rows, 140), 288).to(WEIGHTS.get(dtype, torch.float32))
     with torch.inference_mode():
         alone = torch.cat([linear(x[[row]]) for row in range(len(x))])
         for rows in (2, 3, 5, 8, 16, 17, 31, 33, len(x)):
@@ -215,6 +215,16 @@ def test_many_rows_take_the_other_map() -> None:
     with torch.inference_mode():
         assert torch.equal(linear(x), linear.many_rows(x))
         assert linear(x[:0]).shape == (0, 5)
+
+
+@pytest.mark.parametrize("dtype", CLASSES)
+def test_the_weight_is_that_of_the_format(dtype: str) -> None:
+    """Also where the weights are in memory once, interleaved."""
+    weight = torch.randn(50, 96)
+    weight = weight.bfloat16() if dtype == "bfloat16" else weight
+    linear = CompiledLinear(CLASSES[dtype], weight)
+    assert_close(linear.weight.float(), expected_weight(dtype, weight).float(), "layer")
+    assert linear(torch.zeros(0, 96, dtype=weight.dtype)).shape == (0, 50)
 
 
 # ------------------------------------------------------------------------------------------------------------- stacks

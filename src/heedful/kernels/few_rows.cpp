@@ -224,7 +224,7 @@ struct Call {
 namespace {
 
 enum Kind { LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD };
-enum Format { FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 };
+enum WeightFormat { FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 };
 enum Activation { NONE, RELU, GELU, GELU_TANH, SILU, TANH };
 
 // e^x with an error of about one unit in the last place; 0 below e^−87, where float32 has no normal numbers.
@@ -247,12 +247,16 @@ inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 inline Vector activated(Vector x, int64_t activation) {
     switch (activation) {
         case RELU: return x <= 0.0f ? Vector{} : x;  // NaN stays
-        case GELU: for (int i = 0; i < LANES; i++) x[i] *= 0.5f * (1.0f + std::erf(x[i] * 0.70710678118654752f)); break;
+        case GELU:
+            for (int i = 0; i < LANES; i++) x[i] *= 0.5f * (1.0f + std::erf(x[i] * 0.70710678118654752f));
+            return x;
         case GELU_TANH: return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
         case SILU: return x * sigmoid(x);
-        case TANH: for (int i = 0; i < LANES; i++) x[i] = std::tanh(x[i]); break;
+        case TANH:
+            for (int i = 0; i < LANES; i++) x[i] = std::tanh(x[i]);
+            return x;
+        default: return x;
     }
-    return x;
 }
 
 // y = f(y) of ``count`` numbers.
@@ -333,9 +337,9 @@ template <class Format, int N> inline void outputs(const Operation& op, const Bu
     }
 }
 
-// Interleaved weights: blocks of BLOCK outputs, one in each lane, so that no sum crosses lanes. In a block come the inputs
-// in order, two (bfloat16) or four (bytes) of each output together: an instruction multiplies them by those of a row of
-// x and adds the products to the outputs' sums. Each row of x is rounded to the instruction's numbers first.
+// Interleaved weights: blocks of BLOCK outputs, one in each lane, so that no sum crosses lanes. A block holds its inputs in
+// order, in lines of 64 bytes: an input of float32, two of 16 bits, four of 8 bits, eight of 4 bits for each output.
+// Integer weights are multiplied by bytes, to which the rows of x are rounded first (Rows::read).
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define IS_INTERLEAVED
 
@@ -405,7 +409,7 @@ struct Int8Block {  // w = scale (byte − 128)
         }
     };
 
-    static constexpr int MOST = 1;  // blocks of a tile of eight rows, whose sums stay in registers
+    static constexpr int BLOCKS_OF_8_ROWS = 1;  // whose sums stay in registers
     static int64_t size(int64_t inputs) { return (inputs + 63) / 64 * 1024; }  // bytes of a block: whole tiles
 
     template <int N, int R>
@@ -478,7 +482,7 @@ struct Int4Block {
         }
     };
 
-    static constexpr int MOST = 1;
+    static constexpr int BLOCKS_OF_8_ROWS = 1;
     static int64_t size(int64_t inputs) { return inputs / STEP * 256; }
 
     // Of each group four lines of bytes: line k has inputs 4 k to 4 k + 3 in the lower halves, those 16 on in the upper.
@@ -537,14 +541,14 @@ struct Int4Block {
     }
 };
 
-// Weights of float32, bfloat16 or float16. read(line, w): PAIR inputs of 16 outputs, as float32.
+// Weights of float32, bfloat16 or float16. read(line, w): the INPUTS of a line of 16 outputs, as float32.
 struct Float32Line {
-    static constexpr int PAIR = 1;
+    static constexpr int INPUTS = 1;
     static void read(const char* line, __m512* w) { w[0] = _mm512_loadu_ps(line); }
 };
 
 struct BFloat16Line {
-    static constexpr int PAIR = 2;
+    static constexpr int INPUTS = 2;
     static void read(const char* line, __m512* w) {
         const __m512i both = _mm512_loadu_si512(line);
         w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
@@ -553,7 +557,7 @@ struct BFloat16Line {
 };
 
 struct Float16Line {
-    static constexpr int PAIR = 2;
+    static constexpr int INPUTS = 2;
     static void read(const char* line, __m512* w) {
         const __m512i both = _mm512_loadu_si512(line);
         w[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
@@ -567,12 +571,12 @@ template <class Line> struct FloatBlock {
         void read(const Operation& op, const Buffers& buffers) { x = buffers.row(op.x, op.inputs, 0); }
     };
 
-    static constexpr int PAIR = Line::PAIR, MOST = 2;
-    static int64_t size(int64_t inputs) { return PAIR == 1 ? inputs * 64 : (inputs + 31) / 32 * 1024; }  // whole tiles
+    static constexpr int INPUTS = Line::INPUTS, BLOCKS_OF_8_ROWS = 2;
+    static int64_t size(int64_t inputs) { return INPUTS == 1 ? inputs * 64 : (inputs + 31) / 32 * 1024; }  // whole tiles
 
     template <int N, int R>
     static void tile(const Operation& op, const Buffers& buffers, const Rows& rows, int64_t block, int64_t r) {
-        const int64_t bytes = size(op.inputs), lines = op.inputs / PAIR;
+        const int64_t bytes = size(op.inputs), lines = op.inputs / INPUTS;
         const char* weights = (const char*)op.weight + block * bytes;
         __m512 sums[N][R];
 #pragma GCC unroll 16
@@ -580,7 +584,7 @@ template <class Line> struct FloatBlock {
 #pragma GCC unroll 16
             for (int j = 0; j < R; j++) sums[i][j] = _mm512_setzero_ps();
         const auto add = [&](int64_t line, int count) __attribute__((always_inline)) {
-            __m512 w[N][PAIR];
+            __m512 w[N][INPUTS];
 #pragma GCC unroll 16
             for (int i = 0; i < N; i++) {
                 _mm_prefetch(weights + i * bytes + line * 64 + AHEAD, _MM_HINT_T0);
@@ -590,13 +594,13 @@ template <class Line> struct FloatBlock {
             for (int p = 0; p < count; p++)
 #pragma GCC unroll 16
                 for (int j = 0; j < R; j++) {
-                    const __m512 x = _mm512_set1_ps(rows.x[(r + j) * op.inputs + line * PAIR + p]);
+                    const __m512 x = _mm512_set1_ps(rows.x[(r + j) * op.inputs + line * INPUTS + p]);
 #pragma GCC unroll 16
                     for (int i = 0; i < N; i++) sums[i][j] = _mm512_fmadd_ps(w[i][p], x, sums[i][j]);
                 }
         };
-        for (int64_t line = 0; line < lines; line++) add(line, PAIR);
-        if (op.inputs % PAIR) add(lines, 1);
+        for (int64_t line = 0; line < lines; line++) add(line, INPUTS);
+        if (op.inputs % INPUTS) add(lines, 1);
 #pragma GCC unroll 16
         for (int i = 0; i < N; i++)
 #pragma GCC unroll 16
@@ -610,7 +614,7 @@ template <class Format, int N>
 inline void blocks(const Operation& op, const Buffers& buffers, const typename Format::Rows& rows, int64_t block) {
     const int64_t count = buffers.call.rows;
     int64_t r = 0;
-    constexpr int of_8 = std::min(N, Format::MOST), of_4 = std::min(N, 2 * Format::MOST);
+    constexpr int of_8 = std::min(N, Format::BLOCKS_OF_8_ROWS), of_4 = std::min(N, 2 * Format::BLOCKS_OF_8_ROWS);
     for (; r + 8 <= count; r += 8)
         for (int i = 0; i < N; i += of_8) Format::template tile<of_8, 8>(op, buffers, rows, block + i, r);
     for (; r + 4 <= count; r += 4)
@@ -623,7 +627,7 @@ inline void blocks(const Operation& op, const Buffers& buffers, const typename F
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
 #define HAS_TILES
 
-constexpr int64_t TILED = 5;  // rows of bytes from which tiles are faster than vectors; the numbers are the same
+constexpr int64_t TILED = 5;  // rows of int8 from which tiles are faster than vectors; both give the same bits
 
 // Linux gives a process the registers on request.
 bool has_tiles() {
@@ -1011,7 +1015,7 @@ void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunk
 
 }  // namespace
 
-// Whether weights are to be interleaved.
+// Returns 1 if weights must be interleaved.
 extern "C" int64_t interleaved() {
 #ifdef IS_INTERLEAVED
     return 1;

@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
@@ -48,6 +49,7 @@ PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
 LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
+UNLIMITED = sys.maxsize
 # formats in the order of the source, and the most rows for which their compiled kernel is the fastest: with interleaved
 # weights, and without
 MOST_ROWS = {
@@ -55,7 +57,7 @@ MOST_ROWS = {
     torch.bfloat16: (128, 6),
     torch.float16: (64, 16),
     torch.int8: (128, 12),
-    torch.uint8: (1 << 20, 32),  # any number: PyTorch's takes three times as long
+    torch.uint8: (UNLIMITED, 32),  # PyTorch's kernel takes three times as long
 }
 FORMATS = tuple(MOST_ROWS)  # uint8: two int4 weights
 
@@ -267,15 +269,19 @@ def run(operations: Any, call: Call) -> None:
 class CompiledLinear(PrepackedLinear):
     """act(x Wᵀ + b) by the compiled kernel for a few rows (``most_rows``), and by another prepacked map for more.
 
-    The weights are in memory twice, rounded to the same numbers. The compiled kernel does not round ``x``, except on
-    processors that multiply small numbers: with AVX512-VNNI, for int8 and int4, groups of 256 and of 32 inputs to
-    8 bits, each with its own scale; with AMX, for bfloat16, to bfloat16.
+    The weights are in memory twice, rounded to the same numbers, or once if the compiled kernel takes any number of
+    rows. ``x`` is rounded only on processors that multiply small numbers: with AVX512-VNNI, for int8 and int4, groups
+    of 256 and of 32 inputs to 8 bits, each with its own scale; with AMX, for bfloat16, to bfloat16.
 
     Args:
         linear_class: class of the map for many rows.
         weight: (out, into), floating point.
         bias: (out,), or None.
         activation: applied to each output; None is the identity.
+
+    Attributes:
+        most_rows: number of rows up to which the compiled kernel is used.
+        many_rows: the map for more rows; None if there is no limit.
     """
 
     def __init__(
@@ -286,25 +292,22 @@ class CompiledLinear(PrepackedLinear):
         activation: Activation | None = None,
     ) -> None:
         super().__init__(weight, bias, activation)
-        self.many_rows = linear_class(weight, bias, activation)
+        self.weights = weights_of(linear_class, weight)
+        most_interleaved, most_in_rows = MOST_ROWS[self.weights.values.dtype]
+        self.most_rows = most_interleaved if is_interleaved() else most_in_rows
+        self.many_rows = None if self.most_rows == UNLIMITED else linear_class(weight, bias, activation)
         if isinstance(self.many_rows, FloatLinear):
             self.many_rows.plain = None  # it is for a few rows
-        self.weights = weights_of(linear_class, weight)
         self.bias = None if bias is None else bias.detach().float().clone()
-
-    @property
-    def most_rows(self) -> int:
-        """Number of rows up to which the compiled kernel is used."""
-        most_interleaved, most_in_rows = MOST_ROWS[self.weights.values.dtype]
-        return most_interleaved if is_interleaved() else most_in_rows
 
     @property
     def weight(self) -> Tensor:
         """Rounded W (out, into)."""
-        return self.many_rows.weight
+        return interleaved_int4(self.weights, self.out_features) if self.many_rows is None else self.many_rows.weight
 
     def operation(self, x: int = 0, y: int | None = None, accumulate: bool = False) -> Operation:
         """Returns the operation that maps the buffer at ``x`` to that at ``y``, or adds to it."""
+        assert not accumulate or self.activation is None  # the activation is applied to the whole buffer
         values, scales, groups = self.weights
         return Operation(
             kind=LINEAR,
@@ -324,13 +327,25 @@ class CompiledLinear(PrepackedLinear):
     def product(self, rows: Tensor) -> Tensor:
         """Returns act(rows Wᵀ + b)."""
         count = len(rows)
-        if not 0 < count <= self.most_rows:
+        if self.many_rows is not None and not 0 < count <= self.most_rows:
             return self.many_rows.product(rows)
         scratch = torch.empty(count * (self.in_features + self.out_features))
         scratch[: count * self.in_features].view_as(rows).copy_(rows)
         call = Call(rows=count, threads=torch.get_num_threads(), scratch=scratch.data_ptr())
         run((Operation * 1)(self.operation()), call)
-        return scratch[count * self.in_features :].view(count, -1).to(rows.dtype)
+        return scratch[count * self.in_features :].view(count, self.out_features).to(rows.dtype)
+
+
+def interleaved_int4(weights: Weights, outputs: int) -> Tensor:
+    """Returns W (out, in) in float32 of interleaved int4 weights."""
+    assert weights.groups is not None
+    values, groups = (
+        part.transpose(1, 2).flatten(2).flatten(0, 1)[:outputs] for part in (weights.values, weights.groups)
+    )
+    halves = values.unflatten(1, (-1, Int4Linear.GROUP // 2))  # (out, groups, 16)
+    levels = torch.cat((halves & 15, halves >> 4), -1).float() - 8
+    scales, middle = groups.float().unflatten(1, (-1, 2)).unbind(-1)
+    return (levels * scales[..., None] + middle[..., None]).flatten(1)
 
 
 def pointer(tensor: Tensor | None) -> int | None:
