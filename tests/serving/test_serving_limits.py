@@ -17,6 +17,7 @@ from running_server import Running, slow
 
 import heedful
 from heedful.inference.pipeline import Pipeline
+from heedful.serving import generation
 from heedful.serving.service import Service
 
 LONG: dict[str, Any] = {"prompt": "the fig", "max_tokens": 400, "seed": 1, "min_new_tokens": 400}
@@ -80,11 +81,16 @@ def test_a_full_queue_is_refused_at_once(server: Running) -> None:
     assert server.post("/v1/completions", prompt="a", max_tokens=2)["choices"]
 
 
-def test_answers_and_tokens_count_not_requests(server: Running) -> None:
+def test_answers_and_tokens_count_not_requests(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.refused("/v1/completions", prompt="a", n=7)[0] == 413
     assert server.refused("/v1/completions", prompt=["a"] * 7)[0] == 413
     assert server.refused("/v1/completions", prompt="a", n=6, max_tokens=5000)[0] == 413
     assert server.refused("/v1/completions", prompt="long " * 9000)[0] == 413
+    created = []
+    monkeypatch.setattr(generation, "Answer", lambda *given: created.append(given))
+    assert server.refused("/predict", inputs=["a"] * 10, options={"num_return_sequences": 9999})[0] == 413
+    assert not created  # they would fill the memory
+    monkeypatch.undo()
     with filled(server, 5):
         assert server.refused("/v1/completions", prompt="a", n=4)[0] == 429
 

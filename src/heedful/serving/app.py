@@ -78,7 +78,7 @@ def create_app(service: Service, *, token: str | None = None, local_names_only: 
             site's name that resolves here can read answers.
     """
     app = FastAPI(title="heedful", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
-    _add_error_handlers(app)
+    _add_error_handlers(app, service.pipe.task.name)
     guard = Guard(app, service, token, local_names_only)
     app.include_router(openai_routes(service))
     app.include_router(task_routes(service))
@@ -129,7 +129,7 @@ def _add_page(app: FastAPI, service: Service, guard: Guard) -> None:
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI, task: str) -> None:
     """Answers every error in OpenAI's shape, with a message of one line."""
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -142,7 +142,12 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     async def plain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(RequestError(error.status_code, f"{error.detail}: {request.method} {request.url.path}"))
+        message = f"{error.detail}: {request.method} {request.url.path}"
+        if error.status_code == 404 and request.method == "POST":
+            routes = sorted(path for path, methods in app.openapi()["paths"].items() if "post" in methods)
+            message += f"; this model ({task}) has {', '.join(routes)}"
+            message += "; chat needs a model with a chat template" if "/chat/" in request.url.path else ""
+        return error_response(RequestError(error.status_code, message))
 
     async def unexpected(request: Request, error: Exception) -> Response:
         return error_response(failure_of(error, "the request"))  # raised again afterwards, and then reported
@@ -162,7 +167,7 @@ def invalid_request(error: RequestValidationError | ValidationError) -> RequestE
     field = ".".join(path[:1])
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"{field} is not supported; leave it out", "unsupported_field", field)
-    if first["type"] == "json_invalid":
+    if first["type"] == "json_invalid" or (not field and first["type"] == "model_attributes_type"):
         return RequestError(400, "the body is not JSON; send an object, with Content-Type: application/json", "json")
     text = first["msg"][:1].lower() + first["msg"][1:]
     return RequestError(400, f"{field or 'the body'}: {text}", param=field or None)

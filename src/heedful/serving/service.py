@@ -38,7 +38,7 @@ Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
 class AnswerRow:
     """One answer of a generation, for the inference thread."""
 
-    generation: AnswerRows
+    generation: GenerationRequest
     index: int
     ids: list[int]
     options: Options
@@ -50,7 +50,7 @@ class AnswerRow:
     last: float = 0.0  # time of the last token
 
 
-class AnswerRows:
+class GenerationRequest:
     """Answers of one request, generated together; ``pieces`` yields them as they come.
 
     Args:
@@ -177,21 +177,21 @@ class Service:
         if self._has_ended:
             raise RequestError(503, "the inference thread has ended; restart the server")
 
-    def submit(self, generation: AnswerRows) -> None:
+    def submit(self, generation: GenerationRequest) -> None:
         """Queues the answers of a generation."""
         with self._changed:
             self._check_thread()
             self._rows.extend(generation.rows)
             self._changed.notify()
 
-    def cancel(self, generation: AnswerRows, reason: str = "client") -> None:
+    def cancel(self, generation: GenerationRequest, reason: str = "client") -> None:
         """Ends the answers of a generation that have not ended; the inference thread frees their slots."""
         generation.ticket.release()
         generation.cancelled = generation.cancelled or reason
         with self._changed:
             self._changed.notify()
 
-    def expire(self, generation: AnswerRows) -> None:
+    def expire(self, generation: GenerationRequest) -> None:
         """Ends a generation that has taken too long, with an error."""
         generation.deliver(0, self._timeout())
         self.cancel(generation, "deadline")
