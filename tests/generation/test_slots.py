@@ -341,6 +341,9 @@ def test_what_does_not_fit() -> None:
         decoder.join([20], resolve({"min_new_tokens": 9}), limit=4)
     with pytest.raises(HeedfulError, match="limit is 0; give 1 or more"):
         decoder.join([20], resolve({}), limit=0)
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):  # not in a step, which ends all rows
+        with pytest.raises(HeedfulError, match=f"{name} is 999, but the model has 301 tokens"):
+            decoder.join([20], resolve({name: 999}), limit=4)
     decoder.join([20] * 30, resolve({}), limit=21)
     with pytest.raises(HeedfulError, match="all 1 slots are taken"):
         decoder.join([20], resolve({}), limit=4)

@@ -54,6 +54,6 @@ def talking(folder_of: Callable[[str], Path]) -> Pipeline:
 def serving() -> Iterator[Callable[..., Running]]:
     """Starts servers, which end with the module."""
     with ExitStack() as stack:
-        yield lambda pipe, token=None, before=None, **limits: stack.enter_context(
-            Running(pipe, ServiceLimits(**{"max_tokens": 512, **limits}), token, before)
+        yield lambda pipe, token=None, before=None, exact=False, **limits: stack.enter_context(
+            Running(pipe, ServiceLimits(**{"max_tokens": 512, **limits}), token, before, exact)
         )

@@ -22,8 +22,10 @@ from heedful.serving.service import Service
 class Running:
     """A server in a thread of its own."""
 
-    def __init__(self, pipe: Pipeline, limits: ServiceLimits, token: str | None = None, before: Any = None) -> None:
-        self.service = Service(pipe, "tiny", limits)
+    def __init__(
+        self, pipe: Pipeline, limits: ServiceLimits, token: str | None = None, before: Any = None, exact: bool = False
+    ) -> None:
+        self.service = Service(pipe, "tiny", limits, exact)
         if before is not None:
             before(self.service)
         self.socket = run.bound_socket("127.0.0.1", 0)

@@ -121,7 +121,7 @@ def test_token_classification(served: Callable[..., Any]) -> None:
 
 
 def test_question_answering(served: Callable[..., Any]) -> None:
-    _, pipe, client = served("question-answering")
+    server, pipe, client = served("question-answering")
     asked = {"question": "What hangs?", "context": "The saw hangs."}
     found, expected = client.question_answering(**asked), pipe(asked)
     assert (found.answer, found.start, found.end) == tuple(expected["output"].values())
@@ -130,6 +130,9 @@ def test_question_answering(served: Callable[..., Any]) -> None:
     assert [one.answer for one in several] == [
         one["answer"] for one in pipe(asked, top_k=2, max_answer_length=1)["output"]
     ]
+    for name, value in {"top_k": True, "max_answer_len": "9", "doc_stride": 0.5}.items():
+        ours = {"max_answer_len": "max_answer_length", "doc_stride": "stride"}.get(name, name)
+        assert server.refused("/", inputs=asked, parameters={name: value})[1]["param"] == ours
     with pytest.raises(Exception, match="handle_impossible_answer"):
         client.question_answering(**asked, handle_impossible_answer=True)
 
@@ -139,6 +142,9 @@ def test_fill_mask(served: Callable[..., Any]) -> None:
     found, expected = client.fill_mask("the <mask> fell"), pipe("the <mask> fell", top_k=5)["output"]
     assert [(one.token_str, one.sequence) for one in found] == [(one["label"], one["text"]) for one in expected]
     assert len(client.fill_mask("the <mask> fell", top_k=3)) == 3
+    assert client.fill_mask("the <mask> fell", top_k=1)
+    with pytest.raises(Exception, match="top_k"):
+        client.fill_mask("the <mask> fell", top_k=0)
     with pytest.raises(Exception, match="targets"):
         client.fill_mask("the <mask> fell", targets=["fig"])
 
@@ -160,6 +166,8 @@ def test_vectors(served: Callable[..., Any]) -> None:
     assert server.refused("/embed", inputs="fig " * 2000)[0] == 413
     assert len(server.post("/embed", inputs="fig " * 2000, truncate=True)) == 1
     assert server.refused("/embed", inputs="fig", prompt_name="query")[1]["param"] == "prompt_name"
+    similar_to = {"source_sentence": "fig", "sentences": ["a saw"]}
+    assert server.refused("/", inputs=similar_to, parameters={"truncate": True})[1]["param"] == "parameters"
     assert server.refused("/", inputs="fig", normalize=False)[1]["param"] == "normalize"
 
 
@@ -198,7 +206,12 @@ def test_text_generation(served: Callable[..., Any]) -> None:
     stopped = client.text_generation("the fig", **asked, stop=[text[2:4]], details=True)
     assert stopped.generated_text == text[: text.index(text[2:4])]
     assert stopped.details.finish_reason == "stop_sequence"
+    for wrong in (5, [5], {"text": "a"}, None, [[1, 2]]):
+        assert server.refused("/", inputs=wrong)[1]["param"] == "inputs"
+    for several in ([], ["a", "b"]):
+        assert server.refused("/", inputs=several, stream=True)[1]["param"] == "inputs"
     for name, value in {
+        "generate_parameters": 5,
         "grammar": {"type": "json", "value": {}},
         "best_of": 2,
         "truncate": 5,

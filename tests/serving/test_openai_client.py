@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from huggingface_hub import InferenceClient
 from running_server import Running
 
 import heedful
+from heedful.generation.slots import SlotDecoder
 from heedful.inference.pipeline import Pipeline
+from heedful.serving import service
 
 GREEDY = {"prompt": "the fig", "temperature": 0}
 TALK = [{"role": "user", "content": "the saw"}]
@@ -257,7 +260,7 @@ def test_other_models_and_broken_bodies(server: Running) -> None:
     broken = server.http.post("/v1/completions", content=b"{", headers={"Content-Type": "application/json"})
     assert (broken.status_code, broken.json()["error"]["code"]) == (400, "json")
     plain = server.http.post("/v1/completions", content=b"{}", headers={"Content-Type": "text/plain"})
-    assert plain.status_code == 400
+    assert (plain.status_code, plain.json()["error"]["code"]) == (400, "json")
     assert server.http.get("/v1/nothing").status_code == 404
     assert server.http.get("/v1/completions").status_code == 405
 
@@ -282,4 +285,29 @@ def test_embeddings(serving: Callable[..., Running], folder_of: Callable[[str], 
     assert server.refused("/v1/embeddings", input=[1, 2])[1]["param"] == "input"
     assert server.refused("/v1/embeddings", input=["a", " "])[1]["param"] == "input"
     assert server.refused("/v1/embeddings", input="fig " * 2000)[0] == 413
-    assert server.http.post("/v1/completions", json={"prompt": "a"}).status_code == 404
+    status, error = server.refused("/v1/completions", prompt="a")
+    assert (status, "/v1/embeddings" in error["message"]) == (404, True)
+    assert "a chat template" in server.refused("/v1/chat/completions", messages=[])[1]["message"]
+
+
+def test_an_exact_server_gives_the_same_bits_under_load(
+    serving: Callable[..., Running], talking: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def decoder(*arguments: Any, **options: Any) -> SlotDecoder:
+        made.append(options["exact"])
+        return SlotDecoder(*arguments, **options)
+
+    monkeypatch.setattr(service, "SlotDecoder", decoder)
+    server = serving(talking, exact=True, slots=8)
+    assert made == [True]
+    request = {"prompt": "the fig", "max_tokens": 40, "min_new_tokens": 40, "seed": 5, "logprobs": 2}
+    alone = server.post("/v1/completions", **request)["choices"][0]
+    others = threading.Thread(
+        target=lambda: server.post("/v1/completions", prompt=["a saw"] * 6, max_tokens=200, min_new_tokens=200, seed=1)
+    )
+    others.start()
+    server.until(lambda: len(server.service._live) == 6)
+    assert server.post("/v1/completions", **request)["choices"][0] == alone
+    others.join(60)

@@ -17,6 +17,7 @@ from running_server import Running, slow
 
 import heedful
 from heedful.inference.pipeline import Pipeline
+from heedful.serving import generation
 from heedful.serving.service import Service
 
 LONG: dict[str, Any] = {"prompt": "the fig", "max_tokens": 400, "seed": 1, "min_new_tokens": 400}
@@ -80,11 +81,16 @@ def test_a_full_queue_is_refused_at_once(server: Running) -> None:
     assert server.post("/v1/completions", prompt="a", max_tokens=2)["choices"]
 
 
-def test_answers_and_tokens_count_not_requests(server: Running) -> None:
+def test_answers_and_tokens_count_not_requests(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.refused("/v1/completions", prompt="a", n=7)[0] == 413
     assert server.refused("/v1/completions", prompt=["a"] * 7)[0] == 413
     assert server.refused("/v1/completions", prompt="a", n=6, max_tokens=5000)[0] == 413
     assert server.refused("/v1/completions", prompt="long " * 9000)[0] == 413
+    created = []
+    monkeypatch.setattr(generation, "Answer", lambda *given: created.append(given))
+    assert server.refused("/predict", inputs=["a"] * 10, options={"num_return_sequences": 9999})[0] == 413
+    assert not created  # they would fill the memory
+    monkeypatch.undo()
     with filled(server, 5):
         assert server.refused("/v1/completions", prompt="a", n=4)[0] == 429
 
@@ -189,6 +195,37 @@ def test_a_step_that_fails_ends_its_answers_alone(server: Running, capfd: pytest
     assert streamed.status_code == 500
     assert "secret" not in error["message"] + streamed.text + capfd.readouterr().err
     assert server.post("/v1/completions", prompt="the fig", max_tokens=2)["choices"]
+
+
+def test_a_prompt_that_cannot_join_ends_alone(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any, **options: Any) -> Any:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server.service.decoder, "join", broken)
+        status, error = server.refused("/v1/completions", prompt="the fig")
+    assert (status, error["code"]) == (500, "internal")
+    assert server.post("/v1/completions", prompt="the fig", max_tokens=2)["choices"]
+
+
+def test_an_unexpected_error_of_a_route_has_the_shape_of_all_errors(
+    server: Running, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("the fig is secret")
+
+    monkeypatch.setattr(server.service.admission, "admit", broken)
+    status, error = server.refused("/v1/completions", prompt="the fig")
+    assert (status, error["type"], error["code"]) == (500, "server_error", "internal")
+    printed = [""]
+
+    def is_reported() -> bool:  # after the response
+        printed[0] += capfd.readouterr().err
+        return printed[0].endswith("\n")
+
+    server.until(is_reported)
+    (line,) = printed[0].splitlines()
+    assert "RuntimeError at test_serving_limits.py" in line
 
 
 def test_an_answer_that_breaks_off_is_no_success(server: Running) -> None:

@@ -68,7 +68,7 @@ def test_nothing_is_asked_and_nothing_is_told() -> None:
 @pytest.mark.parametrize("name", ["text-classification", "image-classification"])
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, "3"])
 def test_no_number_of_labels(name: str, k: Any) -> None:
-    with pytest.raises(HeedfulError, match=rf"^top_k is {k!r}; give the number of labels, a whole number from 1"):
+    with pytest.raises(HeedfulError, match=rf"^top_k is {k!r}; give the number of predictions, a whole number from 1"):
         Pipeline(*made(name))([], top_k=k)
 
 

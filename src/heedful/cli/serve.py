@@ -112,12 +112,15 @@ def _token(name: str) -> str:
 
 def _head(service: Service, address: str, has_token: bool) -> str:
     """Returns the lines that the command prints: what is served, where, and its limits."""
+    from heedful.tasks.task import Continues, Embeds
+
     task, limits = service.pipe.task, service.limits
+    openai = [f"{address}/v1 (OpenAI)"] if isinstance(task, Continues | Embeds) else []
     rows = {
         "model": f"{service.name}, {service.pipe.model.config.kind}",
         "task": task.name,
         "open": f"{address}/" + (" (asks for the token)" if has_token else ""),
-        "clients": f"{address}/v1 (OpenAI), {address} (Hugging Face), {address}/openapi.json",
+        "clients": ", ".join([*openai, f"{address} (Hugging Face)", f"{address}/openapi.json"]),
         "limits": f"{limits.queue:,} inputs wait, {service.max_tokens:,} tokens each, {limits.timeout:g} s",
     }
     if service.decoder is not None:

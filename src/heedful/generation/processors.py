@@ -273,11 +273,8 @@ class SuppressTokensAtBegin(OnDevice):
         return _mask_tokens(scores, self.ids(self.tokens, scores), is_begin)
 
 
-def _force(forced: OnDevice, name: str, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
+def _force(forced: OnDevice, tokens: Sequence[int], rows: Tensor, scores: Tensor) -> Tensor:
     """Sets the scores (R, V) to 0 for ``tokens`` and to −∞ for all others, in the ``rows`` (R,) that are True."""
-    for token in tokens:
-        if token >= scores.size(1):
-            raise HeedfulError(f"{name} is {token}, but the model has {scores.size(1)} tokens; give a smaller id")
     only = torch.full_like(scores[:1], NEVER).index_fill(1, forced.ids(tokens, scores), 0.0)
     return torch.where(rows[:, None], only, scores)
 
@@ -290,7 +287,7 @@ class ForcedBOSToken(OnDevice):
 
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
-        return _force(self, "forced_bos_token_id", [self.token], (history != NONE).sum(1) == 1, scores)
+        return _force(self, [self.token], (history != NONE).sum(1) == 1, scores)
 
 
 @dataclass(frozen=True)
@@ -304,9 +301,7 @@ class ForcedEOSToken(OnDevice):
     def __call__(self, history: Tensor, scores: Tensor) -> Tensor:
         """Returns the new scores (R, V)."""
         new_count = history.size(1) - self.state.prompt.size(1)
-        return _force(
-            self, "forced_eos_token_id", self.tokens, self.limits[self.state.prompt_index] == new_count + 1, scores
-        )
+        return _force(self, self.tokens, self.limits[self.state.prompt_index] == new_count + 1, scores)
 
 
 def processors_of(options: Options, state: DecoderState, limits: Tensor, end: Sequence[int]) -> list[Processor]:
@@ -318,6 +313,11 @@ def processors_of(options: Options, state: DecoderState, limits: Tensor, end: Se
     words = [word for word in options.bad_words_ids if list(word) not in [[number] for number in end]]
     first, last = options.forced_bos_token_id, options.forced_eos_token_id
     last_ids = () if last is None else (last,) if isinstance(last, int) else tuple(last)
+    forced = {"forced_bos_token_id": () if first is None else (first,), "forced_eos_token_id": last_ids}
+    for name, tokens in forced.items():
+        for token in tokens:
+            if state.vocab_size and token >= state.vocab_size:
+                raise HeedfulError(f"{name} is {token}, but the model has {state.vocab_size} tokens; give a smaller id")
     begin = options.begin_suppress_tokens
     single = [word[0] for word in words if len(word) == 1]
     banned = {"bad_words_ids": single, "suppress_tokens": options.suppress_tokens, "begin_suppress_tokens": begin}

@@ -399,7 +399,7 @@ class SlotDecoder:
             group = scores if several == list(range(len(rows))) else scores[several]
             numbers = None
             if is_sampled:
-                drawn = [rows[index].numbers[len(rows[index].tokens)] for index in several]  # type: ignore[index]
+                drawn = [rows[index].numbers[len(rows[index].tokens)] for index in several]  # type: ignore[index]  # sampled rows have them
                 numbers = torch.tensor(drawn, dtype=exact_dtype(scores.device), device=scores.device)
             tokens = choose(process(warpers, group[:, :0], group), numbers)  # warpers do not read the history
             for index, token in zip(indices, tokens.tolist(), strict=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,11 +20,14 @@ from heedful.models.base import device_of
 from heedful.pretrained import load, read_card
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
+from heedful.settings import AnsweringSettings
+from heedful.tasks.labels import checked_top_k
 from heedful.tasks.published import task_of
 from heedful.tasks.task import Decodes, Prediction, Streams, Task, check_mappings
 from heedful.text.chat_template import is_conversation
 
 log = logging.getLogger("heedful")
+ANSWERING = frozenset(field.name for field in fields(AnsweringSettings))
 
 
 class Pipeline:
@@ -118,15 +121,18 @@ class Pipeline:
         """Returns the options for the task's ``predict``, with all decoding options combined under the key
         ``decoding``.
 
-        Raises ``HeedfulError`` for an option that the task does not have. A seed is dropped if nothing is sampled, with
-        a warning in the first call.
+        Raises ``HeedfulError`` for an option that the task does not have, and for a value that it does not take. A
+        seed is dropped if nothing is sampled, with a warning in the first call.
         """
         for name in options:
             if name not in self.task.options:
                 known = self.task.options
                 hint = nearest(name, known) if known else "leave it out"
                 raise HeedfulError(f"the option {name} has no effect for {self.task.name}; {hint}")
+        for name in ANSWERING & options.keys():
+            AnsweringSettings.check_value(name, options[name])
         if not isinstance(self.task, Decodes):
+            checked_top_k(options.get("top_k"))
             return dict(options)
         seed = options.get("seed")
         check_option("seed", seed)

@@ -23,7 +23,7 @@ class TokenText(NamedTuple):
 
 
 class AnswerPiece(NamedTuple):
-    """What a token adds to the answer that may be sent."""
+    """Text and tokens that may be sent after a new token."""
 
     text: str
     tokens: list[TokenText]

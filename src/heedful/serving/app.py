@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from html import escape
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,7 +24,7 @@ from heedful.serving.admission import RequestError
 from heedful.serving.attention_routes import attention_routes
 from heedful.serving.openai_routes import model_entry, openai_routes
 from heedful.serving.responses import error_response, json_response
-from heedful.serving.service import Service, failure_of
+from heedful.serving.service import Service, failure_of, report
 from heedful.serving.task_routes import task_routes
 from heedful.views.serve_html import serving_page
 
@@ -78,7 +78,7 @@ def create_app(service: Service, *, token: str | None = None, local_names_only: 
             site's name that resolves here can read answers.
     """
     app = FastAPI(title="heedful", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
-    _add_error_handlers(app)
+    _add_error_handlers(app, service.pipe.task.name)
     guard = Guard(app, service, token, local_names_only)
     app.include_router(openai_routes(service))
     app.include_router(task_routes(service))
@@ -129,7 +129,7 @@ def _add_page(app: FastAPI, service: Service, guard: Guard) -> None:
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI, task: str) -> None:
     """Answers every error in OpenAI's shape, with a message of one line."""
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -142,12 +142,21 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     async def plain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(RequestError(error.status_code, f"{error.detail}: {request.method} {request.url.path}"))
+        message = f"{error.detail}: {request.method} {request.url.path}"
+        if error.status_code == 404 and request.method == "POST":
+            routes = sorted(path for path, methods in app.openapi()["paths"].items() if "post" in methods)
+            message += f"; this model ({task}) has {', '.join(routes)}"
+            message += "; chat needs a model with a chat template" if "/chat/" in request.url.path else ""
+        return error_response(RequestError(error.status_code, message))
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return error_response(failure_of(error, "the request"))  # raised again afterwards, and then reported
 
     app.add_exception_handler(RequestError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(ValidationError, invalid)
     app.add_exception_handler(HTTPException, plain)
+    app.add_exception_handler(Exception, unexpected)
 
 
 def invalid_request(error: RequestValidationError | ValidationError) -> RequestError:
@@ -158,7 +167,7 @@ def invalid_request(error: RequestValidationError | ValidationError) -> RequestE
     field = ".".join(path[:1])
     if first["type"] == "extra_forbidden":
         return RequestError(400, f"{field} is not supported; leave it out", "unsupported_field", field)
-    if first["type"] == "json_invalid":
+    if first["type"] == "json_invalid" or (not field and first["type"] == "model_attributes_type"):
         return RequestError(400, "the body is not JSON; send an object, with Content-Type: application/json", "json")
     text = first["msg"][:1].lower() + first["msg"][1:]
     return RequestError(400, f"{field or 'the body'}: {text}", param=field or None)
@@ -200,9 +209,9 @@ class Guard:
             if not status:
                 await self._refuse(error, scope, receive, send_with_headers)
         except Exception as error:
-            failure = failure_of(error, "the request")
+            report(error, "the request")
             if not status:
-                await error_response(failure)(scope, receive, send_with_headers)
+                await error_response(failure_of(error, "the request"))(scope, receive, send_with_headers)
         route = getattr(scope.get("route"), "path", "other")
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.seconds.labels(route).observe(time.monotonic() - started)
@@ -242,7 +251,7 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             return
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        if site not in ("same-origin", "none") or (origin is not None and urlsplit(origin).netloc != hosts[0]):
+        if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != hosts[0]):
             raise RequestError(403, "a page of another site sent this request", "other_origin")
         length, limit = headers.get("content-length", "0"), self._size_limit(scope)
         if not length.isascii() or not length.isdigit() or int(length) > limit:

@@ -15,7 +15,7 @@ from heedful.serving.admission import RequestError, Ticket
 from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText
 from heedful.serving.requests import CHARACTERS
 from heedful.serving.responses import in_thread
-from heedful.serving.service import AnswerRow, AnswerRows, Batch, Service
+from heedful.serving.service import AnswerRow, Batch, GenerationRequest, Service
 from heedful.tasks.task import Continues
 from heedful.tasks.token_batches import seed_of_repeat
 
@@ -69,9 +69,8 @@ class Answers:
         assert isinstance(service.pipe.task, Continues)
         self.service, self.question, self.task = service, question, service.pipe.task
         self.prompts: list[list[int]] = []  # token ids
-        count = question.count
-        self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
-        self._generation: AnswerRows | None = None
+        self.all: list[Answer] = []  # once the request is admitted
+        self._generation: GenerationRequest | None = None
         self._ticket: Ticket | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -88,7 +87,9 @@ class Answers:
         width = max(1, question.decoding.num_beams)
         sizes = [size_of(prompt) // CHARACTERS + 1 if _is_text(prompt) else len(prompt) for prompt in question.prompts]
         tokens = question.count * sum(size + length * width for size in sizes)
-        self._ticket = service.admission.admit(len(self.all), tokens)
+        count = question.count
+        self._ticket = service.admission.admit(len(question.prompts) * count, tokens)
+        self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
         try:
             self.prompts = await in_thread(self._encode)
             if question.in_slots:
@@ -148,7 +149,7 @@ class Answers:
     def _start_rows(self, ticket: Ticket) -> None:
         question, service = self.question, self.service
         decoding = replace(question.decoding, stop_strings=(), num_return_sequences=1)
-        generation = AnswerRows(ticket, service.limits.backlog if question.stream else None)
+        generation = GenerationRequest(ticket, service.limits.backlog if question.stream else None)
         for answer in self.all:
             ids = self.prompts[answer.prompt]
             options = decoding

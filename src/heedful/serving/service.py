@@ -38,7 +38,7 @@ Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
 class AnswerRow:
     """One answer of a generation, for the inference thread."""
 
-    generation: AnswerRows
+    generation: GenerationRequest
     index: int
     ids: list[int]
     options: Options
@@ -50,7 +50,7 @@ class AnswerRow:
     last: float = 0.0  # time of the last token
 
 
-class AnswerRows:
+class GenerationRequest:
     """Answers of one request, generated together; ``pieces`` yields them as they come.
 
     Args:
@@ -177,21 +177,21 @@ class Service:
         if self._has_ended:
             raise RequestError(503, "the inference thread has ended; restart the server")
 
-    def submit(self, generation: AnswerRows) -> None:
+    def submit(self, generation: GenerationRequest) -> None:
         """Queues the answers of a generation."""
         with self._changed:
             self._check_thread()
             self._rows.extend(generation.rows)
             self._changed.notify()
 
-    def cancel(self, generation: AnswerRows, reason: str = "client") -> None:
+    def cancel(self, generation: GenerationRequest, reason: str = "client") -> None:
         """Ends the answers of a generation that have not ended; the inference thread frees their slots."""
         generation.ticket.release()
         generation.cancelled = generation.cancelled or reason
         with self._changed:
             self._changed.notify()
 
-    def expire(self, generation: AnswerRows) -> None:
+    def expire(self, generation: GenerationRequest) -> None:
         """Ends a generation that has taken too long, with an error."""
         generation.deliver(0, self._timeout())
         self.cancel(generation, "deadline")
@@ -271,16 +271,19 @@ class Service:
         """Joins waiting prompts to free slots, in the order of their arrival."""
         while self._rows and self.decoder is not None and self.decoder.free:
             row = self._rows.popleft()
-            row.generation.ticket.release(1)
             try:
                 slot = self.decoder.join(
                     row.ids, row.options, limit=row.limit, sample=row.sample, top_logprobs=row.top_logprobs
                 )
             except HeedfulError as error:
                 self._deliver(row, RequestError(400, str(error)))
-                continue
-            self._live[slot] = row
-            self._count(self.metrics.prompt_tokens, len(row.ids))
+            except Exception as error:
+                self.metrics.failures.inc()
+                self._deliver(row, reported_failure(error, "the start of an answer"))
+            else:
+                self._live[slot] = row
+                self._count(self.metrics.prompt_tokens, len(row.ids))
+            row.generation.ticket.release(1)  # last: until then `is_idle` reads the ticket
 
     def _step(self) -> None:
         """Takes one step of all slots; an error ends the answers of all of them."""
@@ -289,7 +292,7 @@ class Service:
         try:
             tokens = self.decoder.step()
         except Exception as error:
-            failure = failure_of(error, "a step of generation")
+            failure = reported_failure(error, "a step of generation")
             for slot, row in list(self._live.items()):
                 self._leave(slot)
                 self.metrics.failures.inc()
@@ -362,7 +365,7 @@ class Service:
                 self._finish(batch, error)
             return
         except Exception as error:
-            failure = failure_of(error, "a prediction")
+            failure = reported_failure(error, "a prediction")
             for batch in batches:
                 self.metrics.failures.inc()
                 self._finish(batch, failure)
@@ -421,11 +424,16 @@ class Service:
 
 
 def failure_of(error: BaseException, where: str) -> RequestError:
-    """Reports an unexpected error, and returns what its clients get."""
-    report(error, where)
+    """Returns the error 500 that clients get for an unexpected error; it does not quote the error's message."""
     if is_out_of_memory(error):
         return RequestError(500, "out of memory; send fewer or shorter inputs", "out_of_memory")
     return RequestError(500, f"{where} failed ({type(error).__name__}); the server's log has the place", "internal")
+
+
+def reported_failure(error: BaseException, where: str) -> RequestError:
+    """Prints an unexpected error as ``report`` does, and returns ``failure_of`` it."""
+    report(error, where)
+    return failure_of(error, where)
 
 
 def report(error: BaseException, where: str) -> None:

@@ -63,7 +63,7 @@ class SimilarityRequest(Fields):
     """Request of the Hub's API for the similarity of sentences."""
 
     inputs: SimilarityInputs
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: dict[str, Any] = Field(default_factory=dict, max_length=0)
 
 
 class RerankRequest(Fields):
@@ -152,8 +152,7 @@ async def _continued(service: Service, values: Sequence[Any], options: Mapping[s
     question = Question(prompts=values, decoding=options["decoding"], top_logprobs=0, field="inputs")
     if not question.in_slots:
         return None
-    if not all(isinstance(value, str) or is_conversation(value) for value in values):
-        raise RequestError(400, "an input is a text, or a list of messages", param="inputs")
+    _check_prompts(values)
     decoding = options["decoding"]
     count = decoding.num_return_sequences if "num_return_sequences" in decoding.given else 1
     answers = Answers(service, replace(question, count=count))
@@ -173,6 +172,12 @@ async def _continued(service: Service, values: Sequence[Any], options: Mapping[s
         ]
         predictions.append(prediction_of(value, outputs, replace(decoding, num_return_sequences=count)))
     return predictions
+
+
+def _check_prompts(values: Sequence[Any]) -> None:
+    """Raises ``RequestError`` unless each input is a text or a list of messages."""
+    if not all(isinstance(value, str) or is_conversation(value) for value in values):
+        raise RequestError(400, "an input is a text, or a list of messages", param="inputs")
 
 
 async def relevance(service: Service, query: str, texts: list[str]) -> list[float]:
@@ -225,8 +230,11 @@ def _parsed(kind: Any, content: bytes) -> Any:
 
 def hub_options(task: Task, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns our options for parameters of the Hub's API."""
-    parameters = {**parameters, **(parameters.get("generate_parameters") or {})}
-    parameters.pop("generate_parameters", None)
+    parameters = dict(parameters)
+    nested = parameters.pop("generate_parameters", {})
+    if not isinstance(nested, Mapping):
+        raise RequestError(400, "generate_parameters is an object of parameters", param="generate_parameters")
+    parameters |= nested
     for name, value in task.hub_fixed.items():
         if name in parameters and parameters.pop(name) != value:
             raise RequestError(400, f"{name} is always {value!r} here; leave it out", "unsupported_field", name)
@@ -260,7 +268,8 @@ async def _generated(
         stream=bool(body.stream),
         field="inputs",
     )
-    if body.stream and len(values) > 1:
+    _check_prompts(values)
+    if body.stream and len(values) != 1:
         raise RequestError(400, "a stream answers one input; send one", param="inputs")
     answers = Answers(service, question)
     await while_connected(request.receive, answers.start())

@@ -102,6 +102,12 @@ class Settings(metaclass=_OldNames):
                 raise HeedfulError(f"unknown {flag} {value!r}; {nearest(str(value), words)}")
             check(flag, value, hints[f.name], **{name: f.metadata[name] for name in BOUNDS if name in f.metadata})
 
+    @classmethod
+    def check_value(cls, name: str, value: Any) -> None:
+        """Raises ``HeedfulError`` for a value that the field ``name`` does not take; the message names it as it is."""
+        bounds = {bound: limit for bound, limit in cls.__dataclass_fields__[name].metadata.items() if bound in BOUNDS}
+        check(name, value, get_type_hints(cls)[name], **bounds)
+
     def _split(self, name: str) -> None:
         """Splits a field's text of names with commas; call it before the names are checked."""
         value = getattr(self, name)

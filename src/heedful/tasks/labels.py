@@ -78,12 +78,12 @@ def stored_label_names(theirs: Mapping[str, Any]) -> list[str]:
 
 
 def checked_top_k(k: Any) -> int | None:
-    """Returns the option ``top_k``; None stands for the best label alone.
+    """Returns the option ``top_k``; None stands for the best prediction alone.
 
     Raises ``HeedfulError`` unless it is None or a whole number from 1.
     """
     if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 1):
-        raise HeedfulError(f"top_k is {k!r}; give the number of labels, a whole number from 1")
+        raise HeedfulError(f"top_k is {k!r}; give the number of predictions, a whole number from 1")
     return k
 
 
