@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ import torch
 torch.set_num_threads(1)  # on tensors this small two wait for each other: tests take several times as long
 
 TESTS = Path(__file__).parent
+HELPERS = Counter(path.stem for path in TESTS.rglob("*.py") if path.stem != "conftest")
+if twice := [name for name, times in HELPERS.items() if times > 1]:  # only one of them can be imported
+    raise pytest.UsageError(f"two modules under tests/ are called {twice[0]}.py; rename one")
 # The asserts of helper modules are rewritten as those of tests are: their failures show values, and stay under -O.
-pytest.register_assert_rewrite(
-    *(path.stem for path in TESTS.rglob("*.py") if not path.stem.startswith(("test_", "conftest")))
-)
+pytest.register_assert_rewrite(*(name for name in HELPERS if not name.startswith("test_")))
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -27,6 +29,14 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _log() -> Iterator[None]:
+    """A module's tests leave the log as it was: a filter that stays would hide the warnings of later tests."""
+    yield
+    log = logging.getLogger("heedful")
+    assert (log.filters, log.disabled, log.propagate, log.level, logging.root.manager.disable) == ([], False, True, 0, 0)
 
 
 @pytest.fixture

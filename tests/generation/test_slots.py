@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tiny_models import ENDS, tiny_model
+from ending_models import ENDS, tiny_model
 
 import heedful
 from heedful.errors import HeedfulError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import ENDS, POSITIONS, tiny_model
+from ending_models import ENDS, POSITIONS, tiny_model
 from torch import Tensor
 
 import heedful
