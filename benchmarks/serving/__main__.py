@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.load import Request, Target, closed_loops, figures
-from benchmarks.serving.servers import SERVERS, Absent, Setting, memory
+from benchmarks.serving.servers import DTYPES, SERVERS, Absent, Setting, memory
 
 HEAD = f"{'server':14}{'clients':>8}{'tokens/s':>10}{'first p50':>11}{'p99':>8}{'gap p99':>9}{'RSS MiB':>9}"
 
@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help="a folder of a language model with a tokenizer")
     parser.add_argument("--short", action="store_true", help="a tiny random model and a second a load")
     parser.add_argument("--servers", default=",".join(SERVERS), help="names, with commas")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="of the weights")
     parser.add_argument("--clients", default="1,8,32")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each load")
     parser.add_argument("--overload", type=float, default=60.0, help="seconds of the overload; 0 leaves it out")
@@ -52,7 +53,7 @@ def measure(
     task = TextGeneration.load(folder)
     asked = requests(task, sizes)
     context = sizes[0].stop + sizes[1].stop
-    at = Setting(folder, made, max(clients), given.threads, min(context, task.context or context))
+    at = Setting(folder, made, max(clients), given.threads, given.dtype, min(context, task.context or context))
 
     def count(text: str) -> int:
         return len(task.tokenizer.encode([text])[0])

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
 START = 180.0  # seconds that a server may take to start
+DTYPES = ("float32", "bfloat16", "int8")
 
 
 class Absent(Exception):
@@ -34,6 +35,7 @@ class Setting:
     made: Path  # a folder for the model in other formats
     slots: int
     threads: int
+    dtype: str  # of the weights: one of DTYPES
     context: int  # tokens of a prompt with its answer
 
 
@@ -44,6 +46,7 @@ class Server:
     needs: ClassVar[tuple[str, ...]] = ()
     ready: ClassVar[str] = "/v1/models"
     chat: ClassVar[bool] = False  # asks /v1/chat/completions
+    dtypes: ClassVar[tuple[str, ...]] = DTYPES  # those of the weights that it has
 
     def command(self, at: Setting, port: int) -> list[str]:
         """Returns the command that serves on a port of 127.0.0.1."""
@@ -56,6 +59,8 @@ class Server:
     @contextmanager
     def running(self, at: Setting) -> Iterator[tuple[str, int]]:
         """Starts the server; yields its address and the id of its process, and ends it."""
+        if at.dtype not in self.dtypes:
+            raise Absent(f"it has no {at.dtype} weights")
         for package in self.needs:
             if importlib.util.find_spec(package) is None:
                 raise Absent(f"{package} is not installed (pip install {package.replace('_', '-')})")
@@ -93,13 +98,14 @@ class Server:
 
 
 class Ours(Server):
-    """``heedful serve``."""
+    """``heedful serve --compile``."""
 
     name, needs, ready = "ours", ("fastapi", "uvicorn", "prometheus_client"), "/ready"
 
     def command(self, at: Setting, port: int) -> list[str]:
         """Returns the command."""
         options = ["--slots", str(at.slots), "--queue", str(2 * at.slots), "--max-tokens", str(at.context)]
+        options += ["--compile", "--dtype", at.dtype]
         return [sys.executable, "-m", "heedful", "serve", str(at.folder), "--port", str(port), *options]
 
 
@@ -109,7 +115,7 @@ class Shell(Server):
     def command(self, at: Setting, port: int) -> list[str]:
         """Returns the command."""
         settings = [str(number) for number in (port, at.slots, at.threads, at.context)]
-        return [sys.executable, "-m", "benchmarks.serving.shells", self.name, str(self.read(at)), *settings]
+        return [sys.executable, "-m", "benchmarks.serving.shells", self.name, str(self.read(at)), at.dtype, *settings]
 
     def read(self, at: Setting) -> Path:
         """Returns the folder or file that the engine reads."""
@@ -117,7 +123,7 @@ class Shell(Server):
 
 
 class LlamaCpp(Shell):
-    """llama.cpp's own server, in float32."""
+    """llama.cpp's own server."""
 
     name, needs = "llama_cpp", ("xllamacpp", "gguf")
 
@@ -125,12 +131,13 @@ class LlamaCpp(Shell):
         """Returns the GGUF file, which it writes."""
         from heedful.export import export
 
-        export(at.folder, "gguf", at.made / "model.gguf", quantization="f32", overwrite=True)
+        kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}[at.dtype]
+        export(at.folder, "gguf", at.made / "model.gguf", quantization=kind, overwrite=True)
         return at.made / "model.gguf"
 
 
 class CTranslate2(Shell):
-    """CTranslate2 in batches of what waits, in float32."""
+    """CTranslate2 in batches of what waits."""
 
     name, needs = "ctranslate2", ("ctranslate2", "transformers")
 
@@ -138,13 +145,14 @@ class CTranslate2(Shell):
 class Naive(Shell):
     """transformers, one request at a time."""
 
-    name, needs = "naive", ("transformers",)
+    name, needs, dtypes = "naive", ("transformers",), DTYPES[:2]
 
 
 class Transformers(Server):
     """``transformers serve`` with continuous batching. It only has conversations: the template is the bare text."""
 
     name, needs, chat, ready = "transformers", ("transformers", "fastapi", "uvicorn", "openai"), True, "/health"
+    dtypes = DTYPES[:2]
 
     def command(self, at: Setting, port: int) -> list[str]:
         """Returns the command, on a copy of the folder with a template."""
@@ -152,7 +160,7 @@ class Transformers(Server):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(at.folder, copy)
         (copy / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
-        options = ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--continuous-batching"]
+        options = ["--host", "127.0.0.1", "--port", str(port), "--dtype", at.dtype, "--continuous-batching"]
         return [str(Path(sys.executable).with_name("transformers")), "serve", *options]
 
     def model(self, at: Setting) -> str:

@@ -1,6 +1,6 @@
 """Servers that people put around an engine, each in a process of its own.
 
-    python -m benchmarks.serving.shells KIND MODEL PORT SLOTS THREADS CONTEXT
+    python -m benchmarks.serving.shells KIND MODEL DTYPE PORT SLOTS THREADS CONTEXT
 
     naive          transformers, one request at a time
     ctranslate2    batches of what waits
@@ -25,14 +25,14 @@ Send = Callable[[str | None], None]  # a part of an answer; None ends it
 Job = tuple[str, int, Send]  # prompt, most tokens of the answer, and where its parts go
 
 
-def naive(folder: str, slots: int, threads: int) -> Callable[[list[Job]], None]:
+def naive(folder: str, dtype: str, threads: int) -> Callable[[list[Job]], None]:
     """Returns what computes one job with ``transformers``, as its documentation streams."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, TextIteratorStreamer
 
     torch.set_num_threads(threads)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
     def compute(jobs: list[Job]) -> None:
         for prompt, new, send in jobs:
@@ -49,7 +49,7 @@ def naive(folder: str, slots: int, threads: int) -> Callable[[list[Job]], None]:
     return compute
 
 
-def ctranslate2(folder: str, slots: int, threads: int) -> Callable[[list[Job]], None]:
+def ctranslate2(folder: str, dtype: str, threads: int) -> Callable[[list[Job]], None]:
     """Returns what computes a batch of jobs with CTranslate2, after the conversion of the folder."""
     from tempfile import TemporaryDirectory
 
@@ -60,8 +60,8 @@ def ctranslate2(folder: str, slots: int, threads: int) -> Callable[[list[Job]], 
 
     task = TextGeneration.load(folder)
     with TemporaryDirectory() as converted:
-        export(folder, "ctranslate2", f"{converted}/model", quantization="float32")
-        generator = engine.Generator(f"{converted}/model", intra_threads=threads)
+        export(folder, "ctranslate2", f"{converted}/model", quantization=dtype)
+        generator = engine.Generator(f"{converted}/model", intra_threads=threads, compute_type=dtype)
     names = task.tokenizer.backend.id_to_token
 
     def compute(jobs: list[Job]) -> None:
@@ -155,12 +155,12 @@ def llama_cpp(file: str, port: int, slots: int, threads: int, context: int) -> N
     threading.Event().wait()
 
 
-def main(kind: str, model: str, port: str, slots: str, threads: str, context: str) -> None:
+def main(kind: str, model: str, dtype: str, port: str, slots: str, threads: str, context: str) -> None:
     """Runs one server."""
     if kind == "llama_cpp":
         llama_cpp(model, int(port), int(slots), int(threads), int(context))
         return
-    compute = {"naive": naive, "ctranslate2": ctranslate2}[kind](model, int(slots), int(threads))
+    compute = {"naive": naive, "ctranslate2": ctranslate2}[kind](model, dtype, int(threads))
     serve(compute, int(port), 1 if kind == "naive" else int(slots))
 
 

@@ -573,12 +573,13 @@ class SlotCache(RingCache):
         self.shape = 0, 0  # rows and columns of the present call
 
     def fill(self, slot: int, prefix: Cache, length: int) -> None:
-        """Replaces a slot by the only row of ``prefix``, which has read ``length`` tokens, without padding.
+        """Replaces a slot by the only row of ``prefix``, which has read ``length`` tokens, without padding; 0: by none.
 
         The other columns become zeros: what is left of an earlier row may be infinite, and 0 · ∞ is NaN.
         """
-        for own, (source, _) in zip(self.buffers, prefix.pairs, strict=True):
-            for buffer, stored in zip(own, source.pair, strict=True):
+        sources = [own.pair for own, _ in prefix.pairs] if length else []
+        for own, source in zip(self.buffers, sources, strict=False):
+            for buffer, stored in zip(own, source, strict=True):
                 count = min(stored.size(2), self.capacity)
                 columns = torch.arange(length - count, length, device=stored.device) % self.capacity
                 buffer[slot].index_copy_(1, columns, stored[0, :, stored.size(2) - count :])

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 import heedful
 from answering_folders import saved
 from heedful import cli
-from heedful.cache import Cache
+from heedful.cache import Cache, SlotCache
 from heedful.config import AlibiPosition, RelativePosition, RotaryPosition, SinusoidalPosition
 from heedful.errors import HeedfulError
 from heedful.kernels import compiled_step, few_rows
@@ -331,6 +331,22 @@ def test_not_a_number_in_a_query_stays_visible(calls: list[int]) -> None:
         assert fast(IDS[:1, [0]], cache=cache).isnan().all()
     assert calls == [1] * len(calls)
     assert calls
+
+
+def test_columns_after_the_token_of_a_row_are_not_read(calls: list[int]) -> None:
+    """The shorter row has columns up to the longest row's, which are empty."""
+    fast, prefix = pair("gpt")[1], Cache(2)
+    with torch.inference_mode():
+        fast(IDS[:1], cache=prefix)
+        cache = SlotCache(prefix, slots=2, capacity=40)
+        for slot in range(2):
+            cache.fill(slot, prefix, IDS.size(1))
+        cache.begin([IDS.size(1), 30])
+        for own in cache.buffers:
+            for buffer in own:
+                buffer[0, :, IDS.size(1) + 1 :] = torch.nan
+        assert not fast(IDS[:2, [0]], cache=cache)[0].isnan().any()
+    assert calls == [2]
 
 
 def test_threads_share_a_model() -> None:

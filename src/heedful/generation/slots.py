@@ -57,8 +57,8 @@ class SlotRow:
     is_live: bool = False
     top_logprobs: int | None = None
     state: DecoderState  # of the prompt
-    prompt: Iterator[Tensor]  # reads the prompt's next chunk
-    unread: int  # tokens of the prompt
+    prompt: Iterator[Tensor]  # reads the prompt's next chunk; the last token is left to the first step
+    unread: int  # tokens that it has not read
     processors: list[Processor]  # those that read the history
     warpers: tuple[Processor, ...]  # the others, which come after them
     history: Tensor | None  # (1, length of the prompt + limit), if a processor reads it
@@ -68,6 +68,11 @@ class SlotRow:
     def length(self) -> int:
         """Number of tokens that have been read: all but the newest."""
         return len(self.ids) + len(self.tokens) - 1
+
+    @property
+    def newest(self) -> int:
+        """The last token, which the next step reads."""
+        return self.tokens[-1] if self.tokens else self.ids[-1]
 
     @property
     def chooser(self) -> tuple[Any, ...]:
@@ -128,14 +133,15 @@ class SlotGraph:
 class SlotDecoder:
     """Decodes rows that join and leave at any step, one token of every row a step.
 
-    A row that joins waits until its prompt has been read: each step, after the tokens of the live rows, reads a part
+    A row that joins waits until its prompt has been read: each step, before the tokens of the live rows, reads a part
     of the prompts, so that a long prompt delays the other rows by no more than that. Calls must come from one thread.
 
     Args:
         model: a decoder with a language-model head; it is put in evaluation mode.
         slots: number of rows that fit.
         capacity: maximum number of tokens of a row, prompt and new tokens.
-        chunk: number of tokens of prompts that are read in a step. Prompts are cut at its multiples.
+        chunk: number of tokens of prompts that are read in a step, by default 64, or 128 for 16 slots and more, whose
+            steps take longer. A longer prompt is read in equal parts, each of at most one and a half times as many.
         exact: computes the same bits for a row whatever the other rows are (on a GPU always: a step there computes all
             slots). The price depends on the kernels: see docs/decoding.md.
 
@@ -152,7 +158,8 @@ class SlotDecoder:
     (5, True, 2)
     """
 
-    def __init__(self, model: Any, *, slots: int, capacity: int, chunk: int = 64, exact: bool = False) -> None:
+    def __init__(self, model: Any, *, slots: int, capacity: int, chunk: int | None = None, exact: bool = False) -> None:
+        chunk = (64 if slots < 16 else 128) if chunk is None else chunk
         for name, value in {"slots": slots, "capacity": capacity, "chunk": chunk}.items():
             if value < 1:
                 raise HeedfulError(f"{name} is {value}; give 1 or more")
@@ -244,8 +251,11 @@ class SlotDecoder:
                 f"the prompt has {len(ids)} tokens and may get {limit} more, but a slot has room for {self.capacity}; "
                 "shorten the prompt, or lower max_new_tokens"
             )
+        unread = len(ids) - 1
+        state.ids = state.ids[:, :unread]
         state.make_cache(0)
-        state.prefill_chunk_size = min(self.chunk, options.prefill_chunk_size or self.chunk)
+        parts = max(1, round(unread / self.chunk))
+        state.prefill_chunk_size = min(-(-unread // parts), options.prefill_chunk_size or unread)
         processors = processors_of(options, state, limits, self.model.config.special.end)
         readers = [processor for processor in processors if not isinstance(processor, WARPERS)]
         history = torch.full((1, len(ids) + limit), -1, device=self.model.device) if readers else None
@@ -260,7 +270,7 @@ class SlotDecoder:
             top_logprobs=top_logprobs,
             state=state,
             prompt=state.prefill_hidden(),
-            unread=len(ids),
+            unread=unread,
             processors=readers,
             warpers=tuple(processor for processor in processors if isinstance(processor, WARPERS)),
             history=history,
@@ -282,7 +292,7 @@ class SlotDecoder:
 
     @torch.inference_mode()
     def step(self) -> list[SlotToken]:
-        """Decodes one token of every live row, then reads at most ``chunk`` tokens of prompts.
+        """Reads about ``chunk`` tokens of prompts, then decodes one token of every live row.
 
         A row whose prompt has been read gets its first token in the same step.
         """
@@ -291,16 +301,15 @@ class SlotDecoder:
         if self.model.training:
             self.model.eval()
         with decoding_kernels(self.model):
-            tokens = self._decode() if self._live else []
             if self._waiting:
-                tokens += self._read()
-        return tokens
+                self._read()
+            return self._decode() if self._live else []
 
     def _decode(self) -> list[SlotToken]:
         """Decodes one token of every live row."""
         rows = list(self._live)
         padding = [0] * (self._least_rows - len(rows))  # rows that nobody reads
-        logits = self._logits([row.tokens[-1] for row in rows] + padding, [row.length for row in rows] + padding)
+        logits = self._logits([row.newest for row in rows] + padding, [row.length for row in rows] + padding)
         return self._choose(rows, logits[: len(rows)])
 
     def _logits(self, tokens: list[int], lengths: list[int]) -> Tensor:
@@ -343,26 +352,24 @@ class SlotDecoder:
                 least = rows
         return least
 
-    def _read(self) -> list[SlotToken]:
-        """Reads chunks of waiting prompts, as many as ``chunk`` tokens have room for; returns first tokens."""
-        tokens: list[SlotToken] = []
-        room = self.chunk
+    def _read(self) -> None:
+        """Reads chunks of waiting prompts: one, then more as long as all have at most ``chunk`` tokens together."""
+        read = 0
         while self._waiting:
             row = self._waiting[0]
             count = min(row.unread, row.state.prefill_chunk_size)
-            if count > room:
+            if read and count and read + count > self.chunk:
                 break
-            hidden = next(row.prompt)
-            room, row.unread = room - count, row.unread - count
+            if count:
+                next(row.prompt)
+            read, row.unread = read + count, row.unread - count
             if row.unread:
                 break
             self._waiting.pop(0)
-            self._cache.fill(len(self._live), row.state.cache, len(row.ids))
+            self._cache.fill(len(self._live), row.state.cache, len(row.ids) - 1)
             row.is_live = True
             self._live.append(row)
-            tokens += self._choose([row], row.state.last_logits(hidden))
             row.forget()
-        return tokens
 
     # ------------------------------------------------------------------------------------------------------- tokens
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from heedful.cache import Cache, Growing, SlotCache, StaticAttention, StaticCache
+from heedful.cache import Cache, Growing, RingCache, SlotCache, StaticAttention, StaticCache
 from heedful.errors import HeedfulError
 from heedful.kernels.few_rows import (
     ADD,
@@ -274,8 +274,10 @@ class CompiledStep:
         cross_bias = bias_of(context["memory_mask"])
         keys = (KeyValues * (2 * self.depth))()
         pairs: Any = cache.layers(self.depth)
+        in_order = isinstance(cache, RingCache) and cache.end <= cache.capacity
         for layer, (own, cross) in enumerate(pairs):
             self._own_keys(keys[2 * layer], own)
+            keys[2 * layer].in_order = in_order
             add_bias(keys[2 * layer], bias, rows, self.heads[layer][0])
             if len(self.heads[layer]) > 1:
                 self._cross_keys(keys[2 * layer + 1], cross, rows)

@@ -201,6 +201,7 @@ struct KeyValues {  // of one attention: (row b, head g, column s) is at b * row
     char *key, *value;
     int64_t row_stride, head_stride, columns, queries_per_source;
     const int64_t* slots;                // (R,) column of the new token; null: the last
+    int64_t in_order;                    // true if a row has no tokens in the columns after its new one
     const float* bias;                   // (R or 1, H or 1, S); null: none
     int64_t bias_row_stride, bias_head_stride;
 };
@@ -907,7 +908,8 @@ float dot(const float* q, const typename Cache::Number* k, int64_t size) {
 template <class Cache>
 void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t r, int64_t h, float* scores, float* y) {
     typedef typename Cache::Number Number;
-    const int64_t size = op.head_size, columns = keys.columns, head = h / (op.heads / op.kv_heads);
+    const int64_t size = op.head_size, head = h / (op.heads / op.kv_heads);
+    const int64_t columns = keys.in_order ? keys.slots[r] + 1 : keys.columns;
     const int64_t source = r / keys.queries_per_source, first = source * keys.row_stride + head * keys.head_stride;
     const Number *key = (const Number*)keys.key + first, *value = (const Number*)keys.value + first;
     const float* bias = keys.bias ? keys.bias + source * keys.bias_row_stride + h * keys.bias_head_stride : nullptr;

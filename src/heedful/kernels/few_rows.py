@@ -80,7 +80,9 @@ class KeyValues(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("key", "value")),
         *((name, c_int64) for name in ("row_stride", "head_stride", "columns", "queries_per_source")),
-        *((name, c_void_p) for name in ("slots", "bias")),
+        ("slots", c_void_p),
+        ("in_order", c_int64),
+        ("bias", c_void_p),
         *((name, c_int64) for name in ("bias_row_stride", "bias_head_stride")),
     )
 
