@@ -2,7 +2,7 @@
 
     python -m benchmarks.serving MODEL            a folder with a tokenizer, such as stories15M: some minutes a server
     python -m benchmarks.serving --short          a tiny random model, seconds
-    ... --servers ours,llama_cpp --clients 1,8,32 --seconds 30 --out serving.json
+    ... --servers ours,llama_cpp --dtype int8 --clients 1,8,32 --seconds 30 --long 900 --requests 10000 --out s.json
 
 Each server runs in a process of its own, one after another, with the threads of ``--threads``. Clients ask in a closed
 loop: each sends its next request when the last is answered. Prompts have 16 to 128 tokens and answers at most 32 to
@@ -13,8 +13,12 @@ loop: each sends its next request when the last is answered. Prompts have 16 to 
     gap, p99        milliseconds between two tokens of an answer
     RSS             memory of the server's processes at the end, MiB
 
-Then the overload: ten times the clients that the server decodes together, for ``--overload`` seconds, each of which
-hangs up on a tenth of its requests in the middle. Sent must be complete + refused + cancelled.
+"own batch" is ``generate`` with as many rows of the mean lengths, compiled too, in the benchmark's own process.
+
+``--long`` adds a load during which one more client sends a prompt of so many tokens again and again. Then the overload:
+ten times the clients that the server decodes together, for ``--overload`` seconds, each of which hangs up on a tenth of
+its requests in the middle; sent must be complete + refused + cancelled. ``--requests`` adds so many short requests,
+half of them not streamed and a third of them left by their clients, with the memory after each tenth.
 
     servers     one class a server: how it is started; without its package it is left out, with a line
     load        the clients, over plain sockets

@@ -8,11 +8,13 @@ import json
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.load import Request, Target, closed_loops, figures
+from benchmarks.serving.load import Answer, Request, Target, closed_loops, figures
 from benchmarks.serving.servers import DTYPES, SERVERS, Absent, Setting, memory
 
 HEAD = f"{'server':14}{'clients':>8}{'tokens/s':>10}{'first p50':>11}{'p99':>8}{'gap p99':>9}{'RSS MiB':>9}"
@@ -28,6 +30,8 @@ def main() -> None:
     parser.add_argument("--clients", default="1,8,32")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each load")
     parser.add_argument("--overload", type=float, default=60.0, help="seconds of the overload; 0 leaves it out")
+    parser.add_argument("--long", type=int, default=0, help="tokens of a prompt that comes again and again meanwhile")
+    parser.add_argument("--requests", type=int, default=0, help="number of mixed requests, after the loads")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", help="a JSON file for the figures")
     given = parser.parse_args()
@@ -52,7 +56,7 @@ def measure(
 
     task = TextGeneration.load(folder)
     asked = requests(task, sizes)
-    context = sizes[0].stop + sizes[1].stop
+    context = max(sizes[0].stop + sizes[1].stop, given.long + 8)
     at = Setting(folder, made, max(clients), given.threads, given.dtype, min(context, task.context or context))
 
     def count(text: str) -> int:
@@ -60,6 +64,10 @@ def measure(
 
     told: dict[str, Any] = {}
     print(HEAD)
+    if "ours" in names:
+        told["static"] = {str(number): {"tokens_per_second": static(at, number, sizes)} for number in clients}
+        for number in clients:
+            print(f"{'own batch':14}{number:>8}{told['static'][str(number)]['tokens_per_second']:>10.1f}", flush=True)
     for name in names:
         server = SERVERS[name]
         try:
@@ -70,10 +78,19 @@ def measure(
                 for number in clients:
                     rows[str(number)] = load(target, asked, number, given.seconds, 0.0, count, process)
                     print(line(name, number, rows[str(number)]), flush=True)
+                if given.long:
+                    long = Request(task.tokenizer.decode([[words(task)[0]] * given.long])[0], 8)
+                    rows["long"] = load(target, asked, max(clients), given.seconds, 0.0, count, process, long)
+                    print(line(f"{name}, long", max(clients), rows["long"]), flush=True)
                 if given.overload:
                     most = 10 * max(clients)
                     rows["overload"] = load(target, asked, most, given.overload, 0.1, count, process)
+                    rows["overload"]["idle"] = server.is_idle(url)
                     print(line(f"{name} x10", most, rows["overload"]), overloaded(rows["overload"]), flush=True)
+                if given.requests:
+                    rows["mixed"] = mixed(target, asked, max(clients), given.requests, process)
+                    rows["mixed"]["idle"] = server.is_idle(url)
+                    print(f"{name}, mixed: {rows['mixed']}", flush=True)
         except Absent as error:
             told[name] = {"absent": str(error)}
             print(f"{name}: left out: {error}", flush=True)
@@ -81,18 +98,73 @@ def measure(
 
 
 def load(
-    target: Target, asked: Sequence[Request], clients: int, seconds: float, leave: float, count: Any, process: int
+    target: Target,
+    asked: Sequence[Request],
+    clients: int,
+    seconds: float,
+    leave: float,
+    count: Any,
+    process: int,
+    long: Request | None = None,
 ) -> dict[str, Any]:
-    """Returns the figures of one load; the last answers may end after its seconds."""
+    """Returns the figures of one load; the last answers may end after its seconds.
+
+    Another client asks for ``long`` again and again; its answers do not count.
+    """
+    began, before = time.perf_counter(), memory(process)
+
+    async def run() -> list[Answer]:
+        loops = [closed_loops(target, asked, clients, seconds, leave)]
+        if long is not None:
+            loops.append(closed_loops(target, [long], 1, seconds))
+        return (await asyncio.gather(*loops))[0]
+
+    answers = asyncio.run(run())
+    row = figures(answers, time.perf_counter() - began, count)
+    return row | {"memory": memory(process), "memory_before": before}
+
+
+def static(at: Setting, rows: int, sizes: tuple[range, range]) -> float:
+    """Returns the tokens a second of one batch, without a server: prompts and answers of the mean lengths."""
+    import torch
+
+    import heedful
+
+    torch.set_num_threads(at.threads)
+    model = heedful.pipeline(None, at.folder, dtype=at.dtype, compile=True).model
+    length, new = (sum(size) // len(size) for size in sizes)
+    ids = torch.arange(rows * length).view(rows, length) % 97 + 3
+    model.generate(ids, max_new_tokens=2, min_new_tokens=2)  # warm
     began = time.perf_counter()
-    answers = asyncio.run(closed_loops(target, asked, clients, seconds, leave))
-    return figures(answers, time.perf_counter() - began, count) | {"memory": memory(process)}
+    for _ in range(3):
+        model.generate(ids, max_new_tokens=new, min_new_tokens=new)
+    return 3 * rows * new / (time.perf_counter() - began)
+
+
+def mixed(target: Target, asked: Sequence[Request], clients: int, number: int, process: int) -> dict[str, Any]:
+    """Returns what became of ``number`` short requests, and the memory in ten equal parts of them.
+
+    A third of the clients hang up; half of the answers are streamed.
+    """
+    short = [replace(request, new=1 + request.new // 8) for request in asked]
+    kinds: Counter[str] = Counter()
+    memories = [memory(process)]
+    while sum(kinds.values()) < number:
+        part = asyncio.run(closed_loops(target, short, clients, 600.0, 1 / 3, 0.5, most=-(-number // 10)))
+        kinds.update(answer.kind for answer in part)
+        memories.append(memory(process))
+    return {**kinds, "sent": sum(kinds.values()), "memory": [round(one) for one in memories]}
+
+
+def words(task: Any) -> list[int]:
+    """Returns the tokens of ASCII letters."""
+    return [number for number in range(task.tokenizer.vocab_size) if word(task, number)]
 
 
 def requests(task: Any, sizes: tuple[range, range]) -> list[Request]:
     """Returns 64 prompts of words that the tokenizer has, with lengths of prompts and answers from one seed."""
     chance = random.Random(0)
-    numbers = [number for number in range(task.tokenizer.vocab_size) if word(task, number)]
+    numbers = words(task)
     made = []
     for _ in range(64):
         ids = chance.choices(numbers, k=chance.choice(sizes[0]))
@@ -131,7 +203,8 @@ def overloaded(row: dict[str, Any]) -> str:
     """Returns what became of the requests of an overload."""
     refusal = "-" if row["refusal_p99"] is None else f"{row['refusal_p99']:.0f} ms"
     kinds = ", ".join(f"{row[kind]} {kind}" for kind in ("complete", "refused", "cancelled", "cut", "failed"))
-    return f" {row['sent']} sent = {kinds}; refusals p99 {refusal}"
+    grown = row["memory"] - row["memory_before"]
+    return f" {row['sent']} sent = {kinds}; refusals p99 {refusal}; {grown:+.0f} MiB; idle: {row['idle']}"
 
 
 if __name__ == "__main__":

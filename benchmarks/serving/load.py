@@ -41,11 +41,14 @@ class Target:
     chat: bool = False
 
 
-async def ask(target: Target, request: Request, leave_after: int | None = None) -> Answer:
-    """Sends one request; after ``leave_after`` parts of the answer the client hangs up."""
+async def ask(target: Target, request: Request, leave_after: int | None = None, is_streamed: bool = True) -> Answer:
+    """Sends one request; after ``leave_after`` parts of the answer the client hangs up.
+
+    If the answer is not streamed, it hangs up after ``leave_after`` hundredths of a second.
+    """
     host, _, port = target.url.removeprefix("http://").partition(":")
     prompt = {"messages": [{"role": "user", "content": request.prompt}]} if target.chat else {"prompt": request.prompt}
-    body = {"model": target.model, **prompt, "max_tokens": request.new, "temperature": 0, "stream": True}
+    body = {"model": target.model, **prompt, "max_tokens": request.new, "temperature": 0, "stream": is_streamed}
     data = json.dumps(body).encode()
     path = "/v1/chat/completions" if target.chat else "/v1/completions"
     head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
@@ -55,9 +58,18 @@ async def ask(target: Target, request: Request, leave_after: int | None = None) 
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(head.encode() + data)
-        status, chunked = await _head(reader)
+        hurry = None if is_streamed or leave_after is None else leave_after / 100
+        try:
+            status, chunked = await asyncio.wait_for(_head(reader), hurry)
+        except TimeoutError:
+            if hurry is None:
+                raise
+            status, chunked, answer.kind = 0, False, "cancelled"
         if status in (429, 503):
             answer.kind = "refused"
+        elif status == 200 and not is_streamed:
+            answer.text = _part_of(json.loads(b"".join([line async for line in _lines(reader, chunked)])))[0]
+            answer.kind = "complete"
         elif status == 200:
             answer.kind = "cut"
             async for line in _lines(reader, chunked):
@@ -87,7 +99,7 @@ async def ask(target: Target, request: Request, leave_after: int | None = None) 
 def _part_of(event: dict[str, Any]) -> tuple[str, bool]:
     """Returns the text of an event, and whether the answer ends with it."""
     first = next(iter(event.get("choices") or []), {})
-    text = first.get("text") or (first.get("delta") or {}).get("content") or ""
+    text = first.get("text") or (first.get("delta") or first.get("message") or {}).get("content") or ""
     return str(text), bool(first.get("finish_reason"))
 
 
@@ -106,6 +118,8 @@ async def _lines(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[b
     while True:
         part = await asyncio.wait_for(_part(reader, chunked), READ_TIMEOUT)
         if not part:
+            if rest:
+                yield rest
             return
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
@@ -122,19 +136,29 @@ async def _part(reader: asyncio.StreamReader, chunked: bool) -> bytes:
 
 
 async def closed_loops(
-    target: Target, requests: Sequence[Request], clients: int, seconds: float, leave: float = 0.0
+    target: Target,
+    requests: Sequence[Request],
+    clients: int,
+    seconds: float,
+    leave: float = 0.0,
+    plain: float = 0.0,
+    most: int | None = None,
 ) -> list[Answer]:
     """Lets ``clients`` ask until ``seconds`` have passed, each with its own share of the requests, again and again.
 
-    ``leave`` is the share of requests whose client hangs up after three parts of the answer.
+    They stop after about ``most`` answers.
+
+    ``leave`` is the share of requests whose client hangs up after three parts of the answer, and ``plain`` that of
+    requests whose answers are not streamed.
     """
     until, answers = time.perf_counter() + seconds, []  # type: tuple[float, list[Answer]]
 
     async def client(number: int) -> None:
         chance, turn = random.Random(number), number
-        while time.perf_counter() < until:
+        while time.perf_counter() < until and (most is None or len(answers) < most):
             hangs_up = 3 if chance.random() < leave else None
-            answer = await ask(target, requests[turn % len(requests)], hangs_up)
+            is_streamed = not plain or chance.random() >= plain
+            answer = await ask(target, requests[turn % len(requests)], hangs_up, is_streamed)
             answers.append(answer)
             turn += clients
             if answer.kind == "refused":
@@ -156,6 +180,7 @@ def figures(answers: Sequence[Answer], seconds: float, count: Callable[[str], in
     complete = [answer for answer in answers if answer.kind == "complete"]
     firsts = [1e3 * answer.times[0] for answer in complete if answer.times]
     gaps = [1e3 * (b - a) for answer in complete for a, b in zip(answer.times, answer.times[1:], strict=False)]
+    wholes = [1e3 * answer.end for answer in complete]
     refusals = [1e3 * answer.end for answer in answers if answer.kind == "refused"]
     return {
         "sent": len(answers),
@@ -163,6 +188,7 @@ def figures(answers: Sequence[Answer], seconds: float, count: Callable[[str], in
         "tokens_per_second": sum(count(answer.text) for answer in complete) / seconds,
         "first_p50": percentile(firsts, 0.5),
         "first_p99": percentile(firsts, 0.99),
+        "whole_p99": percentile(wholes, 0.99),
         "gap_p50": percentile(gaps, 0.5),
         "gap_p99": percentile(gaps, 0.99),
         "refusal_p99": percentile(refusals, 0.99),

@@ -56,6 +56,10 @@ class Server:
         """Returns the name of the model in requests."""
         return at.folder.name
 
+    def is_idle(self, url: str) -> bool | None:
+        """Returns True if nothing runs or waits a second after the last request; None: the server does not say."""
+        return None
+
     @contextmanager
     def running(self, at: Setting) -> Iterator[tuple[str, int]]:
         """Starts the server; yields its address and the id of its process, and ends it."""
@@ -98,15 +102,22 @@ class Server:
 
 
 class Ours(Server):
-    """``heedful serve --compile``."""
+    """``heedful serve --compile``. As many requests wait as run, so that none takes twice as long."""
 
     name, needs, ready = "ours", ("fastapi", "uvicorn", "prometheus_client"), "/ready"
 
     def command(self, at: Setting, port: int) -> list[str]:
         """Returns the command."""
-        options = ["--slots", str(at.slots), "--queue", str(2 * at.slots), "--max-tokens", str(at.context)]
+        options = ["--slots", str(at.slots), "--queue", str(at.slots), "--max-tokens", str(at.context)]
         options += ["--compile", "--dtype", at.dtype]
         return [sys.executable, "-m", "heedful", "serve", str(at.folder), "--port", str(port), *options]
+
+    def is_idle(self, url: str) -> bool | None:
+        """Returns True if nothing runs or waits a second after the last request."""
+        time.sleep(1)
+        with urllib.request.urlopen(url + "/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return {"heedful_live_rows 0.0", "heedful_queue_requests 0.0"} <= set(lines)
 
 
 class Shell(Server):
