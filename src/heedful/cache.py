@@ -386,16 +386,17 @@ class StaticAttention(AttentionCache):
         buffers: keys and values (B, K, C, E).
         rows: (B,) 0, 1, 2, ...
         new_columns: (B,) the column of each row's new token, which the owner changes in place before each call.
+        is_shared: True if ``rows`` (R,) are any rows of the buffers, and several may be the same: tokens of one text.
     """
 
-    def __init__(self, buffers: Stored, rows: Tensor, new_columns: Tensor) -> None:
-        self.buffers, self.rows, self.new_columns = buffers, rows, new_columns
+    def __init__(self, buffers: Stored, rows: Tensor, new_columns: Tensor, is_shared: bool = False) -> None:
+        self.buffers, self.rows, self.new_columns, self.is_shared = buffers, rows, new_columns, is_shared
 
     def update(self, project: Project) -> KeysValues:
         """Stores the keys and values that ``project`` computes, (B, K, 1, E), and returns all columns (B, K, C, E)."""
         for buffer, new in zip(self.buffers, project(), strict=True):
             buffer[self.rows, :, self.new_columns] = new[:, :, 0]
-        key, value = self.buffers
+        key, value = _selected(self.buffers, self.rows) if self.is_shared else self.buffers
         return key, value
 
 
@@ -528,7 +529,8 @@ class StaticCache(RingCache):
 class SlotCache(RingCache):
     """Key-value cache of preallocated slots, for calls of one token a row between which rows come and go.
 
-    Row i of a call is slot i, and rows may have different lengths. A call reads the columns up to its longest row,
+    Row i of a call is slot i, unless the call begins with the slots of its rows: then several successive tokens of a
+    slot may be rows of one call. Rows may have different lengths. A call reads the columns up to its longest row,
     rounded up to a multiple of ``UNIT``: kernels then compute a row with the same bits whatever the longest row is.
 
     Args:
@@ -537,9 +539,11 @@ class SlotCache(RingCache):
         capacity: number of tokens of the longest row.
         window: number of last tokens that are attended to, for a stack with a sliding window; None: all tokens.
         is_fixed: True if a call reads all columns: calls of as many rows then do the same work in the same memory.
+        together: maximum number of tokens of a slot in one call.
 
     Attributes:
         capacity: number of columns C of a slot: tokens, at most those of the window, rounded up.
+        is_shared: True if the rows of the present call are those of given slots.
         compiled_rows: number of rows up to which a compiled step must be used, if there is one, for the same bits.
 
     >>> import heedful
@@ -558,9 +562,16 @@ class SlotCache(RingCache):
     compiled_rows = 0
 
     def __init__(
-        self, prefix: Cache, slots: int, *, capacity: int, window: int | None = None, is_fixed: bool = False
+        self,
+        prefix: Cache,
+        slots: int,
+        *,
+        capacity: int,
+        window: int | None = None,
+        is_fixed: bool = False,
+        together: int = 1,
     ) -> None:
-        needed = capacity if window is None else min(capacity, window)
+        needed = capacity if window is None else min(capacity, window + together - 1)
         self.capacity, self.window = -(-needed // self.UNIT) * self.UNIT, window
         self.end, self.is_fixed = capacity, is_fixed
         self.buffers = [
@@ -570,7 +581,7 @@ class SlotCache(RingCache):
         device = self.buffers[0][0].device
         self.all_rows = torch.arange(slots, device=device)
         self.all_columns = torch.arange(self.capacity, device=device)
-        self.shape = 0, 0  # rows and columns of the present call
+        self.shape, self.is_shared = (0, 0), False  # rows and columns of the present call
 
     def fill(self, slot: int, prefix: Cache, length: int) -> None:
         """Replaces a slot by the only row of ``prefix``, which has read ``length`` tokens, without padding; 0: by none.
@@ -583,7 +594,7 @@ class SlotCache(RingCache):
                 count = min(stored.size(2), self.capacity)
                 columns = torch.arange(length - count, length, device=stored.device) % self.capacity
                 buffer[slot].index_copy_(1, columns, stored[0, :, stored.size(2) - count :])
-        self._clear(slot, length)
+        self.clear(slot, length)
 
     def move(self, source: int, target: int) -> None:
         """Copies a slot to another one."""
@@ -591,35 +602,41 @@ class SlotCache(RingCache):
         for own in self.buffers:
             for buffer in own:
                 buffer[target, :, :length] = buffer[source, :, :length]
-        self._clear(target, length)
+        self.clear(target, length)
 
-    def _clear(self, slot: int, length: int) -> None:
+    def clear(self, slot: int, length: int = 0) -> None:
+        """Writes zeros after the first ``length`` tokens of a slot."""
         length = min(length, self.capacity)
         for own in self.buffers:
             for buffer in own:
                 buffer[slot, :, length : self.used[slot]] = 0
         self.used[slot] = length
 
-    def begin(self, lengths: Sequence[int]) -> None:
-        """Begins a call of as many rows as ``lengths``, the numbers of tokens that they have already."""
+    def begin(self, lengths: Sequence[int], slots: Sequence[int] | None = None) -> None:
+        """Begins a call of as many rows as ``lengths``, the numbers of tokens that they have already.
+
+        ``slots`` are the slots of the rows: rows of the same slot are successive tokens. None: row i is slot i.
+        """
         longest = max(lengths) + 1
         if not self.is_fixed:
             self.end = longest  # all positions are below it
-        for slot, length in enumerate(lengths):
+        for slot, length in zip(range(len(lengths)) if slots is None else slots, lengths, strict=True):
             self.used[slot] = max(self.used[slot], min(length + 1, self.capacity))
         columns = self.capacity if self.is_fixed else min(-(-longest // self.UNIT) * self.UNIT, self.capacity)
         rows = len(lengths)
-        if (rows, columns) != self.shape:
-            self._resize(rows, columns)
+        is_shared = slots is not None
+        if (rows, columns) != self.shape or is_shared or self.is_shared:
+            self._resize(rows, columns, None if slots is None else self.all_rows.new_tensor(slots))
         self.positions.copy_(torch.tensor(lengths))
 
-    def _resize(self, rows: int, columns: int) -> None:
-        self.shape, self.columns = (rows, columns), self.all_columns[:columns]
+    def _resize(self, rows: int, columns: int, slots: Tensor | None) -> None:
+        self.shape, self.columns, self.is_shared = (rows, columns), self.all_columns[:columns], slots is not None
         self.positions, self.new_columns = self.all_rows.new_zeros(2, rows)
+        used, sources = (slice(rows), self.all_rows[:rows]) if slots is None else (slice(None), slots)
         self.pairs = []
         for own in self.buffers:
-            views = tuple(buffer[:rows, :, :columns] for buffer in own)
-            self.pairs.append((StaticAttention(views, self.all_rows[:rows], self.new_columns), Cross()))
+            views = tuple(buffer[used, :, :columns] for buffer in own)
+            self.pairs.append((StaticAttention(views, sources, self.new_columns, self.is_shared), Cross()))
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
         """Returns the positions of the tokens ``x`` (R, 1, D) and the mask of the columns."""

@@ -234,17 +234,41 @@ def test_a_captured_step_serves_all_rows(name: str) -> None:
 # ------------------------------------------------------------------------------------------------- joining, leaving
 
 
-def test_a_long_prompt_delays_the_others_by_a_chunk() -> None:
-    decoder = SlotDecoder(model_of("rotary"), slots=4, capacity=400, chunk=16)
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs g++")
+PROMPTS = [pytest.param("", id="apart"), pytest.param("compiled float32", id="in the step", marks=needs_compiler)]
+
+
+@pytest.mark.parametrize("kernels", PROMPTS)
+def test_a_long_prompt_delays_the_others_by_a_chunk(kernels: str) -> None:
+    decoder = SlotDecoder(model_of("rotary", kernels), slots=4, capacity=400, chunk=16)
     first = decoder.join([20, 21], resolve({"suppress_tokens": ENDS}), limit=30)
     decoder.step()
     long = decoder.join(list(range(20, 120)), resolve({}), limit=2)
     short = decoder.join([30], resolve({}), limit=1)
     assert decoder.rows == [first, long, short]
     assert decoder.free == 1
-    for number in range(5):
+    for number in range(6 if kernels else 5):  # 100 tokens in six whole parts and a rest, or 99 in six equal ones
         assert [token.row for token in decoder.step()] == [first], number
-    assert [token.row for token in decoder.step()] == [first, long, short]  # 99 tokens in six equal parts, then all
+    assert [token.row for token in decoder.step()] == [first, long, short]
+
+
+@pytest.mark.parametrize("name", ["rotary", "window", "window relative", "grouped alibi"])
+@needs_compiler
+def test_prompts_are_read_in_the_compiled_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no other call reads them; a part that is hooked runs as written, also over rows that share a slot."""
+    model = model_of(name, "compiled float32")
+    wanted = requests(12)
+    apart = SlotDecoder(model, slots=5, capacity=200)
+    apart._is_joint = False
+    expected = [alone(apart, request) for request in wanted]
+    with monkeypatch.context() as patch:
+        patch.setattr(SlotDecoder, "_read", None)
+        rows = among_others(model, wanted, slots=5, capacity=200, chunk=23)
+        hook = model.decoder.block[0].feed_forward.register_forward_hook(lambda *_: None)
+        hooked = among_others(model, wanted, slots=5, capacity=200, chunk=23)
+    hook.remove()
+    for row, other, tokens in zip(rows, hooked, expected, strict=True):
+        assert [token for token, *_ in row] == [token for token, *_ in other] == [token for token, *_ in tokens]
 
 
 def test_several_short_prompts_are_read_in_a_step() -> None:
@@ -254,9 +278,10 @@ def test_several_short_prompts_are_read_in_a_step() -> None:
     assert [row.is_live for row in rows] == [True, True, True, False, False]
 
 
+@pytest.mark.parametrize("kernels", PROMPTS)
 @pytest.mark.parametrize("when", [0, 1, 2, 3, 9])
-def test_a_row_leaves_while_its_prompt_is_read_and_later(when: int) -> None:
-    model = model_of("learned")
+def test_a_row_leaves_while_its_prompt_is_read_and_later(when: int, kernels: str) -> None:
+    model = model_of("learned", kernels)
     decoder = SlotDecoder(model, slots=2, capacity=200, chunk=32)
     other = decoder.join([20, 21, 22], resolve({"suppress_tokens": ENDS}), limit=30)
     row = decoder.join(list(range(20, 100)), resolve({"suppress_tokens": ENDS}), limit=30)
@@ -273,6 +298,21 @@ def test_a_row_leaves_while_its_prompt_is_read_and_later(when: int) -> None:
         options = {"suppress_tokens": ENDS} if done is other else {}
         expected = decode(model, torch.tensor([done.ids]), max_new_tokens=limit, **options).ids[0]
         assert done.ids + done.tokens == expected.tolist()[: len(done.ids) + len(done.tokens)]
+
+
+@pytest.mark.parametrize("kernels", PROMPTS)
+def test_a_row_leaves_while_the_prompt_of_another_is_read(kernels: str) -> None:
+    model, ids = model_of("learned", kernels), list(range(20, 100))
+    decoder = SlotDecoder(model, slots=4, capacity=200, chunk=32)
+    others = [decoder.join([20 + number], resolve({"suppress_tokens": ENDS}), limit=40) for number in range(2)]
+    decoder.step()
+    row = decoder.join(ids, resolve({"suppress_tokens": ENDS}), limit=9)
+    decoder.step()
+    decoder.leave(others[0])
+    for _ in steps(decoder):
+        pass
+    expected = decode(model, torch.tensor([ids]), max_new_tokens=9, suppress_tokens=ENDS).ids[0]
+    assert ids + row.tokens == expected.tolist()
 
 
 def test_samples_of_one_prompt_are_those_of_num_return_sequences() -> None:

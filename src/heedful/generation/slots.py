@@ -33,6 +33,7 @@ from heedful.generation.processors import (
 )
 from heedful.generation.token_choice import choose, top, uniform_numbers
 from heedful.kernels import captured
+from heedful.kernels.compiled_step import reads_prompts
 from heedful.kernels.few_rows import CompiledLinear
 from heedful.kernels.plan import decoding_kernels
 from heedful.util.exact import exact_dtype
@@ -57,8 +58,8 @@ class SlotRow:
     is_live: bool = False
     top_logprobs: int | None = None
     state: DecoderState  # of the prompt
-    prompt: Iterator[Tensor]  # reads the prompt's next chunk; the last token is left to the first step
-    unread: int  # tokens that it has not read
+    prompt: Iterator[Tensor]  # reads the prompt's next chunk, without its last token
+    read: int = 0  # tokens of the prompt that have been read
     processors: list[Processor]  # those that read the history
     warpers: tuple[Processor, ...]  # the others, which come after them
     history: Tensor | None  # (1, length of the prompt + limit), if a processor reads it
@@ -169,12 +170,18 @@ class SlotDecoder:
             if isinstance(self._reader, EncoderDecoderState):
                 raise HeedfulError("slots are for decoders; an encoder-decoder decodes whole batches with generate")
             stack, model = self._reader.stack, model.eval()
+            self._is_joint = reads_prompts(model.decoder)
             self.capacity = min(capacity, learned_positions(stack) or capacity)
             self._reader.make_cache(None)
             self._reader.prefill()  # the cache then has the shapes and the dtype of keys and values
             is_fixed = model.device.type != "cpu" or captured.can_capture(model.device)
             self._cache = SlotCache(
-                self._reader.cache, slots, capacity=self.capacity, window=stack.window, is_fixed=is_fixed
+                self._reader.cache,
+                slots,
+                capacity=self.capacity,
+                window=stack.window,
+                is_fixed=is_fixed,
+                together=chunk if self._is_joint else 1,
             )
             self._reader.cache = self._cache  # type: ignore[assignment]  # it has all that a step uses
             self._least_rows = slots if is_fixed else 1
@@ -184,6 +191,7 @@ class SlotDecoder:
             if exact and not is_fixed:
                 self._cache.compiled_rows = slots
                 self._least_rows = self._least_exact_rows()
+                self._is_joint = self._is_joint and self._least_rows == 1
         self._live: list[SlotRow] = []  # row i is in slot i
         self._waiting: list[SlotRow] = []  # the first one is being read
         self._end = frozenset(model.config.special.end)
@@ -270,7 +278,6 @@ class SlotDecoder:
             top_logprobs=top_logprobs,
             state=state,
             prompt=state.prefill_hidden(),
-            unread=unread,
             processors=readers,
             warpers=tuple(processor for processor in processors if isinstance(processor, WARPERS)),
             history=history,
@@ -289,6 +296,11 @@ class SlotDecoder:
                 with torch.inference_mode():
                     self._cache.move(len(self._live), slot)
                 self._live[slot] = last
+            if (
+                self._is_joint and self._waiting and self._waiting[0].read
+            ):  # it is read into the slot after the live ones
+                with torch.inference_mode():
+                    self._cache.move(len(self._live) + 1, len(self._live))
 
     @torch.inference_mode()
     def step(self) -> list[SlotToken]:
@@ -301,9 +313,44 @@ class SlotDecoder:
         if self.model.training:
             self.model.eval()
         with decoding_kernels(self.model):
+            if self._waiting and self._is_joint:
+                return self._read_and_decode()
             if self._waiting:
                 self._read()
             return self._decode() if self._live else []
+
+    def _read_and_decode(self) -> list[SlotToken]:
+        """Reads tokens of waiting prompts and decodes one token of every live row, in one call."""
+        live, ends = list(self._live), list(range(len(self._live)))  # rows, and those of the call with their logits
+        tokens, lengths, slots = [row.newest for row in live], [row.length for row in live], list(ends)
+        room = self.chunk
+        for row in self._waiting:
+            count = min(len(row.ids) - row.read, room)
+            if not count:
+                break
+            if not row.read:
+                self._cache.clear(len(ends))
+            places = range(row.read, row.read + count)
+            tokens += row.ids[row.read : row.read + count]
+            lengths += places
+            slots += [len(ends)] * count
+            row.read, room = row.read + count, room - count
+            if row.read < len(row.ids):
+                break
+            ends.append(len(tokens) - 1)
+        new = self._waiting[: len(ends) - len(live)]
+        del self._waiting[: len(new)]
+        self._cache.begin(lengths, slots)
+        hidden = self._reader.read(torch.tensor(tokens)[:, None])
+        for row in new:
+            self._start(row)
+        return self._choose(live + new, self._last_logits(hidden[ends])) if ends else []
+
+    def _start(self, row: SlotRow) -> None:
+        """Makes a row whose prompt has been read live."""
+        row.is_live = True
+        self._live.append(row)
+        row.forget()
 
     def _decode(self) -> list[SlotToken]:
         """Decodes one token of every live row."""
@@ -318,6 +365,10 @@ class SlotDecoder:
         if self._graph is not None:
             return self._graph(torch.tensor(tokens))
         hidden = self._reader.read(torch.tensor(tokens, device=self.model.device)[:, None])
+        return self._last_logits(hidden)
+
+    def _last_logits(self, hidden: Tensor) -> Tensor:
+        """Returns the logits (R, V) of hidden states (R, 1, D)."""
         if len(hidden) <= self._head_rows:
             return self._reader.last_logits(hidden)
         return torch.cat([self._reader.last_logits(part) for part in hidden.split(self._head_rows)])
@@ -357,19 +408,18 @@ class SlotDecoder:
         read = 0
         while self._waiting:
             row = self._waiting[0]
-            count = min(row.unread, row.state.prefill_chunk_size)
+            unread = len(row.ids) - 1 - row.read
+            count = min(unread, row.state.prefill_chunk_size)
             if read and count and read + count > self.chunk:
                 break
             if count:
                 next(row.prompt)
-            read, row.unread = read + count, row.unread - count
-            if row.unread:
+            read, row.read = read + count, row.read + count
+            if count < unread:
                 break
             self._waiting.pop(0)
             self._cache.fill(len(self._live), row.state.cache, len(row.ids) - 1)
-            row.is_live = True
-            self._live.append(row)
-            row.forget()
+            self._start(row)
 
     # ------------------------------------------------------------------------------------------------------- tokens
 

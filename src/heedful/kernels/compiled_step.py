@@ -20,11 +20,13 @@ from heedful.cache import Cache, Growing, RingCache, SlotCache, StaticAttention,
 from heedful.errors import HeedfulError
 from heedful.kernels.few_rows import (
     ADD,
+    APPEND,
     CROSS_ATTENTION,
     LAYER_NORM,
     MULTIPLY,
     RMS_NORM,
     SELF_ATTENTION,
+    UNLIMITED,
     Call,
     CompiledLinear,
     KeyValues,
@@ -44,6 +46,7 @@ from heedful.stack import Block, Residual, Skip, Stack, StackInput, block_input
 
 StepCache = Cache | StaticCache | SlotCache
 POSITIONS = (PositionScheme, Sinusoidal, Learned, Rotary, Alibi, Relative)
+PROMPT_ROWS = 64  # compiled kernels that are the fastest up to so many rows read prompts too
 STREAM = 0  # offset of the residual stream, the first buffer
 
 
@@ -64,6 +67,16 @@ def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
     if step is None or len(x) > step.most_rows_with(cache) or step.is_changed() or not step.fits(cache, len(x)):
         return unpadded_inference(stack, batch)
     return step(stack, batch, cache)
+
+
+def reads_prompts(stack: Stack) -> bool:
+    """Returns True if the compiled step of a stack, if it has one, is about as fast as other kernels for many rows."""
+    if stack.layout is not compiled_decoding:
+        return False
+    if stack not in STEPS:
+        STEPS[stack] = CompiledStep(stack) if is_supported(stack) else None
+    step = STEPS[stack]
+    return step is not None and step.most_rows >= PROMPT_ROWS
 
 
 def is_supported(stack: Stack) -> bool:
@@ -141,8 +154,12 @@ class CompiledStep:
         self.parts_before = [dict(parts) for parts in self.parts]
 
     def most_rows_with(self, cache: StepCache) -> int:
-        """Returns the number of rows up to which the program runs: it is the fastest, or ``cache`` needs its bits."""
-        return max(self.most_rows, cache.compiled_rows) if isinstance(cache, SlotCache) else self.most_rows
+        """Returns the number of rows up to which the program runs: it is the fastest, or ``cache`` needs its bits, or
+        has rows that share a slot.
+        """
+        if not isinstance(cache, SlotCache):
+            return self.most_rows
+        return UNLIMITED if cache.is_shared else max(self.most_rows, cache.compiled_rows)
 
     def is_changed(self) -> bool:
         """Returns True if a part is observed, drops activations, or was replaced after the program was made."""
@@ -167,7 +184,10 @@ class CompiledStep:
                 return False
             self.fitting_caches.add(cache)
         own, cross = pairs[0]
-        if not own.buffers or len(own.buffers[0]) != rows or (isinstance(own, Growing) and own.read_only):
+        is_shared = isinstance(own, StaticAttention) and own.is_shared
+        if not own.buffers or (len(own.buffers[0]) != rows and not is_shared):
+            return False
+        if isinstance(own, Growing) and own.read_only:
             return False
         return len(self.kv_heads[0]) == 1 or (bool(cross.pair) and rows % len(cross.pair[0]) == 0)
 
@@ -194,9 +214,10 @@ class CompiledStep:
 
     def _block(self, block: Block, number: int) -> list[Operation]:
         def attention(part: Any, projection: Any, kind: int, x: int, y: int, accumulate: bool) -> list[Operation]:
+            width, own_kinds = projection.out_features, [APPEND] if kind == SELF_ATTENTION else []
             return [
                 projection.operation(x, self.projected),
-                self._attention(part, kind, number, projection.out_features),
+                *(self._attention(part, kind, number, width) for kind in (*own_kinds, kind)),
                 part.out.operation(self.mixed, y, accumulate),
             ]
 
@@ -307,6 +328,7 @@ class CompiledStep:
             first, keys.columns = columns.start, columns.stop - columns.start
         else:
             buffers, first, keys.slots = own.buffers, 0, own.new_columns.data_ptr()
+            keys.rows = own.rows.data_ptr() if own.is_shared else None
             keys.columns = buffers[0].size(2)
         self._addresses(keys, buffers, first)
         keys.queries_per_source = 1

@@ -201,7 +201,8 @@ struct KeyValues {  // of one attention: (row b, head g, column s) is at b * row
     char *key, *value;
     int64_t row_stride, head_stride, columns, queries_per_source;
     const int64_t* slots;                // (R,) column of the new token; null: the last
-    int64_t in_order;                    // true if a row has no tokens in the columns after its new one
+    const int64_t* rows;                 // (R,) row b of each row of the call, which may share one; null: in order
+    int64_t in_order;                    // true if a row may not attend to the columns after its new one
     const float* bias;                   // (R or 1, H or 1, S); null: none
     int64_t bias_row_stride, bias_head_stride;
 };
@@ -224,7 +225,7 @@ struct Call {
 
 namespace {
 
-enum Kind { LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD };
+enum Kind { LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD };
 enum WeightFormat { FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 };
 enum Activation { NONE, RELU, GELU, GELU_TANH, SILU, TANH };
 
@@ -910,7 +911,8 @@ void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t 
     typedef typename Cache::Number Number;
     const int64_t size = op.head_size, head = h / (op.heads / op.kv_heads);
     const int64_t columns = keys.in_order ? keys.slots[r] + 1 : keys.columns;
-    const int64_t source = r / keys.queries_per_source, first = source * keys.row_stride + head * keys.head_stride;
+    const int64_t source = r / keys.queries_per_source;
+    const int64_t first = (keys.rows ? keys.rows[r] : source) * keys.row_stride + head * keys.head_stride;
     const Number *key = (const Number*)keys.key + first, *value = (const Number*)keys.value + first;
     const float* bias = keys.bias ? keys.bias + source * keys.bias_row_stride + h * keys.bias_head_stride : nullptr;
     float largest = -INFINITY;
@@ -947,25 +949,31 @@ void attend(const float* q, const KeyValues& keys, const Operation& op, int64_t 
     }
 }
 
-// Self-attention of a row (q, k, v) in a group of heads, whose key and value join the cache first; cross-attention of q.
+// The key and value of a row in a group of heads join the cache.
+template <class Cache>
+void append(const Operation& op, const Buffers& buffers, const KeyValues& keys, int64_t unit) {
+    typedef typename Cache::Number Number;
+    const int64_t size = op.head_size, r = unit / op.kv_heads, g = unit % op.kv_heads;
+    float *k = buffers.row(op.x, op.inputs, r) + (op.heads + g) * size, *v = k + op.kv_heads * size;
+    normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, buffers.call, r);
+    const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1;
+    const int64_t place = (keys.rows ? keys.rows[r] : r) * keys.row_stride + g * keys.head_stride + column * size;
+    for (int64_t i = 0; i < size; i++) {
+        ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
+        ((Number*)keys.value)[place + i] = Cache::stored(v[i]);
+    }
+}
+
+// Self-attention of a row (q, k, v) in a group of heads, whose key and value join the cache first, unless rows share
+// one: then all have joined before; cross-attention of q.
 template <class Cache>
 void attention(const Operation& op, const Buffers& buffers, const KeyValues& keys, bool is_self, int64_t unit, int thread) {
-    typedef typename Cache::Number Number;
     const Call& call = buffers.call;
     const int64_t size = op.head_size, group = op.heads / op.kv_heads;
     const int64_t r = unit / op.kv_heads, g = unit % op.kv_heads;
     float* scores = call.scores + thread * call.max_keys;
     float* x = buffers.row(op.x, op.inputs, r);
-    if (is_self) {
-        float *k = x + (op.heads + g) * size, *v = k + op.kv_heads * size;
-        normalise_and_rotate(k, op, op.key_norm, (float)op.key_epsilon, call, r);
-        const int64_t column = keys.slots ? keys.slots[r] : keys.columns - 1;
-        const int64_t place = r * keys.row_stride + g * keys.head_stride + column * size;
-        for (int64_t i = 0; i < size; i++) {
-            ((Number*)keys.key)[place + i] = Cache::stored(k[i]);
-            ((Number*)keys.value)[place + i] = Cache::stored(v[i]);
-        }
-    }
+    if (is_self && !keys.rows) append<Cache>(op, buffers, keys, unit);
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
         float* q = x + h * size;
         if (is_self)
@@ -980,6 +988,7 @@ void attention(const Operation& op, const Buffers& buffers, const KeyValues& key
 int64_t chunks_of(const Operation& op, const Call& call) {
     switch (op.kind) {
         case LINEAR: return std::min((op.outputs + UNIT - 1) / UNIT, 8 * call.threads);
+        case APPEND: return call.keys[2 * op.layer].rows ? call.rows * op.kv_heads : 0;
         case SELF_ATTENTION:
         case CROSS_ATTENTION: return call.rows * op.kv_heads;
         default: return call.rows;
@@ -990,6 +999,12 @@ void compute(const Operation& op, const Call& call, int64_t chunk, int64_t chunk
     const Buffers buffers{call};
     switch (op.kind) {
         case LINEAR: linear_of_format(op, buffers, chunk, chunks); return;
+        case APPEND:
+            if (call.bfloat16_cache)
+                append<BFloat16Cache>(op, buffers, call.keys[2 * op.layer], chunk);
+            else
+                append<FloatCache>(op, buffers, call.keys[2 * op.layer], chunk);
+            return;
         case SELF_ATTENTION:
         case CROSS_ATTENTION: {
             const bool is_self = op.kind == SELF_ATTENTION;

@@ -46,7 +46,7 @@ TIMEOUT = 300  # seconds for the compiler, which needs about 3
 DIGEST = 32  # bytes at the end of a compiled library
 BLOCK, TILE = 16, 16  # outputs of interleaved weights that are side by side; lines of a tile
 PROGRESS = 8  # int64 numbers of a ``Progress`` of the source
-LAYER_NORM, RMS_NORM, LINEAR, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(7)
+LAYER_NORM, RMS_NORM, LINEAR, APPEND, SELF_ATTENTION, CROSS_ATTENTION, MULTIPLY, ADD = range(8)
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")  # in the order of the source's enum
 log = logging.getLogger("heedful")
 UNLIMITED = sys.maxsize
@@ -80,7 +80,7 @@ class KeyValues(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("key", "value")),
         *((name, c_int64) for name in ("row_stride", "head_stride", "columns", "queries_per_source")),
-        ("slots", c_void_p),
+        *((name, c_void_p) for name in ("slots", "rows")),
         ("in_order", c_int64),
         ("bias", c_void_p),
         *((name, c_int64) for name in ("bias_row_stride", "bias_head_stride")),
