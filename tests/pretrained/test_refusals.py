@@ -35,8 +35,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mistral", {"sliding_window": "wide"}, "sliding_window is 'wide'"),
     (
         "qwen2",
-        {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]},
-        "layer_types gives only some layers a sliding window",
+        {"use_sliding_window": True, "sliding_window": 0, "layer_types": ["full_attention", "sliding_attention"]},
+        "stack.window is 0; give at least 1",
     ),
     ("roberta masked", {"tie_word_embeddings": False}, "tie_word_embeddings is False; only True"),
     ("roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),

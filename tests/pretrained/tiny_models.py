@@ -39,6 +39,7 @@ NAMED = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes"
 LLAMA = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 LLAMA |= {"max_position_embeddings": 12, "rms_norm_eps": 1e-4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GROUPED = {**LLAMA, "num_key_value_heads": 2}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
 LLAMA3 |= {"original_max_position_embeddings": 6, "rope_theta": 50.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4, "rope_theta": 100.0}
@@ -90,6 +91,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         hf.Qwen2ForCausalLM,
         {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0},
     ),
+    "qwen2 upper window": (  # the lower layer is dense
+        hf.Qwen2ForCausalLM,
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
     "qwen2 body": (hf.Qwen2Model, GROUPED),
     "qwen2 sequence": (hf.Qwen2ForSequenceClassification, {**GROUPED, **NAMED}),
     "qwen2 token": (hf.Qwen2ForTokenClassification, {**GROUPED, **NAMED}),
@@ -105,6 +110,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "qwen3 window": (
         hf.Qwen3ForSequenceClassification,
         {**GROUPED, **NAMED, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0},
+    ),
+    "qwen3 windows": (
+        hf.Qwen3ForCausalLM,
+        {**GROUPED, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 2, "layer_types": MIXED},
     ),
     "bert": (hf.BertModel, BERT),
     "bert masked": (hf.BertForMaskedLM, {**BERT, "hidden_act": "relu"}),

@@ -167,7 +167,7 @@ class SlotDecoder:
             self._reader.prefill()  # the cache then has the shapes and the dtype of keys and values
             is_fixed = model.device.type != "cpu" or captured.can_capture(model.device)
             self._cache = SlotCache(
-                self._reader.cache, slots, capacity=self.capacity, window=stack.window, is_fixed=is_fixed
+                self._reader.cache, slots, capacity=self.capacity, windows=stack.windows, is_fixed=is_fixed
             )
             self._reader.cache = self._cache  # type: ignore[assignment]  # it has all that a step uses
             self._least_rows = slots if is_fixed else 1

@@ -137,7 +137,7 @@ class PatchTokensKey(ConfigKey):
 
 @dataclass(frozen=True)
 class WindowKeys(ConfigKey):
-    """Keys of Qwen's sliding attention window. In Qwen, layers may differ; here all layers have the window, or none."""
+    """Keys of Qwen's sliding attention window. Each layer has the window, or none."""
 
     theirs: str = "sliding_window"
     ours: str = "decoder.window"
@@ -156,19 +156,24 @@ class WindowKeys(ConfigKey):
                 f"layer_types has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one word "
                 "per layer"
             )
-        if window is None or all(kind == "full_attention" for kind in kinds):
-            ours[self.ours] = None
-        elif all(kind == "sliding_attention" for kind in kinds):
-            ours[self.ours] = checked(self.theirs, window, self.default)
+        if window is not None and "sliding_attention" in kinds:
+            size = checked(self.theirs, window, self.default)
+            ours[self.ours] = [size if kind == "sliding_attention" else None for kind in kinds]
         else:
-            raise HeedfulError("layer_types gives only some layers a sliding window; give it to all layers or none")
+            ours[self.ours] = None
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Sets the size of the attention window, and each layer's type: sliding or full attention."""
         window = ours.get(self.ours)
-        kind = "full_attention" if window is None else "sliding_attention"
-        theirs |= {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}
-        theirs["layer_types"] = [kind] * ours["decoder.depth"]
+        pattern = window if isinstance(window, list) else [window]
+        sizes = {*pattern} - {None}
+        if len(sizes) > 1:  # their layers share one size
+            raise Inexpressible(self.ours)
+        kinds = ["full_attention" if size is None else "sliding_attention" for size in pattern]
+        size = next(iter(sizes), None)
+        dense = 0 if size is None else kinds.index("sliding_attention")  # before the first layer with a window
+        theirs |= {"use_sliding_window": size is not None, "sliding_window": size, "max_window_layers": dense}
+        theirs["layer_types"] = [kinds[layer % len(kinds)] for layer in range(ours["decoder.depth"])]
 
 
 @dataclass(frozen=True)
