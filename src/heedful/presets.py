@@ -308,8 +308,8 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "gpt2-medium": ("Radford et al. 2019", 354_823_168, lambda: gpt2(1024, 24, 16)),
     "gpt2-large": ("Radford et al. 2019", 774_030_080, lambda: gpt2(1280, 36, 20)),
     "gpt2-xl": ("Radford et al. 2019", 1_557_611_200, lambda: gpt2(1600, 48, 25)),
-    # In table 2.1 the 13B has a width of 5140 and the 1.3B has 24 heads of 128. With 5120 and 16 the counts are those of
-    # the paper's table D.1.
+    # In table 2.1 the 13B has a width of 5140 and the 1.3B has 24 heads of 128. With 5120 and 16 heads, the counts are
+    # those of the paper's table D.1.
     "gpt3-125m": ("Brown et al. 2020, table 2.1", 125_226_240, lambda: gpt3(768, 12, 12)),
     "gpt3-350m": ("Brown et al. 2020, table 2.1", 355_871_744, lambda: gpt3(1024, 24, 16)),
     "gpt3-760m": ("Brown et al. 2020, table 2.1", 760_300_032, lambda: gpt3(1536, 24, 16)),

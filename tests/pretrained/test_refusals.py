@@ -31,6 +31,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"num_key_value_heads": 3}, "4 heads cannot share 3 key-value heads"),
     ("llama", {"quantization_config": {"bits": 4}}, "quantization_config is"),
     ("llama", {"per_layer_config": {"0": {"rms_norm_eps": 0.5}}}, "per_layer_config is"),
+    ("gpt_neo", {"attention_types": [[["global"], 3]]}, r"attention_types has \[\['global'\], 3\]; give words"),
+    ("gpt_neo", {"attention_types": [[["global"], 1]]}, "attention_types has 1 words, but the model has 2 layers"),
+    ("gpt_neo", {"attention_types": [[["global", "near"], 1]]}, "attention_types names 'near'; only 'global', 'local'"),
+    ("gpt_neo", {"attention_types": 3}, "attention_types is 3; it must be a list"),
+    ("gpt_neo", {"window_size": None}, "window_size is None; it must be a whole number"),
     ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
     ("mistral", {"sliding_window": "wide"}, "sliding_window is 'wide'"),
     (

@@ -56,6 +56,7 @@ from heedful.tasks.model_setup import (
     model_of,
     positions_of,
     preset_of,
+    special_id,
     tokenizer_of,
     with_settings,
 )
@@ -190,11 +191,10 @@ class TextGeneration(Task):
         task, model = super().for_fine_tuning(folder, rows, settings)
         if settings.tokenizer.chat_template is not None:
             chat_template.set_template(task.tokenizer, settings.tokenizer.chat_template)
-            special = model.config.special
-            if task.tokenizer.end not in special.end:
-                special = replace(special, end=(task.tokenizer.end, *special.end))
-                model.config = replace(model.config, special=special)
-            task = cls(task.tokenizer, task.context, special.end)
+            config, end = model_of(Decoder, model, cls.name).config, special_id(task.tokenizer.end)
+            ends = tuple(dict.fromkeys((end, *config.special.end)))
+            model.config = replace(config, special=replace(config.special, end=ends))
+            task = cls(task.tokenizer, task.context, ends)
         task.separate = _separated(rows, settings)
         if add_default_template(task.tokenizer, rows):
             log.warning(
