@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def loud(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def decoder(position: Position, window: int | None = None, depth: int = 2) -> nn.Module:
+def decoder(position: Position, window: Any = None, depth: int = 2) -> nn.Module:
     stack = StackConfig(dim=16, depth=depth, heads=4, kv_heads=2, causal=True, position=position, window=window)
     return loud(build(DecoderConfig(embedding=EmbeddingConfig(vocab_size=20), decoder=stack)))
 
@@ -132,6 +133,40 @@ def test_a_sliding_window(position: Position, window: int, kind: str, padding: s
         return
     real = torch.ones(2, 12, dtype=torch.bool) if mask is None else mask
     assert_close(cached[real], model(ids, mask)[real])
+
+
+@torch.no_grad()
+@POSITIONS
+@pytest.mark.parametrize("windows", [(None, 3), (3, None), (1, 3), (2, 40)], ids=str)
+@pytest.mark.parametrize("kind", ["growing", "sliding", "preallocated"])
+@pytest.mark.parametrize("padding", PADDING)
+def test_windows_of_blocks(position: Position, windows: Any, kind: str, padding: str) -> None:
+    """As one window, with caches of which each stores as much as its block attends to."""
+    model, ids = decoder(position, windows), torch.randint(20, (2, 12))
+    capacity = 12 if kind == "preallocated" and None in windows else None
+    cache = Cache(2) if kind == "growing" else Cache(2, capacity=capacity, window=windows)
+    mask = None
+    if PADDING[padding] is not None:
+        mask = torch.cat((torch.tensor(PADDING[padding]).bool(), torch.ones(2, 7, dtype=torch.bool)), 1)
+    try:
+        cached = in_steps(model, ids, mask, cache, [5, 1, 1, 2, 1, 1, 1])
+    except HeedfulError:
+        assert kind != "growing"
+        assert padding in ("right", "mixed")
+        return
+    real = torch.ones(2, 12, dtype=torch.bool) if mask is None else mask
+    assert_close(cached[real], model(ids, mask)[real])
+    stored = [12 if kind == "growing" or window is None else min(window, 12) for window in windows]
+    assert [own.pair[0].size(2) for own, _ in cache.pairs] == stored
+
+
+def test_a_cache_has_a_window_for_each_block() -> None:
+    with pytest.raises(HeedfulError, match="a cache for 2 blocks was given 3 windows; give one for each block"):
+        Cache(2, window=(None, 3, 4))
+    with pytest.raises(HeedfulError, match="not both"):
+        Cache(2, capacity=5, window=(3, 4))
+    with pytest.raises(HeedfulError, match="cannot be cropped"):
+        Cache(2, window=(None, 3)).crop(0)
 
 
 @torch.no_grad()

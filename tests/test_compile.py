@@ -42,7 +42,7 @@ POSITIONS: dict[str, Position] = {
     "learned": LearnedPosition(length=64),
     "sinusoidal": SinusoidalPosition(),
 }
-FAMILIES = ("encoder", "decoder", "window", "encoder-decoder", "vision")
+FAMILIES = ("encoder", "decoder", "window", "windows", "encoder-decoder", "vision")
 
 
 def model_of(family: str, position: str = "rotary") -> Model:
@@ -56,8 +56,8 @@ def model_of(family: str, position: str = "rotary") -> Model:
         return heedful.create(EncoderDecoderConfig(source=VOCAB, encoder=StackConfig(**stack), decoder=decoder))
     if family == "vision":
         return heedful.create("vit-micro")
-    window = 4 if family == "window" else None
-    config = StackConfig(**stack, causal=True, window=window, kv_heads=2)
+    windows: dict[str, Any] = {"window": {"window": 4}, "windows": {"window": (None, 4), "depth": 2}}
+    config = StackConfig(**(stack | windows.get(family, {})), causal=True, kv_heads=2)
     return heedful.create(DecoderConfig(embedding=VOCAB, decoder=config))
 
 
@@ -92,10 +92,10 @@ def compiled(model: Model, backend: str = "eager") -> tuple[Callable[..., Tensor
 
 CASES = [  # the first ten have every family, position scheme and kind of mask
     *(("decoder", position, "padding") for position in POSITIONS),
-    *(("window", "rotary", "padding"), ("encoder-decoder", "relative", "no mask"), ("vision", "learned", "no mask")),
+    *(("windows", "rotary", "padding"), ("encoder-decoder", "relative", "no mask"), ("vision", "learned", "no mask")),
     *(("encoder", "alibi", "packed"), ("decoder", "rotary", "pairs")),
     *((family, position, "padding") for family in ("encoder", "encoder-decoder") for position in POSITIONS),
-    *((family, "rotary", mask) for family in FAMILIES[:3] for mask in ("no mask", "packed", "pairs")),
+    *((family, "rotary", mask) for family in FAMILIES[:4] for mask in ("no mask", "packed", "pairs")),
 ]
 
 

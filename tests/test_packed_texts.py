@@ -89,9 +89,9 @@ def same(model: nn.Module, together: Tensor, numbers: Tensor, alone: list[list[T
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize("window", [None, 2], ids=["all", "window"])
+@pytest.mark.parametrize("window", [None, 2, (2, None)], ids=["all", "window", "windows"])
 @pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)
-def test_decoder(position: Position, window: int | None, left: bool) -> None:
+def test_decoder(position: Position, window: Any, left: bool) -> None:
     own = stack(causal=True, position=position, window=window)
     model = made(DecoderConfig(embedding=EMBEDDING, decoder=own, head=LanguageHead(tied=False)))
     ids, numbers = packed(texts(), left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import heedful
 from heedful import presets
 from heedful.config import Config, Position
 from heedful.errors import HeedfulError
+from heedful.pretrained.model_types import express
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -33,6 +35,24 @@ PUBLISHED = {
     "tinyllama-1.1b": 1_100_048_384,
     "smollm-135m": 134_515_008,
     "smollm-360m": 361_821_120,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3.2-3b": 3_212_749_824,
+}
+# Brown et al. 2020: blocks, width, heads and their size (table 2.1), and millions of parameters (table D.1)
+GPT3 = {
+    "gpt3-125m": (12, 768, 12, 64, 125),
+    "gpt3-350m": (24, 1024, 16, 64, 356),
+    "gpt3-760m": (24, 1536, 16, 96, 760),
+    "gpt3-1.3b": (24, 2048, 16, 128, 1_320),  # in the paper 24 heads
+    "gpt3-2.7b": (32, 2560, 32, 80, 2_650),
+    "gpt3-6.7b": (32, 4096, 32, 128, 6_660),
+    "gpt3-13b": (40, 5120, 40, 128, 12_850),  # in the paper a width of 5140
+    "gpt3-175b": (96, 12288, 96, 128, 174_600),
 }
 
 
@@ -170,6 +190,7 @@ def vit(c: heedful.config.VisionConfig) -> nn.Module:
 # which of transformers' models a preset is, by the beginning of its name
 ORACLES: dict[str, Callable[..., nn.Module]] = {
     "gpt": gpt2,
+    "llama": llama,
     "tinyllama": llama,
     "smollm": llama,
     "stories": llama,
@@ -230,6 +251,67 @@ def test_a_preset_runs_without_weights(name: str) -> None:
         assert model(ids).shape == (2, 3, config.embedding.vocab_size)
     else:
         assert model(ids).shape == (2, 3, config.encoder.dim)
+
+
+def gpt3_parameters(depth: int, dim: int, inner: int) -> int:
+    """Tokens and positions; in each block attention, feed-forward and two norms; a last norm."""
+    attention = 4 * dim * inner + 3 * inner + dim
+    feed_forward = 8 * dim**2 + 5 * dim
+    return (50257 + 2048) * dim + depth * (attention + feed_forward + 4 * dim) + 2 * dim
+
+
+def rounded(parameters: int, millions: int) -> int:
+    """As many digits of the millions as the table has, without the zeros at its end."""
+    digits = len(str(millions)) - len(str(millions).rstrip("0"))
+    return round(round(parameters / 1e6), -digits)
+
+
+@pytest.mark.parametrize("name", GPT3)
+def test_gpt3_is_the_papers(name: str) -> None:
+    depth, dim, heads, size, millions = GPT3[name]
+    config = presets.get(name)
+    stack = config.decoder
+    assert (stack.depth, stack.dim, stack.heads, stack.dim // stack.heads) == (depth, dim, heads, size)
+    assert stack.position.length == 2048
+    assert config.embedding.vocab_size == 50257
+    assert presets.PRESETS[name][1] == gpt3_parameters(depth, dim, heads * size)
+    assert rounded(presets.PRESETS[name][1], millions) == millions
+    assert express(config, None)[0].name == "gpt2"
+
+
+def test_the_papers_table_of_shapes_contradicts_its_table_of_counts() -> None:
+    """13B at a width of 5140, and 1.3B with 24 heads of 128: why the presets have 5120, and 16 heads."""
+    assert rounded(gpt3_parameters(40, 5140, 40 * 128), 12_850) == 12_940
+    assert rounded(gpt3_parameters(24, 2048, 24 * 128), 1_320) == 1_520
+
+
+def test_alternating_blocks_have_as_many_parameters() -> None:
+    config = presets.get("gpt3-125m")
+    with torch.device("meta"):
+        model = heedful.create(replace(config, decoder=replace(config.decoder, window=(None, 256))))
+    assert model.count() == presets.PRESETS["gpt3-125m"][1]
+
+
+@pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("llama")])
+def test_a_llama_is_the_published_configuration(name: str) -> None:
+    """The keys of ``config.json`` as Meta published them."""
+    published = {
+        "llama2": {"max_position_embeddings": 4096, "vocab_size": 32000, "rope_theta": 10000.0},
+        "llama3": {"max_position_embeddings": 8192, "vocab_size": 128256, "rope_theta": 500000.0},
+        "llama3.2": {"max_position_embeddings": 131072, "vocab_size": 128256, "rope_theta": 500000.0},
+    }[name.partition("-")[0]]
+    model_type, architecture = express(presets.get(name), None)[:2]
+    theirs = model_type.write(presets.get(name), architecture)
+    rotary = theirs["rope_parameters"]
+    scaling = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}
+    assert rotary.pop("rope_theta") == published.pop("rope_theta")
+    assert rotary == (scaling if name.startswith("llama3.2") else {"rope_type": "default"})
+    assert {key: theirs[key] for key in published} == published
+    assert theirs["rms_norm_eps"] == 1e-5
+    assert (theirs["bos_token_id"], theirs["eos_token_id"]) == (
+        (1, 2) if name.startswith("llama2") else (128000, 128001)
+    )
 
 
 def test_every_published_line_is_held() -> None:

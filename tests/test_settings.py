@@ -119,6 +119,19 @@ def test_one_text_of_columns_is_split_at_its_commas() -> None:
         DataSettings(columns=[2])  # type: ignore[arg-type]  # as a TOML file may say
 
 
+@pytest.mark.parametrize(("given", "read"), [("0, 256", (0, 256)), ([0, 256], (0, 256)), ("4", (4,)), (4, (4,))])
+def test_windows_are_read_from_a_text_or_numbers(given: Any, read: tuple[int, ...]) -> None:
+    settings = ModelSettings(window=given)
+    assert settings.window == read
+    assert ModelSettings.from_dict(settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize("given", ["none,4", "4,", "-1", "1.5", (-1,), (True,)])
+def test_what_is_no_window_is_refused(given: Any) -> None:
+    with pytest.raises(HeedfulError, match=r"--model\.window "):
+        ModelSettings(window=given)
+
+
 def test_the_first_that_is_set_wins_field_by_field() -> None:
     asked = TrainingSettings(lr=1e-3, label_smoothing=0.0)
     preset = TrainingSettings(lr=5e-4, warmup=100, label_smoothing=0.1)

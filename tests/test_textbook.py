@@ -216,7 +216,7 @@ def _held_out_loss(broken: bool) -> float:
     torch.manual_seed(1)
     model = build(replace(pairs(LearnedPosition(length=10), dim=32, vocab=18), head=LanguageHead(tied=False)))
     if broken:
-        model.decoder.attention_mask = bidirectional  # as after joining masks of opposite meaning
+        model.decoder.attention_masks = {None: bidirectional}  # as after joining masks of opposite meaning
     optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
 
     def loss(rows: int) -> Tensor:

@@ -148,7 +148,7 @@ def trained(broken: bool) -> list[float]:
     learner = replace(config, decoder=replace(config.decoder, position=LearnedPosition(length=10)))
     model = heedful.create(learner, seed=1)
     if broken:
-        model.decoder.attention_mask = bidirectional  # what the wrong join comes to
+        model.decoder.attention_masks = {None: bidirectional}  # what the wrong join comes to
     optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
     losses = []
     for _ in range(151):

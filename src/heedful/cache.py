@@ -8,7 +8,8 @@ a stack, and the mask of all tokens so far.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -180,6 +181,22 @@ class TokenPositions(NamedTuple):
     real: Tensor | None  # (B, S) True for real keys; None: all are
     end: int  # all positions are below it
     whole_mask: Tensor | None = None  # (B, T, S) in place of the mask of the stack
+    by_window: Mapping[int | None, TokenPositions] = MappingProxyType({})  # of blocks whose caches hold other keys
+
+    def of(self, window: int | None) -> TokenPositions:
+        """Returns the positions for the blocks with this window, whose caches may hold fewer keys than others."""
+        return self.by_window.get(window, self)
+
+    def without_first(self, count: int) -> TokenPositions:
+        """Returns the positions without the first ``count`` keys."""
+        real, whole_mask = self.real, self.whole_mask
+        return TokenPositions(
+            self.queries,
+            self.keys[:, count:],
+            None if real is None else real[:, count:],
+            self.end,
+            None if whole_mask is None else whole_mask[..., count:],
+        )
 
     def mask(self, real: Tensor) -> Tensor:
         """Returns the padding mask (B, 1, 1, S) of keys, which is the same for all queries.
@@ -284,7 +301,8 @@ class Cache(NoCache):
     Args:
         depth: number of blocks.
         capacity: number of tokens for which the first call allocates room; None: the cache grows as needed.
-        window: number of last tokens that are stored, for a stack with a sliding window; None: all tokens.
+        window: number of last tokens that are stored, for a stack with a sliding window; None: all tokens. Or one for
+            each block, as ``StackConfig.windows``; a capacity is then that of the blocks without a window.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -294,16 +312,22 @@ class Cache(NoCache):
     (torch.Size([1, 1, 65]), 4)
     """
 
-    def __init__(self, depth: int, *, capacity: int | None = None, window: int | None = None) -> None:
-        if capacity is not None and window is not None:
+    def __init__(
+        self, depth: int, *, capacity: int | None = None, window: int | Sequence[int | None] | None = None
+    ) -> None:
+        windows = tuple(window) if isinstance(window, Sequence) else (window,) * depth
+        if len(windows) != depth:
+            raise HeedfulError(f"a cache for {depth} blocks was given {len(windows)} windows; give one for each block")
+        if capacity is not None and None not in windows:
             raise HeedfulError(
                 f"a cache has a capacity ({capacity}) or a window ({window}), not both; give one of them"
             )
         self.length, self.rows = 0, 0
-        self.check = _check_single_texts if window is None else _check_left_padded
-        self.window = UNLIMITED if window is None else window
+        self.check = _check_single_texts if {*windows} == {None} else _check_left_padded
+        self.windows = {UNLIMITED if number is None else number: number for number in windows}  # the distinct ones
+        self.window = max(self.windows)  # of the blocks that store most
         self.real: Tensor | None = None  # (B, length), True for real tokens; None: all are
-        self.pairs = [(_self_attention_cache(capacity, window), Cross()) for _ in range(depth)]
+        self.pairs = [(_self_attention_cache(None if own else capacity, own), Cross()) for own in windows]
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
         """Returns a pair of caches, of self-attention and of cross-attention, for each block.
@@ -328,11 +352,22 @@ class Cache(NoCache):
             real, whole_mask = attended_tokens(real)[:, past:], real[..., first:]
         if self.real is None and real is None:  # all rows are equal
             positions = torch.arange(first, self.length, device=x.device)[None]
-            return TokenPositions(positions[:, past - first :], positions, None, self.length)
+            return self._by_window(TokenPositions(positions[:, past - first :], positions, None, self.length), past)
         self.real = torch.cat((_boolean(self.real, x, past), _boolean(real, x, x.size(1))), 1)
         self.check(real, self.real)
         positions = token_positions(self.real)
-        return TokenPositions(positions[:, past:], positions[:, first:], self.real[:, first:], self.length, whole_mask)
+        tokens = TokenPositions(
+            positions[:, past:], positions[:, first:], self.real[:, first:], self.length, whole_mask
+        )
+        return self._by_window(tokens, past)
+
+    def _by_window(self, tokens: TokenPositions, past: int) -> TokenPositions:
+        """Adds the positions for blocks that store fewer of the ``past`` tokens: the last ``window``."""
+        if len(self.windows) == 1:
+            return tokens
+        first = max(0, past - self.window)
+        narrower = {name: max(0, past - stored) - first for stored, name in self.windows.items()}
+        return tokens._replace(by_window={name: tokens.without_first(skipped) for name, skipped in narrower.items()})
 
     def crop(self, length: int) -> None:
         """Keeps the first ``length`` columns of tokens, in every row; the cross-attention caches are unchanged."""
@@ -400,50 +435,74 @@ class StaticAttention(AttentionCache):
         return key, value
 
 
-class RingCache(NoCache):
-    """Base of caches of C columns a row, for calls of one token a row: the token at position p is in column p mod C.
+class Ring(NamedTuple):
+    """Columns of the blocks with one window: the token at position p is in column p mod C.
 
     Column j therefore holds position p − ((p − j) mod C), where p is the row's newest position; it is empty if that
-    number is negative.
+    number is negative. With C = window the columns are a sliding window.
+    """
+
+    capacity: int  # number of columns C
+    columns: Tensor  # (S,) the columns to attend to: 0, 1, 2, ...
+    new_columns: Tensor  # (B,) column of the newest token of each row
+
+    def locate(self, positions: Tensor) -> Tensor:
+        """Sets ``new_columns`` from the newest ``positions`` (B,); returns the positions (B, S) of the columns."""
+        torch.remainder(positions, self.capacity, out=self.new_columns)
+        newest = positions[:, None]
+        return newest - (newest - self.columns) % self.capacity
+
+
+class RingCache(NoCache):
+    """Base of caches of preallocated columns, for calls of one token a row.
 
     Attributes:
-        capacity: number of columns C.
-        columns: the columns to attend to: 0, 1, 2, ...
+        capacity: number of columns of the blocks that store most.
+        end: all positions are below it.
+        windows: window of each block; None: it attends to all tokens.
         positions: (B,) position of the newest token of each row.
-        new_columns: (B,) its column.
+        rings: columns of the blocks with each window.
         pairs: caches of self-attention and of cross-attention of each block.
     """
 
     capacity: int
-    columns: Tensor
+    end: int
+    windows: Sequence[int | None]
     positions: Tensor
-    new_columns: Tensor
+    rings: dict[int | None, Ring]
     pairs: list[tuple[StaticAttention, Cross]]
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
         """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
         return self.pairs
 
-    def _locate(self) -> tuple[Tensor, Tensor]:
-        """Sets ``new_columns`` from ``positions``; returns the positions (B, 1), and those of all columns (B, S)."""
-        torch.remainder(self.positions, self.capacity, out=self.new_columns)
+    def _tokens(self) -> TokenPositions:
+        """Returns the positions of the newest tokens and of all columns, whose empty ones are masked."""
         newest = self.positions[:, None]
-        return newest, newest - (newest - self.columns) % self.capacity
+        by_window = {}
+        for window, ring in self.rings.items():
+            keys = ring.locate(self.positions)
+            mask = keys >= 0
+            if window is not None and ring.capacity > window:
+                mask &= keys > newest - window
+            by_window[window] = TokenPositions(newest, keys, None, self.end, mask[:, None])
+        first, *others = by_window.values()
+        return first._replace(by_window=by_window) if others else first
 
 
 class StaticCache(RingCache):
     """Key-value cache of fixed shape for calls of one token a row, as ``torch.cuda.graph`` needs it.
 
-    Rows may have different lengths, padding is not stored, and with C = window the columns are a sliding window. A call
-    changes tensors in place and reads nothing back; it must be in inference mode if the cache was made there, and takes
-    no gradient.
+    Rows may have different lengths, and padding is not stored. A call changes tensors in place and reads nothing back;
+    it must be in inference mode if the cache was made there, and takes no gradient.
 
     Args:
         prefix: the cache that read the prompts. Padding must be on the left.
         lengths: (B,) number of tokens of each row in ``prefix``, without padding.
         last: (B,) the last position of each row: a row that reaches it stays there, and overwrites its newest token.
-        capacity: number of columns C of a row.
+        capacity: number of columns of a row, in the blocks with a window at most the window.
         end: all positions are below it.
+        windows: window of each block, as ``StackConfig.windows``; None: no block has one.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -455,16 +514,30 @@ class StaticCache(RingCache):
     (torch.Size([1, 1, 65]), tensor([3]))
     """
 
-    def __init__(self, prefix: Cache, lengths: Tensor, last: Tensor, *, capacity: int, end: int) -> None:
-        self.capacity, self.end = capacity, end
+    def __init__(
+        self,
+        prefix: Cache,
+        lengths: Tensor,
+        last: Tensor,
+        *,
+        capacity: int,
+        end: int,
+        windows: Sequence[int | None] | None = None,
+    ) -> None:
+        self.windows = (None,) * len(prefix.pairs) if windows is None else windows
+        sizes = {window: capacity if window is None else min(capacity, window) for window in self.windows}
+        self.capacity, self.end = max(sizes.values()), end
         self.positions, self.last = lengths - 1, last.clone()
-        self.columns = torch.arange(capacity, device=lengths.device)
         self.rows = torch.arange(len(lengths), device=lengths.device)
-        self.new_columns = self.positions % capacity
+        self.rings = {
+            window: Ring(size, torch.arange(size, device=lengths.device), self.positions % size)
+            for window, size in sizes.items()
+        }
         self.pairs = []
-        for self_attention, cross in prefix.pairs:
-            buffers = tuple(x.new_zeros(*x.shape[:2], capacity, x.size(3)) for x in self_attention.pair)
-            self.pairs.append((StaticAttention(buffers, self.rows, self.new_columns), cross))
+        for window, (self_attention, cross) in zip(self.windows, prefix.pairs, strict=True):
+            ring = self.rings[window]
+            buffers = tuple(x.new_zeros(*x.shape[:2], ring.capacity, x.size(3)) for x in self_attention.pair)
+            self.pairs.append((StaticAttention(buffers, self.rows, ring.new_columns), cross))
         self.fill(self.rows, prefix, lengths, last)
 
     def fill(self, rows: Tensor, prefix: Cache, lengths: Tensor, last: Tensor) -> None:
@@ -473,10 +546,12 @@ class StaticCache(RingCache):
         ``lengths`` and ``last`` (b,) are as in the constructor. The keys and values of cross-attention do not change.
         """
         newest = lengths[:, None] - 1
-        back = (newest - self.columns) % self.capacity  # (b, C) tokens between a column's token and the newest
-        for (self_attention, _), (source, _) in zip(self.pairs, prefix.pairs, strict=True):
+        back = {  # (b, C) tokens between a column's token and the newest
+            window: (newest - ring.columns) % ring.capacity for window, ring in self.rings.items()
+        }
+        for window, (self_attention, _), (source, _) in zip(self.windows, self.pairs, prefix.pairs, strict=True):
             for buffer, stored in zip(self_attention.buffers, source.pair, strict=True):
-                columns = (stored.size(2) - 1 - back).clamp(min=0)[:, None, :, None]  # of an empty column: any
+                columns = (stored.size(2) - 1 - back[window]).clamp(min=0)[:, None, :, None]  # of an empty one: any
                 index = columns.expand(-1, stored.size(1), -1, stored.size(3))
                 buffer.index_copy_(0, rows, stored.gather(2, index))
         self.positions.index_copy_(0, rows, lengths - 1)
@@ -490,8 +565,7 @@ class StaticCache(RingCache):
                 "read prompts with a cache of another kind"
             )
         torch.minimum(self.positions.add_(1), self.last, out=self.positions)
-        newest, keys = self._locate()
-        return TokenPositions(newest, keys, None, self.end, (keys >= 0)[:, None])
+        return self._tokens()
 
     def reorder(self, rows: Tensor) -> None:
         """Reorders the rows of the self-attention caches; ``rows`` (B',) are the indices of the old rows.
@@ -518,11 +592,14 @@ class StaticCache(RingCache):
 
     def _resize(self, rows: Tensor) -> None:
         self.positions, self.last = self.positions[rows], self.last[rows]
-        self.new_columns = self.new_columns[rows]
         self.rows = torch.arange(len(rows), device=rows.device)
+        self.rings = {window: ring._replace(new_columns=ring.new_columns[rows]) for window, ring in self.rings.items()}
         self.pairs = [
-            (StaticAttention(_selected(self_attention.buffers, rows), self.rows, self.new_columns), cross)
-            for self_attention, cross in self.pairs
+            (
+                StaticAttention(_selected(self_attention.buffers, rows), self.rows, self.rings[window].new_columns),
+                cross,
+            )
+            for window, (self_attention, cross) in zip(self.windows, self.pairs, strict=True)
         ]
 
 
@@ -537,12 +614,13 @@ class SlotCache(RingCache):
         prefix: a cache of the same stack, for the shapes and the dtype of keys and values.
         slots: number of slots.
         capacity: number of tokens of the longest row.
-        window: number of last tokens that are attended to, for a stack with a sliding window; None: all tokens.
+        windows: window of each block, as ``StackConfig.windows``; None: no block has one.
         is_fixed: True if a call reads all columns: calls of as many rows then do the same work in the same memory.
         together: maximum number of tokens of a slot in one call.
 
     Attributes:
-        capacity: number of columns C of a slot: tokens, at most those of the window, rounded up.
+        capacity: number of columns of a slot in the blocks that store most. A block stores as many as the longest row
+            has, at most its window and the tokens that come together, rounded up.
         is_shared: True if the rows of the present call are those of given slots.
         compiled_rows: number of rows up to which a compiled step must be used, if there is one, for the same bits.
 
@@ -567,21 +645,29 @@ class SlotCache(RingCache):
         slots: int,
         *,
         capacity: int,
-        window: int | None = None,
+        windows: Sequence[int | None] | None = None,
         is_fixed: bool = False,
         together: int = 1,
     ) -> None:
-        needed = capacity if window is None else min(capacity, window + together - 1)
-        self.capacity, self.window = -(-needed // self.UNIT) * self.UNIT, window
+        self.windows = (None,) * len(prefix.pairs) if windows is None else windows
+        stored = {
+            window: capacity if window is None else min(capacity, window + together - 1) for window in self.windows
+        }
+        self.capacities = {window: self._rounded(count) for window, count in stored.items()}
+        self.capacity = max(self.capacities.values())
         self.end, self.is_fixed = capacity, is_fixed
         self.buffers = [
-            tuple(x.new_zeros(slots, x.size(1), self.capacity, x.size(3)) for x in own.pair) for own, _ in prefix.pairs
+            tuple(x.new_zeros(slots, x.size(1), self.capacities[window], x.size(3)) for x in own.pair)
+            for window, (own, _) in zip(self.windows, prefix.pairs, strict=True)
         ]
         self.used = [0] * slots  # columns that may hold numbers other than zero
         device = self.buffers[0][0].device
         self.all_rows = torch.arange(slots, device=device)
         self.all_columns = torch.arange(self.capacity, device=device)
         self.shape, self.is_shared = (0, 0), False  # rows and columns of the present call
+
+    def _rounded(self, columns: int) -> int:
+        return -(-columns // self.UNIT) * self.UNIT
 
     def fill(self, slot: int, prefix: Cache, length: int) -> None:
         """Replaces a slot by the only row of ``prefix``, which has read ``length`` tokens, without padding; 0: by none.
@@ -591,8 +677,9 @@ class SlotCache(RingCache):
         sources = [own.pair for own, _ in prefix.pairs] if length else []
         for own, source in zip(self.buffers, sources, strict=False):
             for buffer, stored in zip(own, source, strict=True):
-                count = min(stored.size(2), self.capacity)
-                columns = torch.arange(length - count, length, device=stored.device) % self.capacity
+                capacity = buffer.size(2)
+                count = min(stored.size(2), capacity)
+                columns = torch.arange(length - count, length, device=stored.device) % capacity
                 buffer[slot].index_copy_(1, columns, stored[0, :, stored.size(2) - count :])
         self.clear(slot, length)
 
@@ -622,7 +709,7 @@ class SlotCache(RingCache):
             self.end = longest  # all positions are below it
         for slot, length in zip(range(len(lengths)) if slots is None else slots, lengths, strict=True):
             self.used[slot] = max(self.used[slot], min(length + 1, self.capacity))
-        columns = self.capacity if self.is_fixed else min(-(-longest // self.UNIT) * self.UNIT, self.capacity)
+        columns = self.capacity if self.is_fixed else min(self._rounded(longest), self.capacity)
         rows = len(lengths)
         is_shared = slots is not None
         if (rows, columns) != self.shape or is_shared or self.is_shared:
@@ -630,13 +717,18 @@ class SlotCache(RingCache):
         self.positions.copy_(torch.tensor(lengths))
 
     def _resize(self, rows: int, columns: int, slots: Tensor | None) -> None:
-        self.shape, self.columns, self.is_shared = (rows, columns), self.all_columns[:columns], slots is not None
-        self.positions, self.new_columns = self.all_rows.new_zeros(2, rows)
+        self.shape, self.is_shared = (rows, columns), slots is not None
+        self.positions = self.all_rows.new_zeros(rows)
+        self.rings = {
+            window: Ring(capacity, self.all_columns[: min(columns, capacity)], self.all_rows.new_zeros(rows))
+            for window, capacity in self.capacities.items()
+        }
         used, sources = (slice(rows), self.all_rows[:rows]) if slots is None else (slice(None), slots)
         self.pairs = []
-        for own in self.buffers:
-            views = tuple(buffer[used, :, :columns] for buffer in own)
-            self.pairs.append((StaticAttention(views, sources, self.new_columns, self.is_shared), Cross()))
+        for window, own in zip(self.windows, self.buffers, strict=True):
+            ring = self.rings[window]
+            views = tuple(buffer[used, :, : len(ring.columns)] for buffer in own)
+            self.pairs.append((StaticAttention(views, sources, ring.new_columns, self.is_shared), Cross()))
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
         """Returns the positions of the tokens ``x`` (R, 1, D) and the mask of the columns."""
@@ -645,11 +737,7 @@ class SlotCache(RingCache):
                 f"this call of a slot cache takes one token of {self.shape[0]} rows and no mask, not "
                 f"{tuple(x.shape[:2])}; give begin the lengths of the rows first"
             )
-        newest, keys = self._locate()
-        mask = keys >= 0
-        if self.window is not None:
-            mask &= keys > newest - self.window
-        return TokenPositions(newest, keys, None, self.end, mask[:, None])
+        return self._tokens()
 
 
 def _boolean(real: Tensor | None, x: Tensor, tokens: int) -> Tensor:

@@ -277,7 +277,9 @@ class StackConfig(Config):
     block: Literal["standard"] = "standard"  #: or the name of a registered block
     causal: bool = False  #: a token attends to itself and earlier tokens
     cross: bool = False  #: each block has cross-attention
-    window: int | None = None  #: a query attends to the last ``window`` keys, itself included
+    window: int | tuple[int | None, ...] | None = None
+    """A query attends to the last ``window`` keys, itself included; None: to all before it. A tuple is a pattern that
+    the blocks repeat: ``(None, 256)`` alternates dense and banded blocks. It is stored as short as possible."""
     dropout: DropoutRates = field(default_factory=DropoutRates)
     init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"  #: distribution of the first weights
     init_std: float = 0.02  #: standard deviation of the first weights; with "xavier" of embeddings alone
@@ -295,8 +297,34 @@ class StackConfig(Config):
             )
         if self.causal and self.norm == "batch":
             raise HeedfulError("batch norm in a causal stack leaks later tokens; use norm 'layer' or 'rms'")
+        if isinstance(self.window, tuple):
+            if not 0 < len(self.window) <= self.depth:
+                raise HeedfulError(
+                    f"stack.window has {len(self.window)} numbers for {self.depth} blocks; give 1 to {self.depth}"
+                )
+            object.__setattr__(self, "window", shortest_pattern(self.windows))
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Window of each block.
+
+        >>> StackConfig(dim=8, depth=3, heads=2, causal=True, window=(None, 4)).windows
+        (None, 4, None)
+        """
+        pattern = self.window if isinstance(self.window, tuple) else (self.window,)
+        return tuple(pattern[block % len(pattern)] for block in range(self.depth))
+
+
+def shortest_pattern(windows: tuple[int | None, ...]) -> int | tuple[int | None, ...] | None:
+    """Returns the shortest pattern that repeats to ``windows``, one for each block; of one number, the number itself.
+
+    >>> shortest_pattern((None, 4, None)), shortest_pattern((4, 4))
+    ((None, 4), 4)
+    """
+    size = next(n for n in range(1, len(windows) + 1) if all(w == windows[i % n] for i, w in enumerate(windows)))
+    return windows[0] if size == 1 else windows[:size]
 
 
 # ----------------------------------------------------------------------------------------------------------- embeddings

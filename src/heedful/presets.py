@@ -6,6 +6,7 @@ A new size is one line in ``PRESETS``; a new architecture is one function above 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,15 @@ def llama(
     tied: bool = False,
     special: SpecialTokens | None = None,
     length: int = 2048,
+    factor: float = 1.0,
 ) -> DecoderConfig:
-    """Returns the configuration of a Llama (Touvron et al. 2023): RMS pre-norm, rotary positions, SwiGLU, no biases."""
+    """Returns the configuration of a Llama (Touvron et al. 2023): RMS pre-norm, rotary positions, SwiGLU, no biases.
+
+    A ``factor`` above 1 is Llama 3.1's scaling of the rotary positions, for ``factor`` times the 8,192 of Llama 3.
+    """
+    position = RotaryPosition(base=base, length=length)
+    if factor > 1:
+        position = replace(position, scaling="llama3", factor=factor, original_length=8192)
     return DecoderConfig(
         embedding=EmbeddingConfig(vocab_size=vocab),
         decoder=StackConfig(
@@ -192,12 +200,34 @@ def llama(
             gated=True,
             attention_bias="none",
             ff_bias=False,
-            position=RotaryPosition(base=base, length=length),
+            position=position,
             causal=True,
         ),
         head=LanguageHead(tied=tied),
         special=special or SpecialTokens(start=1, end=(2,)),
     )
+
+
+def llama2(dim: int, depth: int, heads: int, kv_heads: int, ff_dim: int) -> DecoderConfig:
+    """Returns the configuration of a Llama 2 (Touvron et al. 2023b): a Llama for 4,096 tokens."""
+    return llama(dim, depth, heads, kv_heads, ff_dim, length=4096)
+
+
+def llama3(
+    dim: int, depth: int, heads: int, ff_dim: int, tied: bool = False, length: int = 8192, factor: float = 1.0
+) -> DecoderConfig:
+    """Returns the configuration of a Llama 3 (Grattafiori et al. 2024): 8 key-value heads, 128,256 tokens."""
+    special = SpecialTokens(start=128000, end=(128001,))
+    return llama(dim, depth, heads, 8, ff_dim, 128256, 500000.0, tied, special, length, factor)
+
+
+def gpt3(dim: int, depth: int, heads: int) -> DecoderConfig:
+    """Returns the configuration of a GPT-3 (Brown et al. 2020, table 2.1): a GPT-2 for 2,048 tokens.
+
+    All blocks are dense. In the paper dense blocks and banded ones alternate, by a band that it does not tell:
+    ``stack.window``, or ``--model.window 0,256``, sets one.
+    """
+    return gpt2(dim, depth, heads, length=2048)
 
 
 def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512) -> EncoderConfig:
@@ -278,9 +308,26 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "gpt2-medium": ("Radford et al. 2019", 354_823_168, lambda: gpt2(1024, 24, 16)),
     "gpt2-large": ("Radford et al. 2019", 774_030_080, lambda: gpt2(1280, 36, 20)),
     "gpt2-xl": ("Radford et al. 2019", 1_557_611_200, lambda: gpt2(1600, 48, 25)),
+    # In table 2.1 the 13B has a width of 5140 and the 1.3B has 24 heads of 128. With 5120 and 16 heads, the counts are
+    # those of the paper's table D.1.
+    "gpt3-125m": ("Brown et al. 2020, table 2.1", 125_226_240, lambda: gpt3(768, 12, 12)),
+    "gpt3-350m": ("Brown et al. 2020, table 2.1", 355_871_744, lambda: gpt3(1024, 24, 16)),
+    "gpt3-760m": ("Brown et al. 2020, table 2.1", 760_300_032, lambda: gpt3(1536, 24, 16)),
+    "gpt3-1.3b": ("Brown et al. 2020, table 2.1", 1_315_723_264, lambda: gpt3(2048, 24, 16)),
+    "gpt3-2.7b": ("Brown et al. 2020, table 2.1", 2_651_553_280, lambda: gpt3(2560, 32, 32)),
+    "gpt3-6.7b": ("Brown et al. 2020, table 2.1", 6_658_404_352, lambda: gpt3(4096, 32, 32)),
+    "gpt3-13b": ("Brown et al. 2020, table 2.1", 12_853_386_240, lambda: gpt3(5120, 40, 40)),
+    "gpt3-175b": ("Brown et al. 2020, table 2.1", 174_604_259_328, lambda: gpt3(12288, 96, 96)),
     "gpt-mini": ("laptop", 10_770_816, lambda: gpt2(384, 6, 6, 65, 256, 0.2, 0.035, "gelu")),
     "gpt-micro": ("laptop", 809_856, lambda: gpt2(128, 4, 4, 65, 64, 0.0, 0.06, "gelu")),
     "tinyllama-1.1b": ("Zhang et al. 2024", 1_100_048_384, lambda: llama(2048, 22, 32, 4, 5632)),
+    "llama2-7b": ("Touvron et al. 2023", 6_738_415_616, lambda: llama2(4096, 32, 32, 32, 11008)),
+    "llama2-13b": ("Touvron et al. 2023", 13_015_864_320, lambda: llama2(5120, 40, 40, 40, 13824)),
+    "llama2-70b": ("Touvron et al. 2023", 68_976_648_192, lambda: llama2(8192, 80, 64, 8, 28672)),
+    "llama3-8b": ("Grattafiori et al. 2024", 8_030_261_248, lambda: llama3(4096, 32, 32, 14336)),
+    "llama3-70b": ("Grattafiori et al. 2024", 70_553_706_496, lambda: llama3(8192, 80, 64, 28672)),
+    "llama3.2-1b": ("Llama 3.2, 2024", 1_235_814_400, lambda: llama3(2048, 16, 32, 8192, True, 131072, 32.0)),
+    "llama3.2-3b": ("Llama 3.2, 2024", 3_212_749_824, lambda: llama3(3072, 28, 24, 8192, True, 131072, 32.0)),
     "smollm-135m": ("SmolLM, 2024", 134_515_008, lambda: llama(576, 30, 9, 3, 1536, 49152, tied=True)),
     "smollm-360m": ("SmolLM, 2024", 361_821_120, lambda: llama(960, 32, 15, 5, 2560, 49152, tied=True)),
     "stories15m": (

@@ -157,12 +157,15 @@ class Block(nn.Module):
 BLOCKS: dict[str, Callable[[StackConfig], nn.Module]] = {}  # registered blocks
 
 
-def bidirectional(tokens: TokenPositions, config: StackConfig) -> Mask:
+AttentionMask = Callable[[TokenPositions, int | None], Mask]  # the tokens and the window of a block → its mask
+
+
+def bidirectional(tokens: TokenPositions, window: int | None) -> Mask:
     """Returns the mask of an encoder: every token attends to all non-padding tokens."""
     return None if tokens.real is None else tokens.mask(tokens.real)
 
 
-def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
+def causal(tokens: TokenPositions, window: int | None) -> Mask:
     """Returns the mask of a decoder: every token attends to the non-padding tokens up to itself."""
     queries, keys = tokens.queries.size(1), tokens.keys.size(1)
     if tokens.real is None:
@@ -170,19 +173,13 @@ def causal(tokens: TokenPositions, config: StackConfig) -> Mask:
     return causal_mask(queries, keys, tokens.real.device) & tokens.mask(tokens.real)
 
 
-def sliding_window(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Returns the mask of a decoder with a window: tokens attend to the last ``config.window`` tokens."""
-    assert config.window is not None
+def sliding_window(tokens: TokenPositions, window: int | None) -> Mask:
+    """Returns the mask of a decoder's block with a window: tokens attend to the last ``window`` tokens."""
+    assert window is not None
     queries, keys = tokens.queries.size(1), tokens.keys.size(1)
-    mask = window_mask(tokens.queries, tokens.keys, config.window)
+    mask = window_mask(tokens.queries, tokens.keys, window)
     mask = mask & causal_mask(queries, keys, mask.device)
     return mask if tokens.real is None else mask & tokens.mask(tokens.real)
-
-
-def whole_mask(tokens: TokenPositions, config: StackConfig) -> Mask:
-    """Returns the mask (B, 1, T, S) that the caller gave for all pairs of tokens."""
-    assert tokens.whole_mask is not None
-    return tokens.whole_mask[:, None]
 
 
 class StackInput(NamedTuple):
@@ -204,38 +201,48 @@ class Layout(Protocol):
         """Returns the final hidden states (B, T, D)."""
 
 
-def padded(stack: Stack, batch: StackInput, self_mask: Any = None, cross_mask: Any = None) -> Tensor:
+def padded(
+    stack: Stack, batch: StackInput, self_masks: Mapping[int | None, Any] | None = None, cross_mask: Any = None
+) -> Tensor:
     """Reference layout: computes every token of the batch, padding too.
 
-    ``self_mask`` and ``cross_mask`` replace the batch's masks of self-attention and cross-attention; a plan's attention
-    kernel may define other kinds of mask.
+    ``self_masks``, by the window of a block, and ``cross_mask`` replace the batch's masks of self-attention and
+    cross-attention; a plan's attention kernel may define other kinds of mask.
     """
     cache = batch.cache or NO_CACHE
-    x, real, context = block_input(stack, batch, cache, self_mask, cross_mask)
-    for block, block_cache in zip(stack.block, cache.layers(len(stack.block)), strict=True):
+    x, real, contexts = block_input(stack, batch, cache, self_masks, cross_mask)
+    layers = cache.layers(len(stack.block))
+    for block, context, block_cache in zip(stack.block, contexts, layers, strict=True):
         x = block(x, real, memory=batch.memory, cache=block_cache, **context)
     return stack.norm(x, real)
 
 
 def block_input(
-    stack: Stack, batch: StackInput, cache: NoCache, self_mask: Any = None, cross_mask: Any = None
-) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
+    stack: Stack,
+    batch: StackInput,
+    cache: NoCache,
+    self_masks: Mapping[int | None, Any] | None = None,
+    cross_mask: Any = None,
+) -> tuple[Tensor, Tensor | None, list[dict[str, Any]]]:
     """Prepares the input of the blocks, and adds the tokens to the positions of ``cache``.
 
-    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and the keyword arguments
-    ``mask``, ``position`` and ``memory_mask`` of the blocks.
+    Returns the embeddings (B, T, D) with positions, a mask (B, T) of non-padding tokens, and for each block the keyword
+    arguments ``mask``, ``position`` and ``memory_mask``.
     """
     tokens = cache.extend(batch.x, batch.mask)
     real = None if batch.mask is None else attended_tokens(batch.mask)[:, -batch.x.size(1) :]  # (B, T)
     x = stack.position.embed(batch.x, tokens.queries, tokens.end)  # (B, T, D)
     x = stack.dropout(stack.embedding_norm(x, real))
-    position = stack.encoding(tokens.queries, tokens.keys)
-    if self_mask is None:
-        attention_mask = stack.attention_mask if tokens.whole_mask is None else whole_mask
-        self_mask = position.join(attention_mask(tokens, stack.config))
     if cross_mask is None and (memory_mask := batch.memory_mask) is not None:
         cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
-    return x, real, {"mask": self_mask, "position": position, "memory_mask": cross_mask}
+    contexts = {}
+    encoding = stack.encoding(tokens.queries, tokens.keys)
+    for window in stack.attention_masks:
+        own = tokens.of(window)
+        position = encoding if own is tokens else stack.encoding(own.queries, own.keys)
+        mask = position.join(stack.self_mask(own, window)) if self_masks is None else self_masks[window]
+        contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
+    return x, real, [contexts[window] for window in stack.windows]
 
 
 class Stack(nn.Module):
@@ -259,10 +266,11 @@ class Stack(nn.Module):
         block = BLOCKS.get(config.block, Block)
         self.block = nn.ModuleList(block(config) for _ in range(config.depth))
         self.norm = Identity() if config.placement == "post" else norm_of(config)
-        if config.window is not None:  # the configuration is then causal
-            self.attention_mask = sliding_window
-        else:
-            self.attention_mask = causal if config.causal else bidirectional
+        dense = causal if config.causal else bidirectional
+        self.windows = config.windows  # of each block; only causal configurations have some
+        self.attention_masks: dict[int | None, AttentionMask] = {
+            window: dense if window is None else sliding_window for window in self.windows
+        }
         self.layout: Layout = padded  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
@@ -294,6 +302,12 @@ class Stack(nn.Module):
                 them a layout on a GPU would have to wait for the number of texts.
         """
         return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts))
+
+    def self_mask(self, tokens: TokenPositions, window: int | None) -> Mask:
+        """Returns the mask of self-attention in the blocks with this window: the caller's if it gave a whole one."""
+        if tokens.whole_mask is not None:
+            return tokens.whole_mask[:, None]
+        return self.attention_masks[window](tokens, window)
 
     def encoding(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
         """Returns the position encoding of queries at (B or 1, T) and keys at (B or 1, S), for the attention of all

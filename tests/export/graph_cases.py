@@ -53,6 +53,13 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
         ),
         "logits",
     ),
+    "decoder, learned, windows": (
+        DecoderConfig(
+            embedding=WORDS,
+            decoder=replace(STACK, depth=2, causal=True, position=LearnedPosition(length=40), window=(3, None)),
+        ),
+        "logits",
+    ),
     "decoder, ALiBi, sequence": (
         DecoderConfig(
             embedding=WORDS,

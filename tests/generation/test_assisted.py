@@ -165,9 +165,10 @@ def test_a_text_longer_than_the_context(pairs, prompts, options, kind):
         assert torch.equal(made.ids, decode(model, ids, mask, max_new_tokens=40, context=12, **options).ids)
 
 
-def test_a_sliding_window_and_rows_that_stop(pairs, prompts):
+@pytest.mark.parametrize("window", [5, (None, 5)])
+def test_a_sliding_window_and_rows_that_stop(pairs, prompts, window):
     config = presets.gpt2(16, 2, 2, 40, 64)
-    stack = replace(config.decoder, position=RotaryPosition(), window=5)
+    stack = replace(config.decoder, position=RotaryPosition(), window=window)
     config = replace(config, decoder=stack, special=SpecialTokens(pad=0, end=(5, 6, 7, 8, 9)))
     models = [heedful.create(config, seed=seed).double() for seed in (0, 0, 1)]
     ids, mask = prompts([9, 2, 12, 1, 20])

@@ -47,6 +47,7 @@ SCHEMES = {
     "sinusoidal": {"position": SinusoidalPosition()},
     "grouped": {"position": RotaryPosition(), "kv_heads": 1},
     "sliding": {"position": RotaryPosition(), "window": 5},
+    "windows": {"position": AlibiPosition(), "window": (5, None)},
 }
 
 

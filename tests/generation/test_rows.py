@@ -22,8 +22,9 @@ METHODS = {
     "beams, no repeats": {"num_beams": 3, "no_repeat_ngram_size": 2, "early_stopping": "never"},
     "sampling": {"temperature": 1.2, "top_k": 20, "seed": 3, "num_return_sequences": 2},
 }
-# every kind of position, and a sliding window
-MODELS = ["gpt2", "marian", "gpt-micro", "stories260k", "t5", "window"]
+WINDOWS = {"window": 4, "windows": (None, 4)}
+# every kind of position, and sliding windows
+MODELS = ["gpt2", "marian", "gpt-micro", "stories260k", "t5", "window", "windows"]
 
 
 def model_of(name, pairs):
@@ -31,9 +32,9 @@ def model_of(name, pairs):
         return pairs[name](2).ours
     if name == "t5":
         return heedful.create(heedful.presets.t5(16, 2, 2, 32, 8), seed=1).double()
-    if name == "window":
+    if name in WINDOWS:
         config = heedful.presets.llama(16, 2, 4, 2, 32, 40)
-        return heedful.create(replace(config, decoder=replace(config.decoder, window=4)), seed=1).double()
+        return heedful.create(replace(config, decoder=replace(config.decoder, window=WINDOWS[name])), seed=1).double()
     return heedful.create(name, seed=1).double()
 
 

@@ -29,6 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "grouped alibi": {"position": "alibi", "kv_heads": 1},
     "window": {"position": "rotary", "window": 21},
     "window relative": {"position": "relative", "window": 40, "kv_heads": 2},
+    "windows": {"position": "learned", "window": (21, None)},
 }
 KERNELS: dict[str, tuple[str, bool]] = {
     "float32": ("float32", False),

@@ -29,6 +29,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "grouped alibi": {"position": "alibi", "kv_heads": 1},
     "window": {"position": "rotary", "window": 5},
     "window relative": {"position": "relative", "window": 4, "kv_heads": 2},
+    "windows": {"position": "rotary", "window": (5, None), "kv_heads": 2},
+    "windows alibi": {"position": "alibi", "window": (None, 4)},
     "encoder-decoder learned": {"position": "learned"},
     "encoder-decoder relative": {"position": "relative"},
     "encoder-decoder sinusoidal": {"position": "sinusoidal", "kv_heads": 2},
@@ -195,15 +197,16 @@ def test_needs_room_for_the_tokens_of_the_call_alone(name: str) -> None:
         step.step(tokens)
     config = model_of(name).config.decoder
     prompt = 1 if name.startswith("encoder-decoder") else max(LENGTHS)
-    slots = min(prompt + 9 - 1, config.window or 1000)  # the last token is not read
-    elements = 2 * len(LENGTHS) * (config.kv_heads or config.heads) * (config.dim // config.heads) * slots
-    for attention, _ in step.cache.pairs:
-        assert sum(buffer.numel() for buffer in attention.buffers) == elements
+    numbers = 2 * len(LENGTHS) * (config.kv_heads or config.heads) * (config.dim // config.heads)
+    for window, (attention, _) in zip(config.windows, step.cache.pairs, strict=True):
+        slots = min(prompt + 9 - 1, window or 1000)  # the last token is not read
+        assert sum(buffer.numel() for buffer in attention.buffers) == numbers * slots
 
 
 def addresses(step: StaticStep) -> list[tuple[int, torch.Size]]:
     cache = step.cache
-    held = [cache.positions, cache.last, cache.columns, cache.rows, cache.new_columns]
+    held = [cache.positions, cache.last, cache.rows]
+    held += [tensor for ring in cache.rings.values() for tensor in (ring.columns, ring.new_columns)]
     held += [tensor for attention, cross in cache.pairs for tensor in (*attention.buffers, *cross.pair)]
     held += [step.state.real] if step.state.real is not None else []
     return [(tensor.data_ptr(), tensor.shape) for tensor in held]
@@ -249,7 +252,7 @@ def test_one_graph_for_all_steps(name: str) -> None:
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("name", ["learned", "rotary", "alibi", "relative", "window", "grouped"])
+@pytest.mark.parametrize("name", ["learned", "rotary", "alibi", "relative", "window", "windows", "grouped"])
 def test_a_row_is_replaced_while_others_go_on(name: str) -> None:
     """Slots of a server: a row takes another prompt, and each row gives the logits that it gives alone."""
     model = model_of(name)
@@ -259,18 +262,18 @@ def test_a_row_is_replaced_while_others_go_on(name: str) -> None:
         return model(torch.tensor([tokens]))[0, -1]
 
     with torch.inference_mode():
-        prefix = Cache(2, window=model.config.decoder.window)
+        prefix = Cache(2, window=model.config.decoder.windows)
         width = max(map(len, texts[:2]))
         ids = torch.tensor([[0] * (width - len(text)) + text for text in texts[:2]])
         real = torch.tensor([[False] * (width - len(text)) + [True] * len(text) for text in texts[:2]])
         model(ids, real, cache=prefix)
         lengths = torch.tensor([len(text) for text in texts[:2]])
-        capacity = model.config.decoder.window or 16
-        slots = StaticCache(prefix, lengths, torch.tensor([15, 15]), capacity=capacity, end=16)
+        windows = model.config.decoder.windows
+        slots = StaticCache(prefix, lengths, torch.tensor([15, 15]), capacity=16, end=16, windows=windows)
         running = texts[:2]
         for step in range(10):
             if step == 3:
-                prefix = Cache(2, window=model.config.decoder.window)
+                prefix = Cache(2, window=model.config.decoder.windows)
                 model(torch.tensor([texts[2]]), cache=prefix)
                 slots.fill(torch.tensor([1]), prefix, torch.tensor([3]), torch.tensor([15]))
                 running = [running[0], texts[2]]

@@ -166,8 +166,9 @@ def test_the_rows_of_an_encoder_decoder(way: str) -> None:
         assert seen["decoder.block.0.cross_attention.pattern"][row, :, :, source.size(1) :].eq(0).all()
 
 
-def test_a_sliding_window_keeps_its_columns() -> None:
-    model = decoder(position=RotaryPosition(), window=3)
+@pytest.mark.parametrize("window", [3, (3, None), (None, 2)])
+def test_a_sliding_window_keeps_its_columns(window: Any) -> None:
+    model = decoder(position=RotaryPosition(), window=window)
     with heedful.record(model, "pattern") as seen:
         made = decode(model, PROMPTS, MASK, max_new_tokens=8)
     for row, (prompt, ids, new) in enumerate(rows_of(made, 1, 0)):

@@ -33,6 +33,7 @@ CONFIGS = {
     "dropout everywhere": changed("gpt-micro", dropout=DropoutRates.everywhere(0.1, attention=0.1)),
     "grouped queries, rotary": presets.get("stories260k"),
     "window": changed("stories260k", window=5),
+    "windows": changed("stories260k", window=(None, 5)),
     "ALiBi": changed("gpt-micro", position=AlibiPosition()),
     "learned bias": changed("gpt-micro", position=RelativePosition()),
     "batch norm encoder": changed("bert-tiny", norm="batch"),
@@ -97,7 +98,9 @@ def test_a_longer_input_holds_more() -> None:
     assert long.weights == short.weights == 4 * heedful.create("gpt-micro", seed=0).count()
 
 
-@pytest.mark.parametrize("name", ["pre-norm decoder", "grouped queries, rotary", "window", "encoder-decoder"])
+@pytest.mark.parametrize(
+    "name", ["pre-norm decoder", "grouped queries, rotary", "window", "windows", "encoder-decoder"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cache_bytes_are_those_of_a_filled_cache(name: str, dtype: torch.dtype) -> None:
     config = CONFIGS[name]
@@ -106,7 +109,7 @@ def test_cache_bytes_are_those_of_a_filled_cache(name: str, dtype: torch.dtype) 
     assert told is not None
     model, inputs = real(config, info, dtype)
     stack = config.decoder
-    cache = Cache(stack.depth, window=stack.window)
+    cache = Cache(stack.depth, window=stack.windows)
     with torch.no_grad():
         if isinstance(config, DecoderConfig):
             model.hidden(inputs[0], cache=cache)
@@ -114,7 +117,7 @@ def test_cache_bytes_are_those_of_a_filled_cache(name: str, dtype: torch.dtype) 
             model.decode(inputs[1], model.encode(inputs[0]), cache=cache)
     held = [tensor for pair in cache.pairs for one in pair if one.pair is not None for tensor in one.pair]
     assert sum(tensor.nbytes for tensor in held) == told.total
-    assert told.window == stack.window == (5 if name == "window" else None)
+    assert told.window == stack.window == {"window": 5, "windows": (None, 5)}.get(name)
     assert (told.source_token > 0) == (name == "encoder-decoder")
     heads, size = stack.kv_heads or stack.heads, stack.head_dim or stack.dim // stack.heads
     assert told.token == 2 * heads * size * stack.depth * dtype.itemsize

@@ -63,6 +63,8 @@ STACKS: dict[str, dict[str, Any]] = {
     "sandwich": {"placement": "sandwich", "norm": "rms"},
     "embedding norm": {"embedding_norm": True, "ff_dim": 100},
     "window": {"window": 4, "position": RotaryPosition()},
+    "windows": {"window": (None, 4), "position": RotaryPosition()},
+    "windows, relative": {"window": (4, None), "position": RelativePosition()},
 }
 
 
@@ -260,7 +262,7 @@ def assert_steps_equal(plain: Any, fast: Any, rows: int, logits: Any) -> None:
 
 
 def decoder_logits(model: Any, rows: int) -> Tensor:
-    cache = Cache(model.config.decoder.depth, window=model.config.decoder.window)
+    cache = Cache(model.config.decoder.depth, window=model.config.decoder.windows)
     model(IDS[:rows], None if rows == 1 else MASK[:rows], cache=cache)
     return torch.cat([model(IDS[:rows, [step]], cache=cache) for step in range(4)], 1)
 
@@ -303,8 +305,9 @@ def test_a_text_longer_than_the_context_and_a_window() -> None:
     plain, fast = pair("gpt")
     expected = plain.generate(IDS[:2], max_new_tokens=100, context=32)
     assert torch.equal(fast.generate(IDS[:2], max_new_tokens=100, context=32), expected)
-    plain, fast = pair("window")
-    assert torch.equal(fast.generate(IDS[:2], max_new_tokens=100), plain.generate(IDS[:2], max_new_tokens=100))
+    for name in ("window", "windows"):
+        plain, fast = pair(name)
+        assert torch.equal(fast.generate(IDS[:2], max_new_tokens=100), plain.generate(IDS[:2], max_new_tokens=100))
 
 
 @pytest.mark.parametrize("allowed", [[], [0, 2], [4]])

@@ -104,8 +104,8 @@ def test_an_encoder_that_classifies(position: Position, placement: Any, norm: An
 
 @torch.no_grad()
 @pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)
-@pytest.mark.parametrize("window", [None, 2])
-def test_a_decoder_that_classifies_by_its_last_token(position: Position, window: int | None) -> None:
+@pytest.mark.parametrize("window", [None, 2, (2, None), (None, 2)])
+def test_a_decoder_that_classifies_by_its_last_token(position: Position, window: Any) -> None:
     model = decoder(SequenceHead(labels=3, pooling="last"), position=position, window=window, kv_heads=2)
     made, ids = reading(model), torch.randint(20, REAL.shape)
     exact(made(ids, REAL), model(ids, REAL))

@@ -79,11 +79,9 @@ def check(stack: Stack, real: Tensor = REAL) -> None:
 @torch.no_grad()
 @POSITIONS
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 2)])
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 2), (True, (None, 2))])
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
-def test_the_same_at_real_tokens(
-    position: Position, placement: Any, causal: bool, window: int | None, norm: Any
-) -> None:
+def test_the_same_at_real_tokens(position: Position, placement: Any, causal: bool, window: Any, norm: Any) -> None:
     causal, window = (causal, window) if norm != "batch" else (False, None)  # a causal stack has no batch norm
     config = StackConfig(dim=16, depth=2, heads=4, placement=placement, norm=norm, position=position)
     stack = loud(Stack(replace(config, causal=causal, window=window)))

@@ -111,20 +111,18 @@ def check_equal(model: Any, real: Tensor, run: Callable[[], Tensor]) -> None:
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)
 @pytest.mark.parametrize("kind", REAL)
-@pytest.mark.parametrize("family", ["encoder", "decoder", "window", "encoder-decoder"])
+@pytest.mark.parametrize("family", ["encoder", "decoder", "window", "windows", "encoder-decoder"])
 def test_padding_is_left_out(family: str, kind: str, position: Any, reference: Reference) -> None:
-    options = {"window": 2} if family == "window" else {}
-    model = model_of("decoder" if family == "window" else family, position=position, **options)
+    options: dict[str, Any] = {"window": {"window": 2}, "windows": {"window": (None, 2)}}.get(family, {})
+    model = model_of("decoder" if options else family, position=position, **options)
     target, source = REAL[kind], REAL[kind].flip(0)
     check_equal(model, target, lambda: model.hidden(*inputs_of(model, target, source)))
     assert reference.calls == (6 if family == "encoder-decoder" else 2)
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)
-@pytest.mark.parametrize("window", [None, 2])
-def test_texts_of_a_packed_batch_attend_within_themselves(
-    window: int | None, position: Any, reference: Reference
-) -> None:
+@pytest.mark.parametrize("window", [None, 2, (2, None)])
+def test_texts_of_a_packed_batch_attend_within_themselves(window: Any, position: Any, reference: Reference) -> None:
     model, starts = model_of("decoder", position=position, window=window), text_starts(TEXTS)
     check_equal(model, TEXTS > 0, lambda: model.hidden(IDS, TEXTS, text_starts=starts))
     assert reference.calls == 2
@@ -329,9 +327,8 @@ def test_a_causal_stack_needs_no_mask_for_padding_on_the_right() -> None:
     assert needs_mask_if_right_padded(apply_plan(model_of("encoder-decoder"), "cpu-training").decoder)
     assert needs_mask_if_right_padded(apply_plan(model_of("encoder-decoder"), "plain").decoder)
     assert needs_mask_if_right_padded(apply_plan(custom, "gpu").decoder)
-    assert needs_mask_if_right_padded(
-        apply_plan(model_of("decoder", window=2), "gpu").decoder
-    )  # has a mask tensor as it is
+    for window in (2, (None, 2)):  # has a mask tensor as it is
+        assert needs_mask_if_right_padded(apply_plan(model_of("decoder", window=window), "gpu").decoder)
     real = REAL["right"]
     with_mask, gradients = learned(model, real, lambda: model.hidden(IDS, IDS, real, real))
     without, others = learned(model, real, lambda: model.hidden(IDS, IDS, real))

@@ -199,6 +199,9 @@ def test_a_whole_mask_replaces_the_window() -> None:
     assert_close(narrow(ids, mask), wide(ids, mask))
     near = causal_mask(T) & ~causal_mask(T).tril(-2)
     assert_close(wide(ids, near.expand(B, T, T)), narrow(ids))
+    mixed = decoder(window=(None, 2))
+    mixed.load_state_dict(wide.state_dict())
+    assert_close(mixed(ids, mask), wide(ids, mask))
 
 
 @pytest.mark.parametrize("plan", ["cpu-training", "cpu-inference", "cpu-decoding", "gpu", "export"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers as hf
+from transformers.models.gpt_neo import modeling_gpt_neo
 
 from heedful.pretrained import load
 
@@ -27,6 +28,9 @@ GPT2 = {
     "eos_token_id": [2, 3],
 }
 GPT2 |= {"pad_token_id": 0, "resid_pdrop": 0.2, "attn_pdrop": 0.3, "embd_pdrop": 0.4, "layer_norm_epsilon": 1e-4}
+GPT_NEO = {"vocab_size": 23, "hidden_size": 16, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 12}
+GPT_NEO |= {"attention_types": [[["global", "local"], 1]], "window_size": 3, "bos_token_id": 1, "eos_token_id": 2}
+GPT_NEO |= {"pad_token_id": 0, "resid_dropout": 0.2, "attention_dropout": 0.3, "layer_norm_epsilon": 1e-4}
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12, "type_vocab_size": 3, "hidden_dropout_prob": 0.2}
 MARIAN = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
@@ -39,6 +43,7 @@ NAMED = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes"
 LLAMA = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 LLAMA |= {"max_position_embeddings": 12, "rms_norm_eps": 1e-4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GROUPED = {**LLAMA, "num_key_value_heads": 2}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0}
 LLAMA3 |= {"original_max_position_embeddings": 6, "rope_theta": 50.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4, "rope_theta": 100.0}
@@ -65,6 +70,16 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt2 sequence": (hf.GPT2ForSequenceClassification, {**GPT2, **NAMED}),
     "gpt2 token": (hf.GPT2ForTokenClassification, {**GPT2, **NAMED}),
     "gpt2 span": (hf.GPT2ForQuestionAnswering, GPT2),
+    "gpt_neo": (hf.GPTNeoForCausalLM, GPT_NEO),
+    "gpt_neo untied": (
+        hf.GPTNeoForCausalLM,
+        {**GPT_NEO, "num_layers": 3, "attention_types": [[["local", "global"], 1], [["local"], 1]]}
+        | {"tie_word_embeddings": False, "intermediate_size": 24, "activation_function": "relu"},
+    ),
+    "gpt_neo body": (hf.GPTNeoModel, {**GPT_NEO, "attention_types": [[["global"], 2]], "window_size": 256}),
+    "gpt_neo sequence": (hf.GPTNeoForSequenceClassification, {**GPT_NEO, **NAMED}),
+    "gpt_neo token": (hf.GPTNeoForTokenClassification, {**GPT_NEO, **NAMED}),
+    "gpt_neo span": (hf.GPTNeoForQuestionAnswering, GPT_NEO),
     "llama": (hf.LlamaForCausalLM, LLAMA),
     "llama grouped tied": (hf.LlamaForCausalLM, {**GROUPED, "tie_word_embeddings": True}),
     "llama biases head": (hf.LlamaForCausalLM, {**LLAMA, "attention_bias": True, "mlp_bias": True, "head_dim": 6}),
@@ -90,6 +105,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         hf.Qwen2ForCausalLM,
         {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0},
     ),
+    "qwen2 upper window": (  # the lower layer is dense
+        hf.Qwen2ForCausalLM,
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
     "qwen2 body": (hf.Qwen2Model, GROUPED),
     "qwen2 sequence": (hf.Qwen2ForSequenceClassification, {**GROUPED, **NAMED}),
     "qwen2 token": (hf.Qwen2ForTokenClassification, {**GROUPED, **NAMED}),
@@ -105,6 +124,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "qwen3 window": (
         hf.Qwen3ForSequenceClassification,
         {**GROUPED, **NAMED, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 0},
+    ),
+    "qwen3 windows": (
+        hf.Qwen3ForCausalLM,
+        {**GROUPED, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 2, "layer_types": MIXED},
     ),
     "bert": (hf.BertModel, BERT),
     "bert masked": (hf.BertForMaskedLM, {**BERT, "hidden_act": "relu"}),
@@ -163,7 +186,7 @@ END = 2  # one in each row, at its end: classifiers of encoder-decoders read tha
 IDS = torch.tensor([[5, 7, 9, 11, END], [6, 8, 10, 12, END]])
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 TARGET = torch.tensor([[22, 4, 5, 6], [22, 7, 8, 9]])
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+DECODERS = ("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3")
 
 
 @functools.cache
@@ -185,11 +208,19 @@ def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
     return norm.weight * x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
 
 
+class Exact:
+    """PyTorch, whose float32 is float64."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, "float64" if name == "float32" else name)
+
+
 def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     model = model.to(dtype)
     for part in model.modules():
         if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
+    modeling_gpt_neo.torch = Exact() if dtype == torch.float64 else torch  # whose scores are float32 otherwise
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
     if kind in ("vit", "deit", "ijepa"):

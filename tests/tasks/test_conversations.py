@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,45 @@ def test_a_model_of_documents_is_told_conversations(tmp_path: Path, caplog: pyte
     assert talk.ids.count(task.end) == 2  # after what is asked and what is answered, as one token
     pipe = heedful.pipeline("text-generation", tmp_path / "two", device="cpu")
     assert pipe(asked[:1], do_sample=False)["output"] == "moo"
+
+
+# ------------------------------------------------------------------------------------------------- published formats
+
+
+@pytest.mark.parametrize(("name", "end"), [("llama2", "</s>"), ("llama3", "<|eot_id|>"), ("plain", "</s>")])
+def test_a_model_learns_a_published_format(name: str, end: str, tmp_path: Path) -> None:
+    """A new model has its tokens, its folder its template, and a generation ends with a message."""
+    tokens: Any = {"kind": "bpe", "size": 320, "chat_template": name}
+    given = settings(tokenizer=TokenizerSettings(**tokens), data=DataSettings(max_length=128))
+    task = TextGeneration.prepare(talks(TALK, TALK), given)
+    model = heedful.create(task.config(given), seed=0)
+    assert task.tokenizer.config["eos_token"] == end
+    assert model.config.special.end == (task.tokenizer.end,)
+    assert model.config.embedding.vocab_size == task.tokenizer.vocab_size
+    (example,) = task.encode(talks(TALK)).examples
+    learned = [token for token, is_learned in zip(example.ids, example.learned, strict=True) if is_learned]
+    assert learned.count(task.tokenizer.end) == 2
+    model.save_pretrained(tmp_path)
+    task.save(tmp_path)
+    again = TextGeneration.load(tmp_path)
+    prompt = chat_template.render_prompt(again.tokenizer, TALK[:2])
+    assert prompt == chat_template.render_prompt(task.tokenizer, TALK[:2])
+    assert again.encode(talks(TALK)).examples == [example]
+
+
+def test_fine_tuning_with_a_published_format(tmp_path: Path) -> None:
+    base = settings(tokenizer=TokenizerSettings(kind="bpe", size=320, chat_template="llama3"))
+    task = TextGeneration.prepare(talks(TALK, TALK), base)
+    task.tokenizer.config |= {"eos_token": "</s>"}  # as a base model of Llama 3 has another end token
+    del task.tokenizer.config["chat_template"]
+    task = TextGeneration(task.tokenizer, task.context)
+    heedful.create(task.config(base), seed=0).save_pretrained(tmp_path)
+    task.save(tmp_path)
+    given = settings(preset=None, start_from=str(tmp_path), model=ModelSettings(), tokenizer=TokenizerSettings())
+    tuned, model = TextGeneration.for_fine_tuning(tmp_path, talks(TALK), given)
+    assert (tuned.tokenizer.config["chat_template"], model.config.special.end) == (chat_template.DEFAULT_TEMPLATE, (2,))
+    chosen = TokenizerSettings(chat_template="llama3")
+    tuned, model = TextGeneration.for_fine_tuning(tmp_path, talks(TALK), replace(given, tokenizer=chosen))
+    assert tuned.end == tuned.tokenizer.backend.token_to_id("<|eot_id|>") == model.config.special.end[0]
+    assert model.config.special.end[1] == 2
+    assert chat_template.render_prompt(tuned.tokenizer, TALK[:2]).startswith("<|begin_of_text|><|start_header_id|>sys")

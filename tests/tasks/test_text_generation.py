@@ -162,6 +162,10 @@ def test_settings_change_the_preset() -> None:
     task = TextGeneration.prepare(rows(BOOK), settings())
     config = task.config(settings(model=ModelSettings(dim=64, decoder_depth=3, heads=2, dropout=0.25, tied=False)))
     assert isinstance(config, DecoderConfig)
+    assert config.decoder.window is None
+    banded = task.config(settings(model=ModelSettings(window="0,16")))
+    assert isinstance(banded, DecoderConfig)
+    assert banded.decoder.windows == (None, 16, None, 16)
     assert (config.decoder.dim, config.decoder.depth, config.decoder.ff_dim) == (64, 3, 256)
     assert config.decoder.position == LearnedPosition(length=CONTEXT)
     assert config.decoder.dropout.residual == 0.25

@@ -81,7 +81,10 @@ def test_the_loss_of_another_model_or_of_a_wrapper_is_refused(task: Translation)
 
 
 def test_settings_change_the_preset(task: Translation) -> None:
-    config = task.config(settings(dim=64, encoder_depth=2, decoder_depth=1, heads=2, dropout=0.25, tied=False))
+    config = task.config(
+        settings(dim=64, encoder_depth=2, decoder_depth=1, heads=2, dropout=0.25, tied=False, window=3)
+    )
+    assert (config.encoder.window, config.decoder.window) == (None, 3)
     assert (config.encoder.depth, config.decoder.depth) == (2, 1)
     assert config.encoder.ff_dim == config.decoder.ff_dim == 256
     assert config.decoder.dropout.residual == config.encoder.dropout.embedding == 0.25

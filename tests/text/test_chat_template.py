@@ -11,7 +11,13 @@ import pytest
 
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
-from heedful.text.chat_template import is_conversation, read_template, render_prompt
+from heedful.text.chat_template import (
+    is_conversation,
+    read_template,
+    render_conversation,
+    render_prompt,
+    set_template,
+)
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
@@ -31,6 +37,15 @@ LLAMA_3 = """\
 {% set content = head + message['content'] | trim + '<|eot_id|>' %}\
 {% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
+LLAMA_2 = """\
+{% if messages[0]['role'] == 'system' %}{% set turns = messages[1:] %}{% set system = messages[0]['content'] %}\
+{% else %}{% set turns = messages %}{% set system = false %}{% endif %}{% for message in turns %}\
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}\
+{% if loop.index0 == 0 and system != false %}\
+{% set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + message['content'] %}\
+{% else %}{% set content = message['content'] %}{% endif %}\
+{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content | trim + ' [/INST]' }}\
+{% elif message['role'] == 'assistant' %}{{ ' ' + content | trim + ' ' + eos_token }}{% endif %}{% endfor %}"""
 MISTRAL = """\
 {%- if messages[0].role == 'system' %}
     {%- set system = messages[0].content %}
@@ -134,6 +149,84 @@ def test_as_transformers(template: str, talk: list[dict[str, Any]]) -> None:
     else:
         assert render_prompt(ours, talk) == expected
         assert len(expected) > 10
+
+
+# what Meta's documentation writes for these messages
+SYSTEM = {"role": "system", "content": "You are a helpful assistant"}
+ASKED = [SYSTEM, {"role": "user", "content": "What is the capital of France?"}]
+ANSWERED = [*ASKED, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": " And of Italy? "}]
+WRITTEN = {
+    "llama2": (
+        "<s>[INST] <<SYS>>\nYou are a helpful assistant\n<</SYS>>\n\nWhat is the capital of France? [/INST]",
+        " Paris. </s><s>[INST] And of Italy? [/INST]",
+    ),
+    "llama3": (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nYou are a helpful assistant<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nWhat is the capital of France?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "Paris.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nAnd of Italy?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+}
+
+
+def with_format(name: str) -> Tokenizer:
+    tokenizer = Tokenizer.train(["some text about the capital of France"], 300, template="none")
+    set_template(tokenizer, name, adds_tokens=True)
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_published_formats(name: str) -> None:
+    """A special token is one token; the assistant's part ends with the token that ends a generation."""
+    tokenizer, (prompt, more) = with_format(name), WRITTEN[name]
+    assert render_prompt(tokenizer, ASKED) == prompt
+    assert render_prompt(tokenizer, ANSWERED) == prompt + more
+    parts = render_conversation(tokenizer, ANSWERED[:3])
+    end = tokenizer.config["eos_token"]
+    assert [text for text, is_assistant in parts if is_assistant] == [more.partition(end)[0] + end]
+    assert "".join(text for text, _ in parts).startswith(prompt)
+    (ids,) = tokenizer.encode([prompt + more])
+    assert ids[0] == tokenizer.start
+    assert ids.count(tokenizer.end) == (prompt + more).count(end)
+    assert len({*ids} & {*tokenizer.special}) == (2 if name == "llama2" else 4)
+
+
+@pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_published_formats_as_transformers(name: str, talk: list[dict[str, Any]]) -> None:
+    """The templates of the published folders, in their own words, and ours in transformers' Jinja."""
+    transformers = pytest.importorskip("transformers")
+    ours = with_format(name)
+    roles = {role: ours.config[role] for role in ("bos_token", "eos_token")}
+    results = []
+    for template in (ours.config["chat_template"], {"llama2": LLAMA_2, "llama3": LLAMA_3}[name]):
+        theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=ours.backend, chat_template=template, **roles)
+        try:
+            results.append(theirs.apply_chat_template(talk, tokenize=False, add_generation_prompt=True))
+        except Exception:  # both refuse, each in its own words
+            results.append(None)
+    if name == "llama2" and (talk[-1]["role"] == "tool" or not isinstance(talk[-1]["content"], str)):
+        assert results[0] is None  # where the published one leaves a message out, or writes a list
+    else:
+        assert results[0] == results[1]
+    if results[0] is None:
+        with pytest.raises(HeedfulError):
+            render_prompt(ours, talk)
+    elif talk[-1]["role"] != "assistant":
+        assert render_prompt(ours, talk) == results[0]
+
+
+def test_a_tokenizer_without_the_tokens_of_a_format() -> None:
+    tokenizer = Tokenizer.train(["some text"], 300)
+    with pytest.raises(
+        HeedfulError, match=r"lacks <\|begin_of_text\|>, <\|eot_id\|>, .* the chat template llama3 writes"
+    ):
+        set_template(tokenizer, "llama3")
+    del tokenizer.config["bos_token"]
+    with pytest.raises(HeedfulError, match="the tokenizer lacks a bos_token, which the chat template llama2 writes"):
+        set_template(tokenizer, "llama2")
+    assert "chat_template" not in tokenizer.config
 
 
 def test_a_refusal_is_the_template_s_own_words() -> None:

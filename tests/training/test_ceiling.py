@@ -145,6 +145,8 @@ def test_a_sliding_window_bounds_what_is_looked_at() -> None:
     batch = {"ids": ids(2, 24), "labels": ids(2, 24)}
     near, far = (flops_of(_small_decoder(window=window))(batch) for window in (8, None))
     assert far - near == 12 * 3 * 32 * 2 * 24 * (24 - 8)
+    mixed = flops_of(_small_decoder(window=(None, 8, None)))(batch)
+    assert far - mixed == 12 * 32 * 2 * 24 * (24 - 8)
 
 
 def test_both_sides_of_a_pair_are_counted() -> None:

@@ -122,6 +122,13 @@ def test_a_smaller_model_that_is_hardly_quicker_is_not_taken() -> None:
     assert plan(lambda settings: 0.5).settings.model == ModelSettings()
 
 
+def test_a_smaller_model_has_a_block_for_each_window() -> None:
+    for window, depths in (("0,8", {2, 4}), ("0,8,8", {3, 4})):
+        given = replace(ASKED, model=ModelSettings(window=window))
+        shapes = smaller_sizes(given, SUGGESTED, presets.get("transformer-small"))
+        assert {shape["depth"] for shape in shapes} == depths
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -100,7 +100,7 @@ OWN = {
     "decoder": DecoderConfig(embedding=EmbeddingConfig(vocab_size=9), decoder=replace(STACK, causal=True)),
     "decoder of sequences": DecoderConfig(
         embedding=EmbeddingConfig(vocab_size=9),
-        decoder=replace(STACK, causal=True, window=3),
+        decoder=replace(STACK, depth=2, causal=True, window=(3, None)),
         head=SequenceHead(pooling="last", pooler=False),
     ),
     "pooled": EncoderConfig(

@@ -132,7 +132,12 @@ def _context(config: DecoderConfig) -> int:
     """Returns the number of tokens of the context. A window ends it, since llama.cpp's layouts here have no window."""
     position = config.decoder.position
     assert isinstance(position, LearnedPosition | RotaryPosition)  # as the layouts have
-    return min(position.length, config.decoder.window or position.length)
+    return min(position.length, _window(config.decoder) or position.length)
+
+
+def _window(stack: StackConfig) -> int | None:
+    """Returns the smallest window of a block; None if none has a window."""
+    return min(filter(None, stack.windows), default=None)
 
 
 def _notes(config: DecoderConfig) -> list[str]:
@@ -140,7 +145,7 @@ def _notes(config: DecoderConfig) -> list[str]:
     if _context(config) == getattr(position, "length", None):
         return []
     return [
-        f"llama.cpp computes this architecture without the sliding window of {config.decoder.window} tokens; the "
+        f"llama.cpp computes this architecture without the sliding window of {_window(config.decoder)} tokens; the "
         "context length is set to it, up to which both are the same"
     ]
 
@@ -160,8 +165,8 @@ def _add_sizes(writer: Any, config: DecoderConfig, context: int) -> None:
         writer.add_layer_norm_rms_eps(stack.norm_eps)
     else:
         writer.add_layer_norm_eps(stack.norm_eps)
-    if stack.window is not None:
-        writer.add_sliding_window(stack.window)
+    if (window := _window(stack)) is not None:
+        writer.add_sliding_window(window)
     if isinstance(stack.position, RotaryPosition):
         writer.add_key_length(head_size)
         writer.add_value_length(head_size)

@@ -69,10 +69,17 @@ class TracedCache(NoCache):
             return TokenPositions(positions, positions, None, end=1)
         mine = torch.ones_like(x[..., 0], dtype=torch.bool) if mine is None else mine
         positions = token_positions(mine)
-        mask = self._causal_mask(mine, positions, new) if self.config.causal else None
-        return TokenPositions(positions[:, -new:], positions, mine, end=1, whole_mask=mask)
+        tokens = TokenPositions(positions[:, -new:], positions, mine, end=1)
+        if not self.config.causal:
+            return tokens
+        by_window = {
+            window: tokens._replace(whole_mask=self._causal_mask(mine, positions, new, window))
+            for window in dict.fromkeys(self.config.windows)
+        }
+        first, *others = by_window.values()
+        return first._replace(by_window=by_window) if others else first
 
-    def _causal_mask(self, real: Tensor, positions: Tensor, new: int) -> Tensor:
+    def _causal_mask(self, real: Tensor, positions: Tensor, new: int, window: int | None) -> Tensor:
         """Returns the mask (B, T, S) of the last ``new`` tokens; each attends to itself, also if it is padding.
 
         Padding that attends to nothing would be NaN, which other tokens would read with weight 0.
@@ -80,8 +87,8 @@ class TracedCache(NoCache):
         columns = torch.arange(real.size(1), device=real.device)
         queries = columns[-new:, None]
         allowed = (columns <= queries) & real[:, None, :]
-        if self.config.window is not None:
-            allowed = allowed & (positions[:, None, :] > positions[:, -new:, None] - self.config.window)
+        if window is not None:
+            allowed = allowed & (positions[:, None, :] > positions[:, -new:, None] - window)
         return allowed | (columns == queries)
 
 

@@ -94,9 +94,10 @@ class DecoderState:
 
     def make_cache(self, steps: int | None) -> None:
         """Creates a cache with room for ``steps`` tokens after the prompt; None creates a growing cache."""
-        self._cache_steps, window = steps, None if self.keeps_all else self.stack.window
-        capacity = None if steps is None or window is not None else self.prompt.size(1) + steps
-        self.cache = Cache(self.stack.depth, capacity=capacity, window=window)
+        self._cache_steps, depth = steps, self.stack.depth
+        windows = (None,) * depth if self.keeps_all else self.stack.windows
+        capacity = None if steps is None or None not in windows else self.prompt.size(1) + steps
+        self.cache = Cache(depth, capacity=capacity, window=windows)
 
     def prefill(self) -> Tensor:
         """Returns the logits (B, V) after the prompt."""

@@ -179,7 +179,7 @@ class SlotDecoder:
                 self._reader.cache,
                 slots,
                 capacity=self.capacity,
-                window=stack.window,
+                windows=stack.windows,
                 is_fixed=is_fixed,
                 together=chunk if self._is_joint else 1,
             )

@@ -286,20 +286,20 @@ class CompiledStep:
 
     def __call__(self, stack: Stack, batch: StackInput, cache: StepCache) -> Tensor:
         """Returns the final hidden states (R, 1, D) of a token of each row, which joins the cache."""
-        x, _, context = block_input(stack, batch, cache)
-        rows, position = len(x), context["position"]
+        x, _, contexts = block_input(stack, batch, cache)
+        rows, position = len(x), contexts[0]["position"]  # rotates the queries, in every block alike
         scratch = torch.empty(rows * self.width)
         stream = scratch[: rows * self.dim]
         stream.view_as(x).copy_(x)
-        bias = bias_of(context["mask"])
-        cross_bias = bias_of(context["memory_mask"])
+        biases = {window: bias_of(context["mask"]) for window, context in zip(stack.windows, contexts, strict=True)}
+        cross_bias = bias_of(contexts[0]["memory_mask"])
         keys = (KeyValues * (2 * self.depth))()
         pairs: Any = cache.layers(self.depth)
-        in_order = isinstance(cache, RingCache) and cache.end <= cache.capacity
         for layer, (own, cross) in enumerate(pairs):
             self._own_keys(keys[2 * layer], own)
-            keys[2 * layer].in_order = in_order
-            add_bias(keys[2 * layer], bias, rows, self.heads[layer][0])
+            window = stack.windows[layer]
+            keys[2 * layer].in_order = isinstance(cache, RingCache) and cache.end <= cache.rings[window].capacity
+            add_bias(keys[2 * layer], biases[window], rows, self.heads[layer][0])
             if len(self.heads[layer]) > 1:
                 self._cross_keys(keys[2 * layer + 1], cross, rows)
                 add_bias(keys[2 * layer + 1], cross_bias, len(cross.pair[0]), self.heads[layer][1])

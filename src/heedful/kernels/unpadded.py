@@ -129,7 +129,8 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
     tokens = NO_CACHE.extend(x, batch.mask)
-    mask = stack.encoding(tokens.queries, tokens.keys).join(stack.attention_mask(tokens, stack.config))
+    bias = stack.encoding(tokens.queries, tokens.keys)
+    masks = {window: bias.join(stack.self_mask(tokens, window)) for window in stack.attention_masks}
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
     row = TokenRow(real_tokens(x, batch.mask), fill)
     position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; a bias is part of ``mask``
@@ -141,8 +142,9 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
         allowed = None if batch.memory_mask is None else padding_mask(batch.memory_mask)
         memory_mask = RowMask(row, memory_row, allowed)
         memory = memory_row.gather(memory)
-    for block in stack.block:
-        x = block(x, mask=RowMask(row, row, mask), position=position, memory=memory, memory_mask=memory_mask)
+    for block, window in zip(stack.block, stack.windows, strict=True):
+        mask = RowMask(row, row, masks[window])
+        x = block(x, mask=mask, position=position, memory=memory, memory_mask=memory_mask)
     return row.scatter(stack.norm(x))
 
 
@@ -285,17 +287,19 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     longest = row.groups[-1].length
     positions = torch.arange(longest, device=x.device)[None]
     bias = stack.encoding(positions, positions)
-    longest_mask = bias.join(stack.attention_mask(TokenPositions(positions, positions, None, longest), stack.config))
+    longest_tokens = TokenPositions(positions, positions, None, longest)
+    longest_masks = {window: bias.join(stack.self_mask(longest_tokens, window)) for window in stack.attention_masks}
+    masks = [GroupMask(row.groups, longest_masks[window]) for window in stack.windows]
     position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
     x = stack.position.embed(row.gather(x), row.positions, longest)
     x = stack.dropout(stack.embedding_norm(x))
     *blocks, last = stack.block
-    for block in blocks:
-        x = block(x, mask=GroupMask(row.groups, longest_mask), position=position)
+    for block, group_mask in zip(blocks, masks[:-1], strict=True):
+        x = block(x, mask=group_mask, position=position)
     if tokens == ALL_TOKENS:
-        return row.scatter(stack.norm(last(x, mask=GroupMask(row.groups, longest_mask), position=position)))
+        return row.scatter(stack.norm(last(x, mask=masks[-1], position=position)))
     selected = row.select(tokens)
-    x = last_block(last, x, selected, GroupMask(row.groups, longest_mask, tokens), position)
+    x = last_block(last, x, selected, masks[-1]._replace(queries=tokens), position)
     return row.scatter(stack.norm(x), selected)
 
 

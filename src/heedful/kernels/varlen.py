@@ -222,7 +222,7 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
     """
     own, cross = uses_varlen(stack, batch)
     order: FrontOrder | None = None
-    self_mask: Any = None
+    self_masks: dict[int | None, Sequences] | None = None
     memory_mask: Any = None
     tokens = batch.x.size(1)
     if own:
@@ -232,7 +232,7 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
             order = FrontOrder(batch.mask)
             batch, starts = batch._replace(x=order.move(batch.x), mask=order.real), order.starts
         assert starts is not None  # ``uses_varlen``
-        self_mask = Sequences(starts, starts, window_of(stack))
+        self_masks = {window: Sequences(starts, starts, reach(stack, window)) for window in stack.attention_masks}
     if cross:
         assert batch.memory is not None  # ``uses_varlen``
         assert batch.memory_mask is not None
@@ -240,7 +240,7 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
         every_query = row_starts(torch.full_like(source.lengths, tokens), tokens)
         memory_mask = Sequences(every_query, source.starts, (-1, -1))
         batch = batch._replace(memory=source.move(batch.memory), memory_mask=None)
-    y = padded(stack, batch, self_mask, memory_mask)
+    y = padded(stack, batch, self_masks, memory_mask)
     return y if order is None else order.restore(y)
 
 
@@ -281,11 +281,10 @@ def takes_heads(attention: Attention) -> bool:
     return attention.head_dim % 8 == 0 and attention.head_dim <= LARGEST_HEAD and not drops
 
 
-def window_of(stack: Stack) -> tuple[int, int]:
-    """Returns the window of a stack's own mask, for ``varlen_attention``."""
-    if stack.attention_mask is bidirectional:
+def reach(stack: Stack, window: int | None) -> tuple[int, int]:
+    """Returns the window of a stack's own mask in the blocks with this ``window``, for ``varlen_attention``."""
+    if stack.attention_masks[window] is bidirectional:
         return -1, -1
-    window = stack.config.window
     return (-1, 0) if window is None else (window - 1, 0)
 
 
@@ -296,5 +295,5 @@ def needs_mask_if_right_padded(stack: Stack) -> bool:
     caller must know that padding is on the right without reading the mask, and must not read outputs at padding. The
     mask is needed on a CPU, whose layout removes padding, and by registered norms and custom blocks, which may use it.
     """
-    is_causal = stack.attention_mask is causal and stack.config.norm in TOKEN_NORMS
+    is_causal = {*stack.attention_masks.values()} == {causal} and stack.config.norm in TOKEN_NORMS
     return not (is_causal and stack.layout is varlen_layout and attends_with(stack, gpu_attention))

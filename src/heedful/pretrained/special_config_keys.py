@@ -135,9 +135,19 @@ class PatchTokensKey(ConfigKey):
         """Writes nothing, because the sizes imply the number of positions."""
 
 
+def one_window(ours: Flat, path: str) -> tuple[int | None, list[int | None]]:
+    """Returns the window that some blocks have, and the pattern of blocks; ``Inexpressible`` for several windows."""
+    window = ours.get(path)
+    pattern = window if isinstance(window, list) else [window]
+    sizes = {*pattern} - {None}
+    if len(sizes) > 1:
+        raise Inexpressible(path)
+    return next(iter(sizes), None), pattern
+
+
 @dataclass(frozen=True)
 class WindowKeys(ConfigKey):
-    """Keys of Qwen's sliding attention window. In Qwen, layers may differ; here all layers have the window, or none."""
+    """Keys of Qwen's sliding attention window. Each layer has the window, or none."""
 
     theirs: str = "sliding_window"
     ours: str = "decoder.window"
@@ -156,19 +166,56 @@ class WindowKeys(ConfigKey):
                 f"layer_types has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one word "
                 "per layer"
             )
-        if window is None or all(kind == "full_attention" for kind in kinds):
-            ours[self.ours] = None
-        elif all(kind == "sliding_attention" for kind in kinds):
-            ours[self.ours] = checked(self.theirs, window, self.default)
+        if window is not None and "sliding_attention" in kinds:
+            size = checked(self.theirs, window, self.default)
+            ours[self.ours] = [size if kind == "sliding_attention" else None for kind in kinds]
         else:
-            raise HeedfulError("layer_types gives only some layers a sliding window; give it to all layers or none")
+            ours[self.ours] = None
 
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Sets the size of the attention window, and each layer's type: sliding or full attention."""
-        window = ours.get(self.ours)
-        kind = "full_attention" if window is None else "sliding_attention"
-        theirs |= {"use_sliding_window": window is not None, "sliding_window": window, "max_window_layers": 0}
-        theirs["layer_types"] = [kind] * ours["decoder.depth"]
+        size, pattern = one_window(ours, self.ours)
+        kinds = ["full_attention" if window is None else "sliding_attention" for window in pattern]
+        dense = 0 if size is None else kinds.index("sliding_attention")  # before the first layer with a window
+        theirs |= {"use_sliding_window": size is not None, "sliding_window": size, "max_window_layers": dense}
+        theirs["layer_types"] = [kinds[layer % len(kinds)] for layer in range(ours["decoder.depth"])]
+
+
+@dataclass(frozen=True)
+class AttentionTypesKeys(ConfigKey):
+    """Keys of GPT-Neo's windows: ``attention_types``, as ``[[["global", "local"], 12]]``, and ``window_size``."""
+
+    theirs: str = "attention_types"
+    ours: str = "decoder.window"
+    default: int = 256
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our window of each block: ``window_size`` of a local one, none of a global one."""
+        types, kinds = theirs.get(self.theirs) or [[["global", "local"], 12]], list[Any]()
+        for item in checked(self.theirs, types, []):
+            match item:
+                case [[*words], int(times)] if 0 <= times <= ours["decoder.depth"]:
+                    kinds += words * times
+                case _:
+                    raise HeedfulError(f'{self.theirs} has {item!r}; give words and how often, as [["global"], 2]')
+        unknown = next((kind for kind in kinds if kind not in ("global", "local")), None)
+        if unknown is not None:
+            raise HeedfulError(f"{self.theirs} names {unknown!r}; only 'global', 'local' are supported")
+        if len(kinds) != ours["decoder.depth"]:
+            raise HeedfulError(
+                f"{self.theirs} has {len(kinds)} words, but the model has {ours['decoder.depth']} layers; give one "
+                "word per layer"
+            )
+        size = checked("window_size", theirs.get("window_size", self.default), self.default)
+        ours[self.ours] = [size if kind == "local" else None for kind in kinds]
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the types of the layers, and the size of the window of the local ones."""
+        size, pattern = one_window(ours, self.ours)
+        depth, kinds = ours["decoder.depth"], ["global" if window is None else "local" for window in pattern]
+        times, rest = divmod(depth, len(kinds))
+        theirs[self.theirs] = [[kinds, times]] + ([[kinds[:rest], 1]] if rest else [])
+        theirs["window_size"] = self.default if size is None else size
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class TokenizerSettings(Settings):
     shared: bool | None = option("one vocabulary for source and target (=false for two)")
     lowercase: bool | None = option("lowercase all text")
     dropout: float | None = option("probability of leaving out a BPE merge in training", least=0, below=1)
+    chat_template: Literal["plain", "llama2", "llama3"] | None = option("form in which messages are written")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,9 @@ class ModelSettings(Settings):
     heads: int | None = option("number of attention heads", least=1)
     kv_heads: int | None = option("number of key and value heads; fewer than heads: grouped-query attention", least=1)
     ff_dim: int | None = option("hidden size of the feed-forward layers", least=1)
+    window: str | tuple[int, ...] | None = option(
+        "tokens that a token attends to; 0,256 alternates all and 256 between blocks", least=0
+    )
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = option("feed-forward activation")
     norm: str | None = option("layer, rms or batch, or a registered norm")
     position: str | None = option("a registered position scheme")
@@ -114,6 +118,16 @@ class ModelSettings(Settings):
     tied: bool | None = option("output layer shares the embedding's weights (=false: own weights)")
     patch_size: int | None = option("height and width of a patch in pixels", least=1)
     class_token: bool | None = option("use a class token (=false: the mean of the patches)")
+
+    def __post_init__(self) -> None:
+        window = (self.window,) if isinstance(self.window, int) else self.window
+        if isinstance(window, str):
+            parts = [part.strip() for part in window.split(",")]
+            if not all(part.isdecimal() for part in parts):
+                raise HeedfulError(f"--model.window is {window!r}; give whole numbers with commas, as in 0,256")
+            window = tuple(int(part) for part in parts)
+        object.__setattr__(self, "window", window)
+        super().__post_init__()
 
 
 REPORTS = ("tensorboard", "wandb", "trackio")

@@ -78,8 +78,7 @@ def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
     """
     needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
     if needed:
-        tokenizer.config |= {"chat_template": chat_template.DEFAULT_TEMPLATE, "split_special_tokens": False}
-        tokenizer.backend.encode_special_tokens = False
+        chat_template.set_template(tokenizer, "plain")
     return needed
 
 

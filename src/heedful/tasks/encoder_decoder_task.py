@@ -41,7 +41,7 @@ from heedful.util.exact import exact
 
 Pair = tuple[list[int], list[int]]
 # settings of encoder-decoders
-SIDES = frozenset({"model.encoder_depth", "model.decoder_depth", "model.tied"})
+SIDES = frozenset({"model.encoder_depth", "model.decoder_depth", "model.window", "model.tied"})
 
 
 class EncoderDecoderTask(Task):

@@ -67,9 +67,11 @@ OWN_NAMES = ("heads", "kv_heads", "activation", "norm", "position", "attention",
 def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -> StackConfig:
     """Returns a stack's configuration with the changes in the settings, and ``depth`` blocks if it is given.
 
-    If the width changes, the feed-forward width changes by the same ratio.
+    If the width changes, the feed-forward width changes by the same ratio. A window is that of a causal stack.
     """
     given = {name: value for name, value in model.given().items() if name in OWN_NAMES}
+    if model.window is not None and stack.causal:
+        given["window"] = tuple(int(number) or None for number in model.window)
     dim = model.dim or stack.dim
     dropout = stack.dropout
     if model.dropout is not None:

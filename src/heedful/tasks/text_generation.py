@@ -56,6 +56,7 @@ from heedful.tasks.model_setup import (
     model_of,
     positions_of,
     preset_of,
+    special_id,
     tokenizer_of,
     with_settings,
 )
@@ -116,7 +117,9 @@ class TextGeneration(Task):
         {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
     )
     main_metric: str = "loss"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.document_mask", "model.decoder_depth", "model.tied"}
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {
+        *("data.document_mask", "model.decoder_depth", "model.window", "model.tied", "tokenizer.chat_template")
+    }
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
     hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({"stop": "stop_strings"})
     hub_fixed: Mapping[str, Any] = MappingProxyType({"watermark": False, "decoder_input_details": False})
@@ -173,6 +176,8 @@ class TextGeneration(Task):
         )
         context = settings.data.max_length or CONTEXT
         tokenizer.config["model_max_length"] = context
+        if given.chat_template is not None:
+            chat_template.set_template(tokenizer, given.chat_template, adds_tokens=True)
         add_default_template(tokenizer, rows)
         return cls(tokenizer, context, separate=_separated(rows, settings))
 
@@ -180,9 +185,16 @@ class TextGeneration(Task):
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """Loads task and model of a folder for fine-tuning.
 
-        If the rows have messages and the tokenizer has no chat template, it gets the default template.
+        The tokenizer gets the chat template of the settings; without one in either, and if the rows have messages, it
+        gets the default template. The token that ends a message is then one that ends a generation.
         """
         task, model = super().for_fine_tuning(folder, rows, settings)
+        if settings.tokenizer.chat_template is not None:
+            chat_template.set_template(task.tokenizer, settings.tokenizer.chat_template)
+            config, end = model_of(Decoder, model, cls.name).config, special_id(task.tokenizer.end)
+            ends = tuple(dict.fromkeys((end, *config.special.end)))
+            model.config = replace(config, special=replace(config.special, end=ends))
+            task = cls(task.tokenizer, task.context, ends)
         task.separate = _separated(rows, settings)
         if add_default_template(task.tokenizer, rows):
             log.warning(
@@ -199,7 +211,10 @@ class TextGeneration(Task):
         """
         folder = find(folder)
         tokenizer, config = tokenizer_of(checked_folder(cls.name, folder)), config_of(folder)
-        if template := chat_template.read_template(folder) or chat_template.read_template(home(folder)):
+        template = chat_template.read_template(folder)
+        if template is None and not (Tokenizer.has_files(folder) and "chat_template" in tokenizer.config):
+            template = chat_template.read_template(home(folder))
+        if template:
             tokenizer.config["chat_template"] = template
         limits = [tokenizer.config.get("model_max_length"), positions_of(config)]
         lengths = [int(limit) for limit in limits if limit is not None and limit < 1e9]  # a huge one means no limit

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heedful.errors import HeedfulError
 from heedful.text.tokenizer import Tokenizer
@@ -31,6 +31,94 @@ DEFAULT_TEMPLATE = (
     "{% else %}{{ message.content + eos_token }}{% endif %}{{ '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'assistant:\\n' }}{% endif %}"
 )
+
+# Llama 2 (Touvron et al. 2023, section 3.3, and Meta's code): the system message stands within the first user message,
+# and every turn begins with a start token and ends with an end token.
+_LLAMA2 = """\
+{%- if messages[0].role == 'system' -%}
+    {%- set system, turns = '<<SYS>>\\n' + messages[0].content + '\\n<</SYS>>\\n\\n', messages[1:] -%}
+{%- else -%}
+    {%- set system, turns = '', messages -%}
+{%- endif -%}
+{%- for message in turns -%}
+    {%- if message.role != ('assistant' if loop.index0 % 2 else 'user') -%}
+        {{- raise_exception('user and assistant take turns after a system message, if there is one') -}}
+    {%- elif message.role == 'user' -%}
+        {{- bos_token + '[INST] ' + ((system if loop.first else '') + message.content) | trim + ' [/INST]' -}}
+    {%- else -%}
+        {%- generation -%}{{- ' ' + message.content | trim + ' ' + eos_token -}}{%- endgeneration -%}
+    {%- endif -%}
+{%- endfor -%}"""
+# Llama 3 (Meta's model card): every message has a header with its role, and ends with an end token.
+_LLAMA3 = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' -}}
+    {%- if message.role == 'assistant' -%}
+        {%- generation -%}{{- message.content | trim + eos_token -}}{%- endgeneration -%}
+    {%- else -%}
+        {{- message.content | trim + eos_token -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}"""
+
+
+class ChatFormat(NamedTuple):
+    """Chat template, and the special tokens that it needs.
+
+    Attributes:
+        template: in Jinja's language.
+        roles: special tokens that it writes by their role → name that the role gets; None: the tokenizer's own.
+        tokens: special tokens that it writes by name.
+    """
+
+    template: str
+    roles: Mapping[str, str | None]
+    tokens: tuple[str, ...] = ()
+
+
+FORMATS = {  # names of ``--tokenizer.chat-template``
+    "plain": ChatFormat(DEFAULT_TEMPLATE, {"eos_token": None}),
+    "llama2": ChatFormat(_LLAMA2, {"bos_token": None, "eos_token": None}),
+    "llama3": ChatFormat(
+        _LLAMA3,
+        {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+        ("<|start_header_id|>", "<|end_header_id|>"),
+    ),
+}
+
+
+def set_template(tokenizer: Tokenizer, name: str, adds_tokens: bool = False) -> None:
+    """Gives a tokenizer the chat template ``name`` of ``FORMATS``, in place of its own.
+
+    From then on, the tokenizer encodes a special token in a text, as the template writes it, as one token.
+
+    Args:
+        tokenizer: is changed in place.
+        name: plain, llama2 or llama3.
+        adds_tokens: adds special tokens that the vocabulary lacks, with the next ids.
+
+    Raises:
+        HeedfulError: the vocabulary lacks a special token of the template.
+
+    >>> tokenizer = Tokenizer.train(["some text"], size=300)
+    >>> set_template(tokenizer, "llama3", adds_tokens=True)
+    >>> render_prompt(tokenizer, [{"role": "user", "content": "Hello"}]).partition("<|eot_id|>")[0]
+    '<|begin_of_text|><|start_header_id|>user<|end_header_id|>\\n\\nHello'
+    """
+    form = FORMATS[name]
+    roles = {role: own or tokenizer.config.get(role) for role, own in form.roles.items()}
+    tokens = [token for token in (*form.roles.values(), *form.tokens) if token is not None]
+    if adds_tokens:
+        tokenizer.backend.add_special_tokens(tokens)
+    missing = [f"a {role}" for role, token in roles.items() if token is None]
+    missing += [token for token in tokens if tokenizer.backend.token_to_id(token) is None]
+    if missing:
+        raise HeedfulError(
+            f"the tokenizer lacks {', '.join(missing)}, which the chat template {name} writes; choose another template"
+        )
+    tokenizer.config |= {**roles, "chat_template": form.template, "split_special_tokens": False}
+    tokenizer.backend.encode_special_tokens = False
 
 
 def is_conversation(value: Any) -> bool:

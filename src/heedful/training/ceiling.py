@@ -7,6 +7,7 @@ taken from its manufacturer. A multiply-add is 2 FLOPs.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -189,17 +190,20 @@ class _Stack:
         self.memory = sum(_maps(attention.key) + _maps(attention.value) for attention in cross)  # a source token
         self.token = _maps(stack) - self.memory
         width = config.heads * (config.head_dim or config.dim // config.heads)
-        self.pair = 6 * FORWARD * config.depth * width  # in each block two products, and four in the backward pass
-        self.window = config.window
+        self.pair = 6 * FORWARD * width  # in each block two products, and four in the backward pass
+        self.windows = Counter(config.windows)
 
     def __call__(self, queries: Tensor, keys: Tensor, source: Tensor | None = None) -> float:
         """Returns the FLOPs for texts of these lengths (N,): ``keys`` are attended to in self-attention, ``source`` in
         cross-attention.
         """
-        self_keys = keys if self.window is None else keys.clamp(max=self.window)
-        flops = self.token * float(queries.sum()) + self.pair * float((queries * self_keys).sum())
+        flops = self.token * float(queries.sum())
+        for window, blocks in self.windows.items():
+            self_keys = keys if window is None else keys.clamp(max=window)
+            flops += blocks * self.pair * float((queries * self_keys).sum())
         if source is not None:
-            flops += self.memory * float(source.sum()) + self.pair * float((queries * source).sum())
+            depth = self.windows.total()
+            flops += self.memory * float(source.sum()) + depth * self.pair * float((queries * source).sum())
         return flops
 
 

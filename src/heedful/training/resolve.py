@@ -43,7 +43,7 @@ FIXED = (
 
 DEFAULTS = {"model.class_token": True}  # of fixed settings, where it is not False or None
 REGULARISATION = {"model.drop_path", "model.r_drop", "tokenizer.dropout"}  # fixed by prefix, but any run may change it
-FINE_TUNED = REGULARISATION | {"model.head"}  # that a fine-tuned model may have
+FINE_TUNED = REGULARISATION | {"model.head", "tokenizer.chat_template"}  # that a fine-tuned model may have
 
 
 def check_resumed(settings: RunSettings, first: RunSettings) -> None:

@@ -267,7 +267,7 @@ def smaller_sizes(given: RunSettings, suggested: RunSettings, config: ModelConfi
     if is_given or suggested.start_from:
         return
     stack = stacks_of(config)[0]
-    shallow = max(1, stack.depth // 2)
+    shallow = max(1, len(given.model.window or ()), stack.depth // 2)
     yielded = {(stack.dim, stack.depth)}
     for dim, depth in ((stack.dim // 2, stack.depth), (stack.dim // 2, shallow), (stack.dim // 4, shallow)):
         if dim >= MIN_DIM and dim % (2 * stack.heads) == 0 and (dim, depth) not in yielded:

@@ -181,7 +181,8 @@ def cached(verified: VerifiedFolder) -> Comparison:
     tokens, real = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert real is not None
     kinds = [Cache(stack.depth)] if stack.window is None else []
-    kinds += [Cache(stack.depth, capacity=None if stack.window else tokens.size(1), window=stack.window)]
+    capacity = tokens.size(1) if None in stack.windows else None
+    kinds += [Cache(stack.depth, capacity=capacity, window=stack.windows)]
     whole = _stepwise_output(model, call, None)[real]
     worst = max(distance([_stepwise_output(model, call, cache)[real]], [whole]) for cache in kinds)
     return Comparison(difference=worst, tolerance=TOLERANCE)

@@ -168,17 +168,18 @@ def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBy
     """Returns the size of the cache for generating from ``ids`` (B, T); None for a family that does not generate.
 
     A block stores 2 K E numbers per token: a key and a value for each of its K key-value heads. With a sliding window
-    it stores only the last ``window`` tokens. Cross-attention stores the same for each source token.
+    it stores only the last ``window`` tokens; blocks may differ. Cross-attention stores the same for each source token.
     """
     stack = next((s for s in vars(config).values() if isinstance(s, StackConfig) and s.causal), None)
     if stack is None or isinstance(config, VisionConfig):
         return None
-    numbers = 2 * stack.depth * (stack.kv_heads or stack.heads) * (stack.head_dim or stack.dim // stack.heads)
+    numbers = 2 * (stack.kv_heads or stack.heads) * (stack.head_dim or stack.dim // stack.heads)
     rows, tokens = ids.shape
-    token = numbers * dtype.itemsize
+    block = numbers * dtype.itemsize
+    token = stack.depth * block
     source = token if isinstance(config, EncoderDecoderConfig) else 0
-    cached = min(tokens, stack.window or tokens)
-    return CacheBytes(token, source, stack.window, rows * (cached * token + tokens * source))
+    cached = sum(min(tokens, window or tokens) for window in stack.windows)
+    return CacheBytes(token, source, stack.window, rows * (cached * block + tokens * source))
 
 
 MATH = 0  # PyTorch's number of the backend without a fused kernel

@@ -38,7 +38,7 @@ class CacheBytes:
 
     token: int  # of one token of one row, in all blocks
     source_token: int  # of one token of the source, for cross-attention; 0 without an encoder
-    window: int | None  # maximum number of stored tokens of a row; None: no limit
+    window: int | tuple[int | None, ...] | None  # maximum number of stored tokens of a row; None: no limit; of blocks
     total: int  # of the whole input: its rows, their tokens (at most the window), and an equally long source
 
 
@@ -148,7 +148,9 @@ class Summary:
 
     def _cached(self, cache: CacheBytes) -> str:
         rows, tokens = self.input[-1]
-        text = f"{tokens:,} tokens" if cache.window is None else f"{tokens:,} tokens (window {cache.window:,})"
+        windows = cache.window if isinstance(cache.window, tuple) else (cache.window,)
+        words = ", ".join("all" if window is None else f"{window:,}" for window in windows)
+        text = f"{tokens:,} tokens" if cache.window is None else f"{tokens:,} tokens (window {words})"
         text += f" and {self.input[0][1]:,} source tokens" if cache.source_token else ""
         return text if rows == 1 else f"{rows} rows of {text}"
 

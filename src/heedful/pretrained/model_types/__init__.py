@@ -14,6 +14,7 @@ from heedful.pretrained.model_types.bert import BERT
 from heedful.pretrained.model_types.deit import DEIT
 from heedful.pretrained.model_types.distilbert import DISTILBERT
 from heedful.pretrained.model_types.gpt2 import GPT2
+from heedful.pretrained.model_types.gpt_neo import GPT_NEO
 from heedful.pretrained.model_types.ijepa import IJEPA
 from heedful.pretrained.model_types.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from heedful.pretrained.model_types.marian import MARIAN
@@ -22,7 +23,7 @@ from heedful.pretrained.model_types.t5 import T5
 from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.rules import Tensors
 
-DECODERS = (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
+DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3)
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT)
 ENCODER_DECODERS = (MARIAN, T5, BART)
 VISION = (VIT, DEIT, IJEPA)
