@@ -1,7 +1,8 @@
 """Service: one model and the thread that computes, with continuous batching of answers and dynamic batches of the rest.
 
 The event loop admits requests, tokenises in a thread of its own, and waits. The inference thread repeats: drop what was
-cancelled, join prompts to free slots, compute one batch of other inputs, take one step of all slots.
+cancelled, join prompts to free slots, compute one batch of other inputs, take one step of all slots. A batch that
+generates, such as a beam search, ends between two of its steps when nobody waits for any of its outputs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
+from heedful.generation.stopping import Interrupted, interruptible
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.admission import Admission, RequestError, ServiceLimits, Ticket
 from heedful.serving.answer_text import AnswerPiece, AnswerText
@@ -92,7 +94,7 @@ class Batch:
     tokens: int
     may_merge: bool = True
     future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    is_cancelled: bool = False  # set by the event loop
+    is_cancelled: bool = False  # set by the event loop, read between the steps of a generation
 
 
 class Service:
@@ -352,7 +354,13 @@ class Service:
         """Computes the inputs of several requests at once; if one has an error of its own, each on its own."""
         inputs = [value for batch in batches for value in batch.inputs]
         try:
-            outputs = list(batches[0].compute(inputs, batches[0].options))
+            with interruptible(lambda: self._closing or all(batch.is_cancelled for batch in batches)):
+                outputs = list(batches[0].compute(inputs, batches[0].options))
+        except Interrupted:
+            self.metrics.cancellations.labels("batch").inc(len(batches))
+            for batch in batches:
+                self._finish(batch, RequestError(503, "the server is shutting down; send the request again"))
+            return
         except HeedfulError as error:
             if len(batches) > 1:
                 for batch in batches:
