@@ -28,11 +28,12 @@ def interruptible(should_stop: Callable[[], bool]) -> Iterator[None]:
     generation raises ``Interrupted``. Results of a generation that is not ended are the same bits as without.
 
     >>> import heedful
+    >>> from heedful.generation import generate
     >>> model = heedful.create("gpt-micro", seed=0)
     >>> answers = iter([False, False, True])
     >>> try:
     ...     with interruptible(lambda: next(answers)):
-    ...         heedful.generate(model, torch.tensor([[1, 2, 3]]), num_beams=4)
+    ...         generate(model, torch.tensor([[1, 2, 3]]), num_beams=4)
     ... except Interrupted:
     ...     print("ended after two steps")
     ended after two steps

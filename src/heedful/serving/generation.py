@@ -14,7 +14,6 @@ from heedful.inference.input_blocks import size_of
 from heedful.serving.admission import RequestError, Ticket
 from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText
 from heedful.serving.requests import CHARACTERS
-from heedful.serving.responses import in_thread
 from heedful.serving.service import AnswerRow, Batch, GenerationRequest, Service
 from heedful.tasks.task import Continues
 from heedful.tasks.token_batches import seed_of_repeat
@@ -91,7 +90,7 @@ class Answers:
         self._ticket = service.admission.admit(len(question.prompts) * count, tokens)
         self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
         try:
-            self.prompts = await in_thread(self._encode)
+            self.prompts = await asyncio.to_thread(self._encode)
             if question.in_slots:
                 self._start_rows(self._ticket)
         except BaseException:

@@ -17,6 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,8 @@ from heedful.tasks.task import Continues, Embeds
 from heedful.util.out_of_memory import is_out_of_memory
 
 Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
+# the service for which a thread or a task of the event loop works; asyncio hands it on to what they start
+WORKING_FOR: ContextVar[Service | None] = ContextVar("working_for", default=None)
 
 
 @dataclass(eq=False)
@@ -141,16 +144,16 @@ class Service:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the inference thread; results are delivered on ``loop``."""
-        logging.getLogger("heedful").addFilter(self._count_warning)  # a warning may quote an input
+        logging.getLogger("heedful").addFilter(self._hide_warning)
         self._loop = loop
         self._thread.start()
 
     def close(self) -> None:
         """Ends the inference thread after its current step; what runs or waits fails with 503."""
-        logging.getLogger("heedful").removeFilter(self._count_warning)
         with self._changed:
             self._closing = self.draining = True
             self._changed.notify()
+        self._show_warnings()
 
     def join(self, timeout: float) -> bool:
         """Waits for the inference thread; returns True if it has ended."""
@@ -228,6 +231,7 @@ class Service:
     # ---------------------------------------------------------------------------------------------- inference thread
 
     def _run(self) -> None:
+        WORKING_FOR.set(self)
         try:
             while self._wait():
                 started = time.monotonic()
@@ -244,6 +248,7 @@ class Service:
             reason = "the server is shutting down" if self._closing else "the inference thread has ended"
             self._fail_all(RequestError(503, f"{reason}; send the request again"))
             self._send()
+            self._show_warnings()
 
     def _wait(self) -> bool:
         """Waits for work; returns False to end."""
@@ -425,10 +430,20 @@ class Service:
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(deliver)
 
-    def _count_warning(self, record: logging.LogRecord) -> bool:
-        """Counts a warning about an input instead of logging it: it may quote the input."""
+    def _hide_warning(self, record: logging.LogRecord) -> bool:
+        """Counts a warning about a request's input instead of logging it: it may quote the input.
+
+        Warnings of work that is not the service's, elsewhere in the process, are logged.
+        """
+        if WORKING_FOR.get() is not self:
+            return True
         self.metrics.warnings.inc()
         return False
+
+    def _show_warnings(self) -> None:
+        """Removes the filter of the log after the last work of the service."""
+        if self._closing and self._has_ended:
+            logging.getLogger("heedful").removeFilter(self._hide_warning)
 
 
 def failure_of(error: BaseException, where: str) -> RequestError:
