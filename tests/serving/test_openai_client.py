@@ -102,6 +102,29 @@ def test_a_chat_is_that_of_the_pipeline(client: openai.OpenAI, talking: Pipeline
     assert client.chat.completions.create(model="tiny", messages=more, max_completion_tokens=3).choices
 
 
+def test_the_oldest_turns_of_a_long_conversation_are_left_out(
+    client: openai.OpenAI, server: Running, talking: Pipeline
+) -> None:
+    turns = [{"role": role, "content": f"{n} the fig " * 6} for n in range(30) for role in ("user", "assistant")][:-1]
+    talk = [{"role": "system", "content": "an apple"}, *turns]
+    asked: Any = {"model": "tiny", "messages": talk, "max_tokens": 20, "temperature": 0}
+    with pytest.raises(openai.BadRequestError, match="shorten the prompt"):
+        client.chat.completions.create(**asked)
+    done = client.chat.completions.create(**asked, extra_body={"truncation": "auto"})
+    left_out = done.model_extra["heedful"]["left_out"]  # type: ignore[index]
+    read = [talk[0], *turns[left_out:]]
+    assert left_out % 2 == 0
+    assert len(talking.task.prompt_ids([read])[0]) + 20 <= 512  # type: ignore[attr-defined]
+    assert len(talking.task.prompt_ids([[talk[0], *turns[left_out - 2 :]]])[0]) + 20 > 512  # type: ignore[attr-defined]
+    assert done.choices[0].message.content == talking(read, max_new_tokens=20, do_sample=False)["output"]
+    stream = client.chat.completions.create(**asked, stream=True, extra_body={"truncation": "auto"})
+    assert {chunk.model_extra["heedful"]["left_out"] for chunk in stream} == {left_out}
+    short = server.post("/v1/chat/completions", messages=talk[:2], truncation="auto", max_tokens=2)
+    assert short["heedful"] == {"left_out": 0}
+    long = {"messages": [*turns, {"role": "user", "content": "fig " * 2000}], "truncation": "auto"}
+    assert server.refused("/v1/chat/completions", **long)[1]["code"] == "context_length_exceeded"
+
+
 def test_the_hubs_client_chats_too(server: Running, talking: Pipeline) -> None:
     client, expected = InferenceClient(server.address, token="none"), talking(TALK, max_new_tokens=8, seed=2)["output"]
     asked: Any = {"messages": TALK, "max_tokens": 8, "seed": 2}

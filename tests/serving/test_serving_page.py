@@ -194,6 +194,40 @@ def test_a_conversation(opened: Open) -> None:
     assert page.locator(".talk li").count() == 2
 
 
+def test_a_conversation_longer_than_the_context(opened: Open) -> None:
+    page, _, folder = opened("chat")
+    page.locator("summary", has_text="options").click()
+    page.locator("textarea[name=system]").fill("plum")
+    page.locator("input[name=max_new_tokens]").fill("8")
+    page.locator("input[name=do_sample]").fill("false")
+    message, talk = page.locator("textarea[name=message]"), list[dict[str, str]]()
+    pipe, limit = heedful.pipeline(None, folder), 200
+    for number in range(5):
+        message.fill(f"{number} " + "a pear " * 8)
+        message.press("Enter")
+        answered(page)
+        page.locator(".go:enabled").wait_for()
+        talk.append({"role": "user", "content": f"{number} " + "a pear " * 8})
+        read = [{"role": "system", "content": "plum"}, *talk]
+        while len(pipe.task.prompt_ids([read])[0]) + 8 > limit:
+            del read[1:3]
+        talk.append({"role": "assistant", "content": pipe(read, max_new_tokens=8, do_sample=False)["output"]})
+        assert page.locator(".talk li").all_text_contents() == [one["content"] for one in talk]
+        gone, line = len(talk) - len(read), page.locator(".left-out")  # with the answer, without the system message
+        assert line.is_visible() == (gone > 0)
+        if gone:
+            assert line.text_content() == (
+                f"The model no longer reads the first {gone} messages: the conversation is longer than its context."
+            )
+        page.locator(".busy").evaluate("line => { line.textContent = ''; }")
+    assert gone > 2
+    page.locator(".talk li").last.locator(".word").first.click()
+    steps = inspect((pipe.model, folder), read, target=talk[-1]["content"], view="steps")  # type: ignore[arg-type]
+    assert data_of(look_of(page)) == facts_of(steps.html())
+    page.locator(".new").click()
+    assert page.locator(".left-out").is_hidden()
+
+
 def test_a_translation_stands_beside_its_source(opened: Open) -> None:
     page, server, folder = opened("translation")
     page.locator("textarea[name=source]").fill("the plum is a tool")

@@ -17,6 +17,7 @@ from heedful.serving.requests import CHARACTERS
 from heedful.serving.service import AnswerRow, Batch, GenerationRequest, Service
 from heedful.tasks.task import Continues
 from heedful.tasks.token_batches import seed_of_repeat
+from heedful.text.chat_template import last_turns
 
 NEW_TOKENS = 256  # maximum of an answer, if neither the request nor the model's folder says
 
@@ -33,6 +34,7 @@ class Question:
     count: int = 1  # answers to each prompt
     top_logprobs: int | None = None  # None: no log-probabilities; k: of the tokens, and of the k most likely ones
     stream: bool = False
+    leaves_out_turns: bool = False  # the oldest of a conversation, as many as do not fit
     field: str = "prompt"  # of the request
 
     @property
@@ -69,6 +71,7 @@ class Answers:
         self.service, self.question, self.task = service, question, service.pipe.task
         self.prompts: list[list[int]] = []  # token ids
         self.all: list[Answer] = []  # once the request is admitted
+        self.left_out = 0  # messages of a conversation, at its beginning
         self._generation: GenerationRequest | None = None
         self._ticket: Ticket | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -141,9 +144,24 @@ class Answers:
                 raise RequestError(400, "a prompt has no tokens; give at least one", param=name)
             return [list(ids) for ids in question.prompts]
         try:
-            return self.task.prompt_ids(question.prompts)
+            if question.leaves_out_turns:
+                self._leave_out_turns()
+            return self.task.prompt_ids(self.question.prompts)
         except HeedfulError as error:
             raise RequestError(400, str(error), param=name) from None
+
+    def _leave_out_turns(self) -> None:
+        """Leaves out the oldest turns that do not fit beside an answer."""
+        decoding, capacity = self.question.decoding, self.service.max_tokens
+        length = decoding.max_new_tokens or NEW_TOKENS
+        room = length if "max_new_tokens" in decoding.given else min(length, capacity // 2)
+
+        def fits(messages: list[dict[str, Any]]) -> bool:
+            return len(self.task.prompt_ids([messages])[0]) + room <= capacity
+
+        (messages,) = self.question.prompts
+        read = last_turns(messages, fits)
+        self.question, self.left_out = replace(self.question, prompts=[read]), len(messages) - len(read)
 
     def _start_rows(self, ticket: Ticket) -> None:
         question, service = self.question, self.service

@@ -76,6 +76,7 @@ class ChatRequest(GenerationFields):
     """Request of ``/v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
+    truncation: Literal["auto", "disabled"] = "disabled"
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -205,7 +206,13 @@ def question_of(service: Service, request: GenerationFields, prompts: Sequence[A
         top_logprobs = getattr(request, "logprobs", None)
     decoding = resolved(service.pipe, options)["decoding"]
     return Question(
-        prompts=prompts, decoding=decoding, count=count, top_logprobs=top_logprobs, stream=request.stream, field=field
+        prompts=prompts,
+        decoding=decoding,
+        count=count,
+        top_logprobs=top_logprobs,
+        stream=request.stream,
+        leaves_out_turns=getattr(request, "truncation", None) == "auto",
+        field=field,
     )
 
 
@@ -271,6 +278,8 @@ async def _respond(
 ) -> Response:
     """Returns the answers at once, or as a stream of chunks."""
     head = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": service.name}
+    if answers.question.leaves_out_turns:
+        head["heedful"] = {"left_out": answers.left_out}
     if not body.stream:
         complete = await while_connected(request.receive, answers.complete())
         choices = [
