@@ -35,14 +35,18 @@ SERVED = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder of random weights, by task; "chat" is a language model with a chat template."""
+    """A folder of random weights, by task; "chat" is a language model with a chat template, "languages" a translator
+    into two languages.
+    """
     made: dict[str, Path] = {}
     place = tmp_path_factory.mktemp("served")
 
     def folder(name: str) -> Path:
         if name not in made:
             task = "text-generation" if name == "chat" else name
-            made[name] = saved(task, place / name, length=200 if task == "text-generation" else 64)
+            task = "translation" if name == "languages" else task
+            length = 200 if task == "text-generation" else 64
+            made[name] = saved(task, place / name, length=length, tagged=name == "languages")
             if name == "chat":
                 template = "{% for m in messages %}{{ m.role[0] }} {{ m.content }} {% endfor %}a "
                 (made[name] / "chat_template.jinja").write_text(template, encoding="utf-8")
@@ -240,6 +244,24 @@ def test_a_translation_stands_beside_its_source(opened: Open) -> None:
     theirs = inspect((server.service.pipe.model, folder), "the plum is a tool", target=output)
     assert data_of(frame) == facts_of(theirs.html())
     assert "group=encoder+self-attention&token=4" in frame.url
+
+
+def test_a_translator_has_a_field_for_the_language(opened: Open) -> None:
+    page, server, folder = opened("languages")
+    page.locator("textarea[name=source]").fill("the plum is a tool")
+    page.locator("textarea[name=language]").fill("fr")
+    page.locator(".go").click()
+    answered(page)
+    tagged = "<2fr> the plum is a tool"
+    output = heedful.pipeline(None, folder)(tagged)["output"]
+    assert page.locator(".sides .text").all_text_contents() == ["the plum is a tool", output]
+    word(page, ".sides", "plum").click()
+    frame = look_of(page)
+    theirs = inspect((server.service.pipe.model, folder), tagged, target=output)
+    assert data_of(frame) == facts_of(theirs.html())
+    tokenizer = server.service.pipe.task.source  # type: ignore[attr-defined]
+    assert tokenizer.pieces(tokenizer.encode([tagged])[0])[:6] == ["<2fr>", *"the p"]
+    assert "group=encoder+self-attention&token=5" in frame.url
 
 
 # ------------------------------------------------------------------------------------------------------ labels and more

@@ -130,7 +130,7 @@ def model_entry(service: Service) -> dict[str, Any]:
     about = {
         "task": task.name,
         "family": service.pipe.model.config.kind,
-        "columns": dict(task.input_columns),
+        "columns": dict(task.request_columns),
         "options": options_of(task),
         "has_template": has_template(service),
         "streams": isinstance(task, Streams),
