@@ -49,6 +49,8 @@ class SlotRow:
         limit: maximum number of new tokens.
         tokens: new tokens so far.
         is_live: True once the prompt has been read, until the row ends or leaves.
+        prompt_logprobs: if requested, of each token of the prompt that has been read but the first, its
+            log-probability and the most probable tokens at its place.
     """
 
     ids: list[int]
@@ -56,6 +58,7 @@ class SlotRow:
     tokens: list[int] = field(default_factory=list)
     is_live: bool = False
     top_logprobs: int | None = None
+    prompt_logprobs: list[tuple[float, list[tuple[int, float]]]] | None = None
     state: DecoderState  # of the prompt
     prompt: Iterator[Tensor]  # reads the prompt's next chunk
     unread: int  # tokens of the prompt
@@ -204,6 +207,7 @@ class SlotDecoder:
         limit: int,
         sample: int = 0,
         top_logprobs: int | None = None,
+        prompt_logprobs: bool = False,
     ) -> SlotRow:
         """Gives a free slot to a new row.
 
@@ -215,6 +219,8 @@ class SlotDecoder:
             sample: index among samples of the same prompt and seed, as among those of ``num_return_sequences``.
             top_logprobs: None: no log-probabilities; 0: those of the new tokens; k: those of the k most probable
                 tokens too.
+            prompt_logprobs: computes those of the prompt's tokens too, given the tokens before them. A part of the
+                prompt at a time: its logits are (``chunk``, V).
 
         Raises:
             HeedfulError: for a limit below 1, without a free slot, for options that ``takes`` refuses, and if prompt
@@ -230,6 +236,7 @@ class SlotDecoder:
             raise HeedfulError(f"all {self.slots} slots are taken; wait until a row has ended")
         with torch.inference_mode():
             row = self._row(list(ids), options, limit, sample, top_logprobs)
+        row.prompt_logprobs = [] if prompt_logprobs else None
         self._waiting.append(row)
         return row
 
@@ -353,6 +360,8 @@ class SlotDecoder:
             if count > room:
                 break
             hidden = next(row.prompt)
+            if row.prompt_logprobs is not None:
+                self._add_prompt_logprobs(row, hidden)
             room, row.unread = room - count, row.unread - count
             if row.unread:
                 break
@@ -363,6 +372,23 @@ class SlotDecoder:
             tokens += self._choose([row], row.state.last_logits(hidden))
             row.forget()
         return tokens
+
+    def _add_prompt_logprobs(self, row: SlotRow, hidden: Tensor) -> None:
+        """Adds the log-probabilities of the tokens after those whose ``hidden`` states (1, t, D) have been computed."""
+        assert row.prompt_logprobs is not None
+        first = len(row.ids) - row.unread + 1
+        ids = row.ids[first : first + hidden.size(1)]
+        if not ids:
+            return
+        logits = row.state.all_logits(hidden[:, : len(ids)])[0]
+        totals = logits.logsumexp(1, keepdim=True)
+        chosen = (logits.gather(1, torch.tensor(ids, device=logits.device)[:, None]) - totals)[:, 0].tolist()
+        best: list[list[tuple[int, float]]] = [[] for _ in ids]
+        if row.top_logprobs:
+            values, tokens = top(logits, min(row.top_logprobs, logits.size(1)))
+            pairs = zip(tokens.tolist(), (values - totals).tolist(), strict=True)
+            best = [list(zip(*pair, strict=True)) for pair in pairs]
+        row.prompt_logprobs += zip(chosen, best, strict=True)
 
     # ------------------------------------------------------------------------------------------------------- tokens
 

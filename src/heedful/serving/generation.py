@@ -12,7 +12,7 @@ from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder
 from heedful.inference.input_blocks import size_of
 from heedful.serving.admission import RequestError, Ticket
-from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText
+from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText, prompt_tokens
 from heedful.serving.requests import CHARACTERS
 from heedful.serving.service import AnswerRow, Batch, GenerationRequest, Service
 from heedful.tasks.task import Continues
@@ -33,6 +33,8 @@ class Question:
     decoding: Options
     count: int = 1  # answers to each prompt
     top_logprobs: int | None = None  # None: no log-probabilities; k: of the tokens, and of the k most likely ones
+    with_prompt: bool = False  # the log-probabilities of the prompt's tokens too
+    generates: bool = True  # False for a prompt that is only scored
     stream: bool = False
     leaves_out_turns: bool = False  # the oldest of a conversation, as many as do not fit
     field: str = "prompt"  # of the request
@@ -56,6 +58,7 @@ class Answer:
     count: int = 0  # generated tokens, those of the end and of a stop string included
     logprobs: list[float] = field(default_factory=list)  # of all tokens, if requested
     score: float | None = None  # of a search
+    prompt_tokens: list[TokenText] = field(default_factory=list)  # with their log-probabilities, if requested
 
     def add(self, piece: AnswerPiece) -> None:
         """Adds a piece."""
@@ -109,9 +112,18 @@ class Answers:
                     yield answer, piece
                 return
             async for index, piece in self._generation.pieces():
-                answer, text = self.all[index], self._generation.rows[index].text
-                answer.add(piece)
-                answer.count, answer.logprobs, answer.stopped_by = text.count, text.logprobs, text.stopped_by
+                answer, row = self.all[index], self._generation.rows[index]
+                if row.with_prompt and not answer.prompt_tokens and row.slot is not None:
+                    answer.prompt_tokens = await asyncio.to_thread(
+                        prompt_tokens, self.task.tokenizer, row.ids, row.slot.prompt_logprobs or []
+                    )
+                if not self.question.generates:
+                    piece = AnswerPiece("", [], "length")
+                    answer.add(piece)
+                else:
+                    answer.add(piece)
+                    text = row.text
+                    answer.count, answer.logprobs, answer.stopped_by = text.count, text.logprobs, text.stopped_by
                 yield answer, piece
         finally:
             self.close()
@@ -178,6 +190,7 @@ class Answers:
             )
             row = AnswerRow(generation, answer.index, ids, options, self._limit(ids), text)
             row.sample, row.top_logprobs = answer.index % question.count, question.top_logprobs
+            row.with_prompt = question.with_prompt
             generation.rows.append(row)
         ticket.resize(sum(len(row.ids) + row.limit for row in generation.rows))
         self._generation = generation
@@ -188,7 +201,7 @@ class Answers:
         """Returns the maximum number of new tokens; raises ``RequestError`` if they do not fit beside the prompt."""
         decoding, capacity = self.question.decoding, self.service.max_tokens
         limit = decoding.max_new_tokens or (decoding.max_length and decoding.max_length - len(ids)) or NEW_TOKENS
-        room = capacity - len(ids)
+        room = capacity - len(ids) + (not self.question.generates)
         is_given = {"max_new_tokens", "max_length"} & decoding.given
         if room < 1 or limit < 1 or (is_given and limit > room):
             raise RequestError(

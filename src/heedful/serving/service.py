@@ -51,6 +51,7 @@ class AnswerRow:
     text: AnswerText
     sample: int = 0  # index among the answers to one prompt
     top_logprobs: int | None = None  # log-probabilities of so many tokens at each position; None for none
+    with_prompt: bool = False  # log-probabilities of the prompt's tokens too
     slot: SlotRow | None = None
     last: float = 0.0  # time of the last token
 
@@ -279,8 +280,13 @@ class Service:
         while self._rows and self.decoder is not None and self.decoder.free:
             row = self._rows.popleft()
             try:
-                slot = self.decoder.join(
-                    row.ids, row.options, limit=row.limit, sample=row.sample, top_logprobs=row.top_logprobs
+                row.slot = slot = self.decoder.join(
+                    row.ids,
+                    row.options,
+                    limit=row.limit,
+                    sample=row.sample,
+                    top_logprobs=row.top_logprobs,
+                    prompt_logprobs=row.with_prompt,
                 )
             except HeedfulError as error:
                 self._deliver(row, RequestError(400, str(error)))
