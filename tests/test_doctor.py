@@ -81,9 +81,11 @@ def test_the_hub_is_online_only_if_it_answers(monkeypatch: pytest.MonkeyPatch) -
     paths: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
+        status = 200
+
         def do_HEAD(self) -> None:
             paths.append(self.path)
-            self.send_response(status)
+            self.send_response(self.status)
             self.end_headers()
 
         def log_message(self, *given: object) -> None:
@@ -98,7 +100,7 @@ def test_the_hub_is_online_only_if_it_answers(monkeypatch: pytest.MonkeyPatch) -
         thread.start()
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        for status, answers in ((200, True), (503, False)):
+        for Answer.status, answers in ((200, True), (503, False)):
             found = hub()
             assert found["reachable"] is answers
             assert found["mode"].startswith("online: http" if answers else "http")

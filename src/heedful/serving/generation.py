@@ -117,13 +117,12 @@ class Answers:
                     answer.prompt_tokens = await asyncio.to_thread(
                         prompt_tokens, self.task.tokenizer, row.ids, row.slot.prompt_logprobs or []
                     )
-                if not self.question.generates:
-                    piece = AnswerPiece("", [], "length")
-                    answer.add(piece)
-                else:
-                    answer.add(piece)
+                if self.question.generates:
                     text = row.text
                     answer.count, answer.logprobs, answer.stopped_by = text.count, text.logprobs, text.stopped_by
+                else:
+                    piece = AnswerPiece("", [], "length")
+                answer.add(piece)
                 yield answer, piece
         finally:
             self.close()
@@ -201,7 +200,7 @@ class Answers:
         """Returns the maximum number of new tokens; raises ``RequestError`` if they do not fit beside the prompt."""
         decoding, capacity = self.question.decoding, self.service.max_tokens
         limit = decoding.max_new_tokens or (decoding.max_length and decoding.max_length - len(ids)) or NEW_TOKENS
-        room = capacity - len(ids) + (not self.question.generates)
+        room = capacity - len(ids) + (0 if self.question.generates else 1)  # the token that is dropped is not read
         is_given = {"max_new_tokens", "max_length"} & decoding.given
         if room < 1 or limit < 1 or (is_given and limit > room):
             raise RequestError(
