@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ LABELS = ("fruit", "other", "tool")
 SIZE = ModelSettings(dim=16, heads=2, depth=1)
 
 
-def _rows(task: str) -> Rows:
+def _rows(task: str, tagged: bool) -> Rows:
     made = []
     for i, word in enumerate(WORDS):
         text = f"the {word} is a {LABELS[i // 4 * 2]}, and {word}"
@@ -37,19 +38,23 @@ def _rows(task: str) -> Rows:
             "question-answering": {"question": f"what is {word}?", "context": text, "answers": (Span(word, 4),)},
             "feature-extraction": {"text": text, "text_pair": word},
         }.get(task, {"text": text})
+        if tagged:
+            values["language"] = "de" if i % 2 else "fr"
         made.append(Row(values, "words.tsv", i + 1))
     return Rows(made, 0, tuple(made[0].values))
 
 
-def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
-    """The task, and a model of it in evaluation mode whose answers differ from input to input."""
+def made(task: str, *, length: int = 32, tagged: bool = False) -> tuple[Task, Model]:
+    """The task, and a model of it in evaluation mode whose answers differ from input to input; a ``tagged`` translator
+    has the target languages "de" and "fr".
+    """
     if task == "image-classification":
         images = ImageClassification(list(LABELS), Preprocessing(size=28, mean=(0.5,), std=(0.5,)))
         model = heedful.create("vit-micro", num_labels=3, seed=0).eval()
         model.labels = list(LABELS)
         images.check_model(model)
         return images, model
-    rows = _rows(task)
+    rows = _rows(task, tagged)
     kind = "character" if task in ("text-generation", "translation", "summarization") else "wordpiece"
     asked = RunSettings(
         task=task,
@@ -72,7 +77,7 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
     return its, model
 
 
-def saved(task: str, folder: Path, **given: int) -> Path:
+def saved(task: str, folder: Path, **given: Any) -> Path:
     """The folder of such a model."""
     its, model = made(task, **given)
     save(model, folder, extra={"task": task, "columns": dict(its.columns), **its.card_entries()})

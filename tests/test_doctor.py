@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
+import time
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +75,48 @@ def test_text_and_json_tell_the_same(capsys: pytest.CaptureFixture[str], tmp_pat
         assert part in text
     for name in doctor.EXTRAS:
         assert re.search(rf"^extra +{name} .*(installed|missing: pip install 'heedful\[{name}\]')$", text, re.MULTILINE)
+
+
+def test_the_hub_is_online_only_if_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        status = 200
+
+        def do_HEAD(self) -> None:
+            paths.append(self.path)
+            self.send_response(self.status)
+            self.end_headers()
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    def hub() -> Any:
+        return doctor.report()["hub"]
+
+    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
+    with HTTPServer(("127.0.0.1", 0), Answer) as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        for Answer.status, answers in ((200, True), (503, False)):
+            found = hub()
+            assert found["reachable"] is answers
+            assert found["mode"].startswith("online: http" if answers else "http")
+        assert len(paths) == 2
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert (hub()["reachable"], hub()["mode"]) == (None, "offline: nothing is downloaded")
+        assert len(paths) == 2
+        server.shutdown()
+        thread.join()
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        assert "does not answer" in hub()["mode"]
+        assert time.monotonic() - start < 10
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")  # now closed
+    assert hub()["reachable"] is False
 
 
 def test_what_is_missing_or_old_is_a_problem_with_the_line_that_installs_it(

@@ -405,3 +405,42 @@ def test_a_recorded_model_makes_no_step() -> None:
     with heedful.record(model), pytest.raises(HeedfulError, match="do not work in slots"):
         decoder.step()
     assert len(decoder.step()) == 1
+
+
+@pytest.mark.parametrize("kernels", PROMPTS)
+@pytest.mark.parametrize("name", ["learned", "rotary", "alibi", "relative", "window"])
+def test_log_probabilities_of_a_prompt(name: str, kernels: str) -> None:
+    model = tiny_model(VOCAB, learned=128, end_factor=1.0, dim=16, **MODELS[name])
+    if kernels:
+        heedful.optimize(model, compile=True)
+    decoder = SlotDecoder(model, slots=2, capacity=128, chunk=16)
+    generator = torch.Generator().manual_seed(1)
+    rows = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in (1, 16, 17, 50)]
+    for ids in rows:
+        logits: list[int] = []
+        own = model.head.forward
+
+        def head(hidden: torch.Tensor, own: Any = own, sizes: list[int] = logits) -> Any:
+            sizes.append(hidden.size(1))
+            return own(hidden)
+
+        alone = decoder.join(ids, resolve({}), limit=1)
+        while decoder.rows:
+            (plain,) = decoder.step() or (None,)
+        assert alone.prompt_logprobs is None
+        model.head.forward = head
+        row = decoder.join(ids, resolve({}), limit=1, top_logprobs=2, prompt_logprobs=True)
+        while decoder.rows:
+            (token,) = decoder.step() or (None,)
+        del model.head.forward
+        assert token.token == plain.token
+        assert max(logits) <= 24  # the logits of a chunk at a time
+        with torch.no_grad():
+            expected = model(torch.tensor([ids])).log_softmax(2)[0, :-1]
+        found = row.prompt_logprobs
+        assert found is not None
+        assert len(found) == len(ids) - 1
+        for (logprob, top), number, own_row in zip(found, ids[1:], expected, strict=True):
+            assert logprob == pytest.approx(float(own_row[number]), abs=1e-5)
+            assert [value for _, value in top] == pytest.approx(own_row.topk(2).values.tolist(), abs=1e-5)
+            assert [float(own_row[other]) for other, _ in top] == pytest.approx([value for _, value in top], abs=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -42,6 +43,14 @@ def test_files_and_the_extra_exist() -> None:
     assert package.partition("[")[2].rstrip("]") in extras
     assert words[words.index("--constraint") + 1] == "/source/constraints.txt"
     assert argument("ARG").startswith(words[words.index("--extra-index-url") + 1].strip("$") + "=https://")
+
+
+def test_the_build_keeps_the_health_check() -> None:
+    """OCI's image format, the default of podman, has none."""
+    for name in ("Containerfile", "docs/serving.md"):
+        (command,) = re.findall(r"podman build .*", (ROOT / name).read_text(encoding="utf-8"))
+        assert "--format docker" in command
+    assert argument("HEALTHCHECK")
 
 
 def test_the_server_is_started_with_its_options_by_a_user() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import torch
 from huggingface_hub import InferenceClient
 from running_server import Running
 
@@ -102,6 +103,29 @@ def test_a_chat_is_that_of_the_pipeline(client: openai.OpenAI, talking: Pipeline
     assert client.chat.completions.create(model="tiny", messages=more, max_completion_tokens=3).choices
 
 
+def test_the_oldest_turns_of_a_long_conversation_are_left_out(
+    client: openai.OpenAI, server: Running, talking: Pipeline
+) -> None:
+    turns = [{"role": role, "content": f"{n} the fig " * 6} for n in range(30) for role in ("user", "assistant")][:-1]
+    talk = [{"role": "system", "content": "an apple"}, *turns]
+    asked: Any = {"model": "tiny", "messages": talk, "max_tokens": 20, "temperature": 0}
+    with pytest.raises(openai.BadRequestError, match="shorten the prompt"):
+        client.chat.completions.create(**asked)
+    done = client.chat.completions.create(**asked, extra_body={"truncation": "auto"})
+    left_out = done.model_extra["heedful"]["left_out"]  # type: ignore[index]
+    read = [talk[0], *turns[left_out:]]
+    assert left_out % 2 == 0
+    assert len(talking.task.prompt_ids([read])[0]) + 20 <= 512  # type: ignore[attr-defined]
+    assert len(talking.task.prompt_ids([[talk[0], *turns[left_out - 2 :]]])[0]) + 20 > 512  # type: ignore[attr-defined]
+    assert done.choices[0].message.content == talking(read, max_new_tokens=20, do_sample=False)["output"]
+    stream = client.chat.completions.create(**asked, stream=True, extra_body={"truncation": "auto"})
+    assert {chunk.model_extra["heedful"]["left_out"] for chunk in stream} == {left_out}
+    short = server.post("/v1/chat/completions", messages=talk[:2], truncation="auto", max_tokens=2)
+    assert short["heedful"] == {"left_out": 0}
+    long = {"messages": [*turns, {"role": "user", "content": "fig " * 2000}], "truncation": "auto"}
+    assert server.refused("/v1/chat/completions", **long)[1]["code"] == "context_length_exceeded"
+
+
 def test_the_hubs_client_chats_too(server: Running, talking: Pipeline) -> None:
     client, expected = InferenceClient(server.address, token="none"), talking(TALK, max_new_tokens=8, seed=2)["output"]
     asked: Any = {"messages": TALK, "max_tokens": 8, "seed": 2}
@@ -157,6 +181,55 @@ def test_log_probabilities(client: openai.OpenAI, talking: Pipeline) -> None:
     assert "".join(token.token for token in tokens) == chat.choices[0].message.content
     assert [len(token.top_logprobs) for token in tokens] == [3] * 4
     assert bytes(tokens[0].bytes or []).decode() == tokens[0].token
+
+
+@pytest.mark.parametrize("new", [0, 1, 4])
+def test_echo_with_log_probabilities_scores_the_prompt(client: openai.OpenAI, talking: Pipeline, new: int) -> None:
+    """As evaluation harnesses ask: a context with its continuation, the sum over the continuation's tokens."""
+    texts = ["the fig fell and the saw hangs " * 5, "a", "the saw hangs"]  # the first is longer than a chunk
+    ids = talking.task.prompt_ids(texts)  # type: ignore[attr-defined]
+    asked: Any = {"model": "tiny", "max_tokens": new, "temperature": 0, "echo": True, "logprobs": 3, "seed": 1234}
+    by_ids = client.completions.create(**asked, prompt=ids)
+    by_text = client.completions.create(**asked, prompt=texts)
+    for choice, same, text, row in zip(by_ids.choices, by_text.choices, texts, ids, strict=True):
+        found = choice.logprobs
+        assert found is not None
+        assert found == same.logprobs
+        assert found.token_logprobs
+        assert found.tokens
+        assert found.top_logprobs
+        assert found.text_offset
+        with torch.no_grad():
+            expected = talking.model(torch.tensor([row])).log_softmax(2)[0]
+        assert (found.token_logprobs[0], found.top_logprobs[0]) == (None, None)
+        chosen = expected[:-1].gather(1, torch.tensor(row[1:])[:, None])[:, 0]
+        assert found.token_logprobs[1 : len(row)] == pytest.approx(chosen.tolist(), abs=1e-4)
+        best = expected[:-1].topk(3).values.tolist()
+        for top, values in zip(found.top_logprobs[1 : len(row)], best, strict=True):
+            assert sorted(top.values(), reverse=True) == pytest.approx(values, abs=1e-4)
+        assert len(found.tokens) == len(row) + new == len(found.text_offset)
+        assert same.text.startswith(text)
+        assert choice.text == same.text
+        for token, begin in zip(found.tokens, found.text_offset, strict=True):
+            if not token.startswith("<"):  # the name of a special token, which has no text
+                assert choice.text[begin : begin + len(token)] == token
+        assert choice.finish_reason == "length"
+    assert by_ids.usage is not None
+    assert (by_ids.usage.prompt_tokens, by_ids.usage.completion_tokens) == (sum(map(len, ids)), 3 * new)
+    chunks = list(client.completions.create(**asked, prompt=ids[0], stream=True))
+    streamed = [chunk.choices[0] for chunk in chunks]
+    assert "".join(one.text for one in streamed) == by_ids.choices[0].text
+    numbers = [number for one in streamed for number in one.logprobs.token_logprobs]  # type: ignore[union-attr]
+    assert numbers == by_ids.choices[0].logprobs.token_logprobs  # type: ignore[union-attr]
+
+
+def test_a_prompt_as_long_as_the_model_takes_is_scored(server: Running, talking: Pipeline) -> None:
+    (row,) = talking.task.prompt_ids(["fig " * 600])  # type: ignore[attr-defined]
+    asked = {"echo": True, "logprobs": 0, "max_tokens": 0}
+    scored = server.post("/v1/completions", prompt=row[:512], **asked)["choices"][0]["logprobs"]
+    assert len(scored["token_logprobs"]) == 512
+    assert scored["top_logprobs"] is None
+    assert server.refused("/v1/completions", prompt=row[:513], **asked)[1]["code"] == "context_length_exceeded"
 
 
 def test_stop_strings_are_left_out_at_every_border(client: openai.OpenAI) -> None:
@@ -216,7 +289,7 @@ def test_the_asynchronous_client(server: Running) -> None:
         ({"stop": ""}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"logprobs": 50}, "logprobs"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"echo": True, "logprobs": 1, "num_beams": 2}, "logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"other": True}}, "stream_options"),
         ({"max_tokens": 5, "max_new_tokens": 5}, "max_tokens"),

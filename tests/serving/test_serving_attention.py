@@ -51,6 +51,28 @@ def test_the_command_of_the_docs(server: Running) -> None:
     assert f"{attention.MAX_PACKED:,} in float16" in page
 
 
+def test_a_translator_of_several_languages(serving: Callable[..., Running], tmp_path: Path) -> None:
+    server = serving(heedful.pipeline(None, saved("translation", tmp_path / "many", length=64, tagged=True)))
+    named, tagged = {"source": "the plum", "language": "fr"}, "<2fr> the plum"
+    for options in ({}, {"num_beams": 2, "max_new_tokens": 5}):
+        found = server.post("/predict", inputs=named, options=options)
+        assert found == {**server.post("/predict", inputs=tagged, options=options), "input": named}
+    target = {"target": found["output"]}
+    assert server.post(ROUTE, input=named, **target) == server.post(ROUTE, input=tagged, **target)
+    assert server.post(ROUTE, input=named, **target)["maps"][0]["keys"][0] == "<2fr>"
+    assert server.post(ROUTE, input={"source": "the plum"}, **target) == server.post(ROUTE, input="the plum", **target)
+    several = server.post(ROUTE, input=[named, {**named, "language": "de"}], view="similarity")
+    assert several == server.post(ROUTE, input=[tagged, "<2de> the plum"], view="similarity")
+    for path, asked in (
+        (ROUTE, {"input": {**named, "language": "it"}}),
+        ("/predict", {"inputs": {**named, "language": "it"}}),
+    ):
+        status, error = server.refused(path, **asked)
+        assert status == 400
+        assert "no tag for the language 'it'; did you mean" in error["message"]
+    assert "give a text, or" in server.refused(ROUTE, input={"source": "a", "colour": "b"})[1]["message"]
+
+
 def test_errors(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     status, error = server.refused(ROUTE, input="the apple", layer=1)
     assert (status, error["message"]) == (400, "layer has no effect on attention; did you mean 'layers'?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 from running_server import Running
 
+import heedful
 from heedful import cli
+from heedful.cli.chat import Conversation
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.admission import TOKENS, ServiceLimits
 
@@ -19,8 +22,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(e
 ADDRESS = "http://127.0.0.1:8000"
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.S | re.M)
+def blocks(kind: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", page, re.S | re.M)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def test_the_python_is_answered(server: Running, capsys: pytest.CaptureFixture[s
 def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "--help"]) == 0
     known = capsys.readouterr().out + "--to"
-    page = re.sub(r"--data-binary|`--short`", "", PAGE)
+    page = re.sub(r"--data-binary|`--short`|podman .*|lm_eval .*", "", PAGE)
     for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", page):
         assert option in known, option
     metrics = server.http.get("/metrics").text
@@ -64,3 +67,18 @@ def test_its_options_metrics_and_numbers_exist(server: Running, capsys: pytest.C
     assert f"{limits.pixels / 1e6:.1f} million pixels" in PAGE
     paths = set(server.http.get("/openapi.json").json()["paths"])
     assert {"/predict", "/v1/completions", "/v1/chat/completions", "/metrics", "/health", "/ready"} <= paths
+
+
+def test_the_assistant_of_the_docs_is_trained_and_talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (code,) = (block for block in blocks("python", tasks) if "talks.jsonl" in block)
+    exec(compile(code, "docs/tasks.md", "exec"), {})
+    (command,) = re.findall(r"^ +heedful (train text-generation --train talks.jsonl .*)$", tasks, re.M)
+    assert "--max-steps 200 " in command
+    assert cli.main([*shlex.split(command.replace("--max-steps 200 ", "--max-steps 2 ")), "--json"]) == 0
+    conversation = Conversation(heedful.pipeline(None, "runs/assistant"), "assistant", {"max_new_tokens": 5})
+    for text in ("What comes after June?", "And before that?"):
+        assert "".join(conversation.answer(text))
+    assert "runs/assistant" in PAGE
+    assert "(tasks.md#text-generation)" in PAGE

@@ -16,6 +16,7 @@ import pytest
 from running_server import Running, slow
 
 import heedful
+from heedful.generation.method import MethodInput
 from heedful.inference.pipeline import Pipeline
 from heedful.serving import generation
 from heedful.serving.service import Service
@@ -157,6 +158,116 @@ def test_one_that_goes_ends_no_other(server: Running) -> None:
         connection.close()
         other.join()
     assert found == [alone]
+
+
+@contextmanager
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Counts the steps of methods that compute a whole batch; each takes a while."""
+    own, count = MethodInput.steps, [0]
+
+    def steps(self: MethodInput) -> Iterator[int]:
+        for step in own(self):
+            count[0] += 1
+            time.sleep(0.02)
+            yield step
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MethodInput, "steps", steps)
+        yield count
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "beam": {"num_beams": 3},
+    "diverse": {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 3},
+    "lookup": {"prompt_lookup_num_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_ends_within_two_steps_when_its_client_goes(
+    server: Running, monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    service = server.service
+    body = {**{name: value for name, value in LONG.items() if name != "seed"}, "do_sample": False, **SEARCHES[search]}
+    with counted_steps(monkeypatch) as count:
+        connection = server.raw(request("/v1/completions", body))
+        server.until(lambda: count[0] > 3)
+        (batch,) = service._running
+        connection.close()
+        server.until(lambda: batch.is_cancelled)
+        gone_at = count[0]
+        server.until(lambda: service.is_idle)
+        assert count[0] - gone_at <= 2
+    text = server.http.get("/metrics").text
+    assert re.search(r'^heedful_cancellations_total\{where="batch"\} [1-9]', text, re.M)
+    assert server.post("/v1/completions", prompt="the fig", max_tokens=2)["choices"]
+
+
+def test_a_batch_of_several_clients_ends_with_the_last(
+    serving: Callable[..., Running], folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serving(heedful.pipeline(None, folder_of("translation")))
+    service, options = server.service, {"num_beams": 2, "max_new_tokens": 100, "min_new_tokens": 100}
+    alone = server.post("/predict", inputs="1 May 2020", options=options)
+    found: list[Any] = []
+
+    def together() -> tuple[list[socket.socket], threading.Thread]:
+        """Three requests that are computed as one batch, after one that holds the thread."""
+        held = threading.Event()
+        own = service._compute_batch
+        service._compute_batch = lambda: held.wait(20) and own()  # type: ignore[method-assign]
+        bodies = [{"inputs": text, "options": options} for text in ("2 June 2021", "3 July 1999")]
+        connections = [server.raw(request("/predict", body)) for body in bodies]
+        other = threading.Thread(
+            target=lambda: found.append(server.post("/predict", inputs="1 May 2020", options=options))
+        )
+        other.start()
+        server.until(lambda: len(service._batches) == 3)
+        del service._compute_batch
+        held.set()
+        return connections, other
+
+    with counted_steps(monkeypatch) as count:
+        connections, other = together()
+        server.until(lambda: count[0] > 3)
+        batches = list(service._running)
+        assert len(batches) == 3
+        for connection in connections:
+            connection.close()
+        server.until(lambda: sum(batch.is_cancelled for batch in batches) == 2)
+        assert count[0] < 100
+        other.join()
+        assert count[0] == 100
+    assert found == [alone]
+    server.until(lambda: service.is_idle)
+
+
+def test_a_search_ends_at_its_deadline(
+    serving: Callable[..., Running], talking: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serving(talking, timeout=0.3)
+    with counted_steps(monkeypatch) as count:
+        body = {"prompt": "the fig", "max_tokens": 400, "min_new_tokens": 400, "do_sample": False, "num_beams": 2}
+        status, error = server.refused("/v1/completions", **body)
+        assert (status, error["code"]) == (504, "timeout")
+        ended_at = count[0]
+        server.until(lambda: server.service.is_idle)
+        assert 3 < count[0] <= ended_at + 2
+
+
+def test_a_search_ends_with_the_server(
+    serving: Callable[..., Running], talking: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serving(talking)
+    with counted_steps(monkeypatch) as count:
+        connection = server.raw(request("/v1/completions", {**LONG, "seed": None, "do_sample": False, "num_beams": 2}))
+        server.until(lambda: count[0] > 3)
+        server.service.close()
+        assert server.service.join(10)
+        assert count[0] < 400
+        assert b"503" in connection.recv(1 << 16).partition(b"\r\n")[0]
+        connection.close()
 
 
 def test_a_reader_that_is_too_slow_loses_its_answer(server: Running) -> None:

@@ -35,14 +35,18 @@ SERVED = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder of random weights, by task; "chat" is a language model with a chat template."""
+    """A folder of random weights, by task; "chat" is a language model with a chat template, "languages" a translator
+    into two languages.
+    """
     made: dict[str, Path] = {}
     place = tmp_path_factory.mktemp("served")
 
     def folder(name: str) -> Path:
         if name not in made:
             task = "text-generation" if name == "chat" else name
-            made[name] = saved(task, place / name, length=200 if task == "text-generation" else 64)
+            task = "translation" if name == "languages" else task
+            length = 200 if task == "text-generation" else 64
+            made[name] = saved(task, place / name, length=length, tagged=name == "languages")
             if name == "chat":
                 template = "{% for m in messages %}{{ m.role[0] }} {{ m.content }} {% endfor %}a "
                 (made[name] / "chat_template.jinja").write_text(template, encoding="utf-8")
@@ -194,6 +198,40 @@ def test_a_conversation(opened: Open) -> None:
     assert page.locator(".talk li").count() == 2
 
 
+def test_a_conversation_longer_than_the_context(opened: Open) -> None:
+    page, _, folder = opened("chat")
+    page.locator("summary", has_text="options").click()
+    page.locator("textarea[name=system]").fill("plum")
+    page.locator("input[name=max_new_tokens]").fill("8")
+    page.locator("input[name=do_sample]").fill("false")
+    message, talk = page.locator("textarea[name=message]"), list[dict[str, str]]()
+    pipe, limit = heedful.pipeline(None, folder), 200
+    for number in range(5):
+        message.fill(f"{number} " + "a pear " * 8)
+        message.press("Enter")
+        answered(page)
+        page.locator(".go:enabled").wait_for()
+        talk.append({"role": "user", "content": f"{number} " + "a pear " * 8})
+        read = [{"role": "system", "content": "plum"}, *talk]
+        while len(pipe.task.prompt_ids([read])[0]) + 8 > limit:
+            del read[1:3]
+        talk.append({"role": "assistant", "content": pipe(read, max_new_tokens=8, do_sample=False)["output"]})
+        assert page.locator(".talk li").all_text_contents() == [one["content"] for one in talk]
+        gone, line = len(talk) - len(read), page.locator(".left-out")  # with the answer, without the system message
+        assert line.is_visible() == (gone > 0)
+        if gone:
+            assert line.text_content() == (
+                f"The model no longer reads the first {gone} messages: the conversation is longer than its context."
+            )
+        page.locator(".busy").evaluate("line => { line.textContent = ''; }")
+    assert gone > 2
+    page.locator(".talk li").last.locator(".word").first.click()
+    steps = inspect((pipe.model, folder), read, target=talk[-1]["content"], view="steps")  # type: ignore[arg-type]
+    assert data_of(look_of(page)) == facts_of(steps.html())
+    page.locator(".new").click()
+    assert page.locator(".left-out").is_hidden()
+
+
 def test_a_translation_stands_beside_its_source(opened: Open) -> None:
     page, server, folder = opened("translation")
     page.locator("textarea[name=source]").fill("the plum is a tool")
@@ -206,6 +244,24 @@ def test_a_translation_stands_beside_its_source(opened: Open) -> None:
     theirs = inspect((server.service.pipe.model, folder), "the plum is a tool", target=output)
     assert data_of(frame) == facts_of(theirs.html())
     assert "group=encoder+self-attention&token=4" in frame.url
+
+
+def test_a_translator_has_a_field_for_the_language(opened: Open) -> None:
+    page, server, folder = opened("languages")
+    page.locator("textarea[name=source]").fill("the plum is a tool")
+    page.locator("textarea[name=language]").fill("fr")
+    page.locator(".go").click()
+    answered(page)
+    tagged = "<2fr> the plum is a tool"
+    output = heedful.pipeline(None, folder)(tagged)["output"]
+    assert page.locator(".sides .text").all_text_contents() == ["the plum is a tool", output]
+    word(page, ".sides", "plum").click()
+    frame = look_of(page)
+    theirs = inspect((server.service.pipe.model, folder), tagged, target=output)
+    assert data_of(frame) == facts_of(theirs.html())
+    tokenizer = server.service.pipe.task.source  # type: ignore[attr-defined]
+    assert tokenizer.pieces(tokenizer.encode([tagged])[0])[:6] == ["<2fr>", *"the p"]
+    assert "group=encoder+self-attention&token=5" in frame.url
 
 
 # ------------------------------------------------------------------------------------------------------ labels and more

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from running_server import Running
@@ -146,3 +148,21 @@ def test_inputs_are_in_no_log(
     assert secret not in text
     assert re.search(r"^heedful_input_warnings_total [1-9]", text, re.M)
     assert re.search(r'^heedful_requests_total\{route="/v1/completions",status="200"\} [1-9]', text, re.M)
+
+
+def test_a_process_that_serves_keeps_its_own_warnings(
+    serving: Callable[..., Running], talking: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, own = serving(talking), logging.getLogger("heedful")
+    before = list(own.filters)
+    server.post("/v1/completions", prompt="Zq§ßecret", max_tokens=2)
+    own.warning("a warning of a run beside the server")
+    with ThreadPoolExecutor() as pool:
+        pool.submit(own.warning, "a warning of a thread beside the server").result()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["a warning of a run beside the server", "a warning of a thread beside the server"]
+    assert server.service._hide_warning in before
+    server.service.close()
+    assert server.service.join(10)
+    assert server.service._hide_warning not in own.filters
+    assert len(own.filters) == len(before) - 1

@@ -158,13 +158,16 @@ class Conversation:
 
         The last turn stays in any case; the pipeline then warns that its beginning is not read.
         """
-        for first in range(len(self.turns) + 1):
-            messages = [*self.before, *(message for turn in self.turns[first:] for message in turn), *turn]
-            (ids,) = self.task.prompt_ids([messages])
-            if len(ids) + self.room <= self.limit:
-                break
+        from heedful.text.chat_template import last_turns
+
+        def fits(messages: Messages) -> bool:
+            return len(self.task.prompt_ids([messages])[0]) + self.room <= self.limit
+
+        messages = [*self.before, *(message for other in self.turns for message in other), *turn]
+        fitted = last_turns(messages, fits)
+        first = (len(messages) - len(fitted)) // 2  # a turn that is over has two messages
         if first > self.left_out:
             said = f"({plural(first, 'turn')} left out at the beginning: the context has {self.limit:,} tokens)"
             print(said, file=sys.stderr, flush=True)
         self.left_out = first
-        return messages
+        return fitted

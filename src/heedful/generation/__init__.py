@@ -7,7 +7,7 @@
 - ``decoder_state``: a model with its cache, the only module that distinguishes the two families; ``static``: one step
   of it with fixed shapes; ``slots``: rows that join and leave at any step;
 - ``processors``: change scores before a token is chosen; ``token_choice``: chooses the token;
-- ``stopping``: stop strings; ``incremental_text``: text of tokens as they arrive.
+- ``stopping``: stop strings, and callers that go; ``incremental_text``: text of tokens as they arrive.
 
 This package receives models and imports no model class. Every method must return the same result for a row alone and
 in any batch.

@@ -179,7 +179,7 @@ def beam_search(inputs: MethodInput) -> Decoded:
     results = FinishedBeams(inputs.options, count, beams, logits)
     finished = results.part(sentences)
 
-    for step in range(1, inputs.max_steps + 1):
+    for step in inputs.steps():
         column = inputs.width + step - 1
         new_sums, parents, tokens, token_log_p = _continuations(inputs, beams.ids[:, :, :column], sums, logits)
         extended = beams.extend(parents, tokens, column, token_log_p)

@@ -43,7 +43,7 @@ def contrastive(inputs: MethodInput) -> Steps:
     units = units.where(is_token[:, :, None], 0.0)  # (R, N, D) hidden states of length 1; padding is masked below
     rows = DecodedRows(inputs, state.prompt, inputs.limits, logits)
 
-    for _ in range(inputs.max_steps):
+    for _ in inputs.steps():
         scores = process(inputs.processors, rows.history, logits.clone())
         p, candidates = top(scores.softmax(1), min(inputs.options.top_k, scores.size(1)))  # (R, k)
         k = candidates.size(1)

@@ -22,7 +22,7 @@ from heedful.generation.decoder_state import (
 from heedful.generation.method import MethodInput, decoding_mode
 from heedful.generation.options import Options, resolve
 from heedful.generation.processors import processors_of
-from heedful.generation.stopping import Detokenizer, StopStrings
+from heedful.generation.stopping import SHOULD_STOP, Detokenizer, StopStrings
 
 
 class Generated(NamedTuple):
@@ -96,6 +96,7 @@ def _steps(
                 context=context,
                 static=static,
                 read_every=1 if streams else tokens_between_reads(limits.device),
+                should_stop=SHOULD_STOP.get(),
             )
             rows, scores, log_p = yield from options.variant.steps(inputs)
             for observer in state.observers:

@@ -34,7 +34,7 @@ def diverse(inputs: MethodInput) -> Decoded:
     finished = [result.part(sentences) for result in results]
     beams, sums = [prompts] * groups, [logits.new_zeros(len(limits), 1)] * groups  # of each group
 
-    for step in range(1, inputs.max_steps + 1):
+    for step in inputs.steps():
         column = inputs.width + step - 1
         model_log_p = logits - log_sum_exp(logits)
         read = beams if step > 1 else beams[:1]  # the prompt is read once for all groups

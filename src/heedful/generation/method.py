@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heedful.generation.decoder_state import DecoderState
 from heedful.generation.processors import Processor
 from heedful.generation.static import StaticStep
-from heedful.generation.stopping import StopStrings
+from heedful.generation.stopping import Interrupted, StopStrings
 from heedful.kernels.plan import decoding_kernels
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class MethodInput:
         context: maximum number of tokens that a decoder reads; None is unlimited.
         static: reads the tokens in place of ``state``, if the shapes are fixed: rows then stay until all have ended.
         read_every: number of tokens after which the host reads which rows have ended; searches read at each token.
+        should_stop: returns True to end the generation before its next step; None: nobody ends it.
     """
 
     state: DecoderState
@@ -53,6 +54,7 @@ class MethodInput:
     context: int | None = None
     static: StaticStep | None = None
     read_every: int = 1
+    should_stop: Callable[[], bool] | None = None
 
     @property
     def reader(self) -> DecoderState | StaticStep:
@@ -68,6 +70,13 @@ class MethodInput:
     def max_steps(self) -> int:
         """Number of new tokens of the longest row."""
         return int(self.limits.max())
+
+    def steps(self) -> Iterator[int]:
+        """Yields the numbers of the steps, from 1; raises ``Interrupted`` as soon as ``should_stop`` returns True."""
+        for step in range(1, self.max_steps + 1):
+            if self.should_stop is not None and self.should_stop():
+                raise Interrupted
+            yield step
 
 
 def accept_all(options: Options) -> None:

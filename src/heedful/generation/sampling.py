@@ -91,12 +91,12 @@ def decode_stepwise(
     rows = (FixedRows if inputs.static else DecodedRows)(inputs, prompt, limits, logits)
     full = context + int(starts.min())  # columns at which the row that reads the most can read no more
 
-    for step in range(steps):
+    for step in inputs.steps():
         history = rows.history
         scores = logits
         if processors:
             scores = process(processors, history, logits.clone() if with_scores else logits)
-        tokens = choose_tokens(scores, history, rows.numbers(numbers, step))
+        tokens = choose_tokens(scores, history, rows.numbers(numbers, step - 1))
         yield rows.append(tokens)
         if with_scores:
             rows.score(logits, tokens)

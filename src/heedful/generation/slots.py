@@ -50,6 +50,8 @@ class SlotRow:
         limit: maximum number of new tokens.
         tokens: new tokens so far.
         is_live: True once the prompt has been read, until the row ends or leaves.
+        prompt_logprobs: if requested, of each token of the prompt that has been read but the first, its
+            log-probability and the most probable tokens at its place.
     """
 
     ids: list[int]
@@ -57,6 +59,7 @@ class SlotRow:
     tokens: list[int] = field(default_factory=list)
     is_live: bool = False
     top_logprobs: int | None = None
+    prompt_logprobs: list[tuple[float, list[tuple[int, float]]]] | None = None
     state: DecoderState  # of the prompt
     prompt: Iterator[Tensor]  # reads the prompt's next chunk, without its last token
     read: int = 0  # tokens of the prompt that have been read
@@ -219,6 +222,7 @@ class SlotDecoder:
         limit: int,
         sample: int = 0,
         top_logprobs: int | None = None,
+        prompt_logprobs: bool = False,
     ) -> SlotRow:
         """Gives a free slot to a new row.
 
@@ -230,6 +234,8 @@ class SlotDecoder:
             sample: index among samples of the same prompt and seed, as among those of ``num_return_sequences``.
             top_logprobs: None: no log-probabilities; 0: those of the new tokens; k: those of the k most probable
                 tokens too.
+            prompt_logprobs: computes those of the prompt's tokens too, given the tokens before them. A part of the
+                prompt at a time: its logits are (``chunk``, V).
 
         Raises:
             HeedfulError: for a limit below 1, without a free slot, for options that ``takes`` refuses, and if prompt
@@ -245,6 +251,7 @@ class SlotDecoder:
             raise HeedfulError(f"all {self.slots} slots are taken; wait until a row has ended")
         with torch.inference_mode():
             row = self._row(list(ids), options, limit, sample, top_logprobs)
+        row.prompt_logprobs = [] if prompt_logprobs else None
         self._waiting.append(row)
         return row
 
@@ -323,13 +330,15 @@ class SlotDecoder:
         """Reads tokens of waiting prompts and decodes one token of every live row, in one call."""
         live, ends = list(self._live), list(range(len(self._live)))  # rows, and those of the call with their logits
         tokens, lengths, slots = [row.newest for row in live], [row.length for row in live], list(ends)
-        room = self.chunk
+        room, wanted = self.chunk, []  # wanted: rows with log-probabilities of the prompt, and where they begin
         for row in self._waiting:
             count = min(len(row.ids) - row.read, room)
             if not count:
                 break
             if not row.read:
                 self._cache.clear(len(ends))
+            if row.prompt_logprobs is not None:
+                wanted.append((row, row.read, len(tokens), count))
             places = range(row.read, row.read + count)
             tokens += row.ids[row.read : row.read + count]
             lengths += places
@@ -342,6 +351,8 @@ class SlotDecoder:
         del self._waiting[: len(new)]
         self._cache.begin(lengths, slots)
         hidden = self._reader.read(torch.tensor(tokens)[:, None])
+        for row, first, place, count in wanted:
+            self._add_prompt_logprobs(row, hidden[place : place + count].transpose(0, 1), first)
         for row in new:
             self._start(row)
         return self._choose(live + new, self._last_logits(hidden[ends])) if ends else []
@@ -413,13 +424,31 @@ class SlotDecoder:
             if read and count and read + count > self.chunk:
                 break
             if count:
-                next(row.prompt)
+                hidden = next(row.prompt)
+                if row.prompt_logprobs is not None:
+                    self._add_prompt_logprobs(row, hidden, row.read)
             read, row.read = read + count, row.read + count
             if count < unread:
                 break
             self._waiting.pop(0)
             self._cache.fill(len(self._live), row.state.cache, len(row.ids) - 1)
             self._start(row)
+
+    def _add_prompt_logprobs(self, row: SlotRow, hidden: Tensor, first: int) -> None:
+        """Adds the log-probabilities of the tokens after those from ``first`` on, with ``hidden`` states (1, t, D)."""
+        assert row.prompt_logprobs is not None
+        ids = row.ids[first + 1 : first + 1 + hidden.size(1)]
+        if not ids:
+            return
+        logits = row.state.all_logits(hidden[:, : len(ids)])[0]
+        totals = logits.logsumexp(1, keepdim=True)
+        chosen = (logits.gather(1, torch.tensor(ids, device=logits.device)[:, None]) - totals)[:, 0].tolist()
+        best: list[list[tuple[int, float]]] = [[] for _ in ids]
+        if row.top_logprobs:
+            values, tokens = top(logits, min(row.top_logprobs, logits.size(1)))
+            pairs = zip(tokens.tolist(), (values - totals).tolist(), strict=True)
+            best = [list(zip(*pair, strict=True)) for pair in pairs]
+        row.prompt_logprobs += zip(chosen, best, strict=True)
 
     # ------------------------------------------------------------------------------------------------------- tokens
 

@@ -1,8 +1,10 @@
-"""Stop strings: texts that end a row; they may begin and end inside tokens."""
+"""Ends of generation: stop strings, which may begin and end inside tokens, and callers that no longer want a result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +12,37 @@ from torch import Tensor
 
 from heedful.errors import HeedfulError
 from heedful.generation.incremental_text import CONTEXT_TOKENS, INCOMPLETE
+
+SHOULD_STOP: ContextVar[Callable[[], bool] | None] = ContextVar("should_stop", default=None)
+
+
+class Interrupted(Exception):
+    """Generation that ``interruptible`` ended between two steps: nobody waits for its result."""
+
+
+@contextmanager
+def interruptible(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Lets ``should_stop`` end every generation that begins while entered, by any method and through any task.
+
+    It is called before each step of a search, each token of the other methods; as soon as it returns True, the
+    generation raises ``Interrupted``. Results of a generation that is not ended are the same bits as without.
+
+    >>> import heedful
+    >>> from heedful.generation import generate
+    >>> model = heedful.create("gpt-micro", seed=0)
+    >>> answers = iter([False, False, True])
+    >>> try:
+    ...     with interruptible(lambda: next(answers)):
+    ...         generate(model, torch.tensor([[1, 2, 3]]), num_beams=4)
+    ... except Interrupted:
+    ...     print("ended after two steps")
+    ended after two steps
+    """
+    token = SHOULD_STOP.set(should_stop)
+    try:
+        yield
+    finally:
+        SHOULD_STOP.reset(token)
 
 
 class Detokenizer(Protocol):

@@ -15,7 +15,7 @@ class TokenText(NamedTuple):
     """A token of an answer with its log-probability."""
 
     text: str  # with its leading space; for a special token its name, for a part of a character ``<0xE8>``
-    logprob: float
+    logprob: float | None  # None for the first token of a text
     top: list[tuple[str, float]]  # the most likely tokens at this position, best first
     offset: int  # of the token's text in the answer
     id: int = 0
@@ -122,3 +122,16 @@ class AnswerText:
             sent = next((i for i, token in enumerate(self._tokens) if token.offset >= self._shown), sent)
         tokens, self._tokens = self._tokens[:sent], self._tokens[sent:]
         return AnswerPiece(text, tokens, finish)
+
+
+def prompt_tokens(
+    tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[tuple[float, Sequence[tuple[int, float]]]]
+) -> list[TokenText]:
+    """Returns the tokens of a prompt with their log-probabilities, which the first token has not.
+
+    ``logprobs`` are those of ``SlotRow.prompt_logprobs``.
+    """
+    text, tokens = AnswerText(tokenizer, [], with_tokens=True), list[TokenText]()
+    for number, (token, (logprob, top)) in enumerate(zip(ids, [(0.0, ()), *logprobs], strict=True), start=1):
+        tokens += text.add(token, logprob, top, is_last=number == len(ids), is_end=False).tokens
+    return [tokens[0]._replace(logprob=None), *tokens[1:]]

@@ -24,7 +24,7 @@ from heedful.serving.admission import RequestError
 from heedful.serving.attention_routes import attention_routes
 from heedful.serving.openai_routes import model_entry, openai_routes
 from heedful.serving.responses import error_response, json_response
-from heedful.serving.service import Service, failure_of, report
+from heedful.serving.service import WORKING_FOR, Service, failure_of, report
 from heedful.serving.task_routes import task_routes
 from heedful.views.serve_html import serving_page
 
@@ -192,6 +192,7 @@ class Guard:
         if scope["type"] != "http":
             return
         started, status, metrics = time.monotonic(), 0, self.service.metrics
+        before = WORKING_FOR.set(self.service)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -212,6 +213,8 @@ class Guard:
             report(error, "the request")
             if not status:
                 await error_response(failure_of(error, "the request"))(scope, receive, send_with_headers)
+        finally:
+            WORKING_FOR.reset(before)
         route = getattr(scope.get("route"), "path", "other")
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.seconds.labels(route).observe(time.monotonic() - started)

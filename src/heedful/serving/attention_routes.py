@@ -39,10 +39,15 @@ def _tokens_of(service: Service, data: dict[str, Any]) -> int:
 def attention_routes(service: Service) -> APIRouter:
     """Returns the route of attention; requests are computed one at a time, on the inference thread."""
     router, opened = APIRouter(prefix="/v1"), attention.open_loaded(service.pipe.model, service.pipe.model.source)
+    as_read = service.pipe.task.as_read
+
+    def with_input(data: dict[str, Any]) -> dict[str, Any]:
+        value = data.get("input")
+        return {**data, "input": list(map(as_read, value)) if isinstance(value, list) else as_read(value)}
 
     def compute(requests: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any] | str]:
         try:
-            return [attention.look(opened, data) for data in requests]
+            return [attention.look(opened, with_input(data)) for data in requests]
         except attention.TooManyNumbers as error:
             raise RequestError(422, str(error), "too_many_numbers") from None
 

@@ -12,12 +12,12 @@ from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder
 from heedful.inference.input_blocks import size_of
 from heedful.serving.admission import RequestError, Ticket
-from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText
+from heedful.serving.answer_text import AnswerPiece, AnswerText, HeldText, TokenText, prompt_tokens
 from heedful.serving.requests import CHARACTERS
-from heedful.serving.responses import in_thread
 from heedful.serving.service import AnswerRow, Batch, GenerationRequest, Service
 from heedful.tasks.task import Continues
 from heedful.tasks.token_batches import seed_of_repeat
+from heedful.text.chat_template import last_turns
 
 NEW_TOKENS = 256  # maximum of an answer, if neither the request nor the model's folder says
 
@@ -33,7 +33,10 @@ class Question:
     decoding: Options
     count: int = 1  # answers to each prompt
     top_logprobs: int | None = None  # None: no log-probabilities; k: of the tokens, and of the k most likely ones
+    with_prompt: bool = False  # the log-probabilities of the prompt's tokens too
+    generates: bool = True  # False for a prompt that is only scored
     stream: bool = False
+    leaves_out_turns: bool = False  # the oldest of a conversation, as many as do not fit
     field: str = "prompt"  # of the request
 
     @property
@@ -55,6 +58,7 @@ class Answer:
     count: int = 0  # generated tokens, those of the end and of a stop string included
     logprobs: list[float] = field(default_factory=list)  # of all tokens, if requested
     score: float | None = None  # of a search
+    prompt_tokens: list[TokenText] = field(default_factory=list)  # with their log-probabilities, if requested
 
     def add(self, piece: AnswerPiece) -> None:
         """Adds a piece."""
@@ -70,6 +74,7 @@ class Answers:
         self.service, self.question, self.task = service, question, service.pipe.task
         self.prompts: list[list[int]] = []  # token ids
         self.all: list[Answer] = []  # once the request is admitted
+        self.left_out = 0  # messages of a conversation, at its beginning
         self._generation: GenerationRequest | None = None
         self._ticket: Ticket | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -91,7 +96,7 @@ class Answers:
         self._ticket = service.admission.admit(len(question.prompts) * count, tokens)
         self.all = [Answer(i * count + k, i) for i in range(len(question.prompts)) for k in range(count)]
         try:
-            self.prompts = await in_thread(self._encode)
+            self.prompts = await asyncio.to_thread(self._encode)
             if question.in_slots:
                 self._start_rows(self._ticket)
         except BaseException:
@@ -107,9 +112,17 @@ class Answers:
                     yield answer, piece
                 return
             async for index, piece in self._generation.pieces():
-                answer, text = self.all[index], self._generation.rows[index].text
+                answer, row = self.all[index], self._generation.rows[index]
+                if row.with_prompt and not answer.prompt_tokens and row.slot is not None:
+                    answer.prompt_tokens = await asyncio.to_thread(
+                        prompt_tokens, self.task.tokenizer, row.ids, row.slot.prompt_logprobs or []
+                    )
+                if self.question.generates:
+                    text = row.text
+                    answer.count, answer.logprobs, answer.stopped_by = text.count, text.logprobs, text.stopped_by
+                else:
+                    piece = AnswerPiece("", [], "length")
                 answer.add(piece)
-                answer.count, answer.logprobs, answer.stopped_by = text.count, text.logprobs, text.stopped_by
                 yield answer, piece
         finally:
             self.close()
@@ -142,9 +155,24 @@ class Answers:
                 raise RequestError(400, "a prompt has no tokens; give at least one", param=name)
             return [list(ids) for ids in question.prompts]
         try:
-            return self.task.prompt_ids(question.prompts)
+            if question.leaves_out_turns:
+                self._leave_out_turns()
+            return self.task.prompt_ids(self.question.prompts)
         except HeedfulError as error:
             raise RequestError(400, str(error), param=name) from None
+
+    def _leave_out_turns(self) -> None:
+        """Leaves out the oldest turns that do not fit beside an answer."""
+        decoding, capacity = self.question.decoding, self.service.max_tokens
+        length = decoding.max_new_tokens or NEW_TOKENS
+        room = length if "max_new_tokens" in decoding.given else min(length, capacity // 2)
+
+        def fits(messages: list[dict[str, Any]]) -> bool:
+            return len(self.task.prompt_ids([messages])[0]) + room <= capacity
+
+        (messages,) = self.question.prompts
+        read = last_turns(messages, fits)
+        self.question, self.left_out = replace(self.question, prompts=[read]), len(messages) - len(read)
 
     def _start_rows(self, ticket: Ticket) -> None:
         question, service = self.question, self.service
@@ -161,6 +189,7 @@ class Answers:
             )
             row = AnswerRow(generation, answer.index, ids, options, self._limit(ids), text)
             row.sample, row.top_logprobs = answer.index % question.count, question.top_logprobs
+            row.with_prompt = question.with_prompt
             generation.rows.append(row)
         ticket.resize(sum(len(row.ids) + row.limit for row in generation.rows))
         self._generation = generation
@@ -171,7 +200,7 @@ class Answers:
         """Returns the maximum number of new tokens; raises ``RequestError`` if they do not fit beside the prompt."""
         decoding, capacity = self.question.decoding, self.service.max_tokens
         limit = decoding.max_new_tokens or (decoding.max_length and decoding.max_length - len(ids)) or NEW_TOKENS
-        room = capacity - len(ids)
+        room = capacity - len(ids) + (0 if self.question.generates else 1)  # the token that is dropped is not read
         is_given = {"max_new_tokens", "max_length"} & decoding.given
         if room < 1 or limit < 1 or (is_given and limit > room):
             raise RequestError(

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -48,6 +49,7 @@ class CompletionRequest(GenerationFields):
     """Request of ``/v1/completions``."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0 with echo: the prompt is scored, nothing is generated
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool = False
 
@@ -76,6 +78,7 @@ class ChatRequest(GenerationFields):
     """Request of ``/v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
+    truncation: Literal["auto", "disabled"] = "disabled"
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -129,7 +132,7 @@ def model_entry(service: Service) -> dict[str, Any]:
     about = {
         "task": task.name,
         "family": service.pipe.model.config.kind,
-        "columns": dict(task.input_columns),
+        "columns": dict(task.request_columns),
         "options": options_of(task),
         "has_template": has_template(service),
         "streams": isinstance(task, Streams),
@@ -205,7 +208,13 @@ def question_of(service: Service, request: GenerationFields, prompts: Sequence[A
         top_logprobs = getattr(request, "logprobs", None)
     decoding = resolved(service.pipe, options)["decoding"]
     return Question(
-        prompts=prompts, decoding=decoding, count=count, top_logprobs=top_logprobs, stream=request.stream, field=field
+        prompts=prompts,
+        decoding=decoding,
+        count=count,
+        top_logprobs=top_logprobs,
+        stream=request.stream,
+        leaves_out_turns=getattr(request, "truncation", None) == "auto",
+        field=field,
     )
 
 
@@ -217,9 +226,15 @@ def completions_of(service: Service) -> Callable[..., Any]:
         prompts = [prompts] if prompts and isinstance(prompts[0], int) else prompts
         if not prompts:
             raise RequestError(400, "prompt is an empty list; give a text", param="prompt")
-        if body.echo and body.logprobs is not None:
-            raise RequestError(400, "echo returns no logprobs of the prompt; give only one of both", param="echo")
-        answers = Answers(service, question_of(service, body, prompts, "prompt"))
+        if body.max_tokens == 0 and not body.echo:
+            raise RequestError(400, "max_tokens is 0, which returns nothing without echo", param="max_tokens")
+        scores = body.model_copy(update={"max_tokens": 1}) if body.max_tokens == 0 else None
+        question = question_of(service, scores or body, prompts, "prompt")
+        if scores is not None:  # a token is generated, and dropped
+            greedy = {"do_sample": False, "num_beams": 1, "max_new_tokens": 1}
+            question = replace(question, decoding=resolved(service.pipe, greedy)["decoding"], generates=False)
+        question = replace(question, with_prompt=body.echo and body.logprobs is not None)
+        answers = Answers(service, question)
         await while_connected(request.receive, answers.start())
 
         def echoed(answer: Answer) -> str:
@@ -271,10 +286,18 @@ async def _respond(
 ) -> Response:
     """Returns the answers at once, or as a stream of chunks."""
     head = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": service.name}
+    if answers.question.leaves_out_turns:
+        head["heedful"] = {"left_out": answers.left_out}
     if not body.stream:
         complete = await while_connected(request.receive, answers.complete())
+        before = {answer.index: echoed(answer) if echoed else "" for answer in complete}
         choices = [
-            choice(answer, (echoed(answer) if echoed else "") + answer.text, answer.tokens, answer.finish)
+            choice(
+                answer,
+                before[answer.index] + answer.text,
+                [*answer.prompt_tokens, *_after(before[answer.index], answer.tokens)],
+                answer.finish,
+            )
             for answer in complete
         ]
         return json_response({**head, "choices": choices, "usage": answers.usage})
@@ -282,11 +305,15 @@ async def _respond(
 
     async def chunks() -> AsyncGenerator[Any]:
         usage: dict[str, Any] = {"usage": None} if with_usage else {}
+        before: dict[int, str] = {}
         async with aclosing(answers.pieces()) as pieces:
-            for answer in answers.all if echoed else ():
-                yield {**head, "choices": [choice(answer, echoed(answer), [], None)], **usage}  # type: ignore[misc]
             async for answer, piece in pieces:
-                yield {**head, "choices": [choice(answer, piece.text, piece.tokens, piece.finish)], **usage}
+                if echoed and answer.index not in before:
+                    before[answer.index] = echoed(answer)
+                    first = choice(answer, before[answer.index], answer.prompt_tokens, None)
+                    yield {**head, "choices": [first], **usage}
+                tokens = _after(before.get(answer.index, ""), piece.tokens)
+                yield {**head, "choices": [choice(answer, piece.text, tokens, piece.finish)], **usage}
         if with_usage:
             yield {**head, "choices": [], "usage": answers.usage}
         yield DONE
@@ -294,12 +321,18 @@ async def _respond(
     return EventStream(chunks())
 
 
+def _after(text: str, tokens: Sequence[TokenText]) -> list[TokenText]:
+    """Returns the tokens of an answer that follows ``text``."""
+    return [token._replace(offset=token.offset + len(text)) for token in tokens]
+
+
 def _completion_logprobs(tokens: Sequence[TokenText], top: int) -> dict[str, Any]:
-    """Returns the log-probabilities in the shape of completions."""
+    """Returns the log-probabilities in the shape of completions; the first token of a prompt has none."""
+    tops = [None if token.logprob is None else dict(token.top) for token in tokens]
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [dict(token.top) for token in tokens] if top else None,
+        "top_logprobs": tops if top else None,
         "text_offset": [token.offset for token in tokens],
     }
 
@@ -307,7 +340,7 @@ def _completion_logprobs(tokens: Sequence[TokenText], top: int) -> dict[str, Any
 def _chat_logprob(token: TokenText) -> dict[str, Any]:
     """Returns a token's log-probabilities in the shape of chat completions."""
 
-    def one(text: str, logprob: float) -> dict[str, Any]:
+    def one(text: str, logprob: float | None) -> dict[str, Any]:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
     return {**one(token.text, token.logprob), "top_logprobs": [one(*other) for other in token.top]}

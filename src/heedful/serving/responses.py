@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -93,8 +93,3 @@ class EventStream(Response):
         except RequestError as error:
             await write(error.as_dict())
         await write(None, more=False)
-
-
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Returns the result of a function that runs in another thread, such as tokenising."""
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)

@@ -1,7 +1,8 @@
 """Service: one model and the thread that computes, with continuous batching of answers and dynamic batches of the rest.
 
 The event loop admits requests, tokenises in a thread of its own, and waits. The inference thread repeats: drop what was
-cancelled, join prompts to free slots, compute one batch of other inputs, take one step of all slots.
+cancelled, join prompts to free slots, compute one batch of other inputs, take one step of all slots. A batch that
+generates, such as a beam search, ends between two of its steps when nobody waits for any of its outputs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder, SlotRow, SlotToken
+from heedful.generation.stopping import Interrupted, interruptible
 from heedful.inference.pipeline import Pipeline
 from heedful.serving.admission import Admission, RequestError, ServiceLimits, Ticket
 from heedful.serving.answer_text import AnswerPiece, AnswerText
@@ -32,6 +35,8 @@ from heedful.tasks.task import Continues, Embeds
 from heedful.util.out_of_memory import is_out_of_memory
 
 Compute = Callable[[list[Any], dict[str, Any]], Sequence[Any]]
+# the service for which a thread or a task of the event loop works; asyncio hands it on to what they start
+WORKING_FOR: ContextVar[Service | None] = ContextVar("working_for", default=None)
 
 
 @dataclass(eq=False)
@@ -46,6 +51,7 @@ class AnswerRow:
     text: AnswerText
     sample: int = 0  # index among the answers to one prompt
     top_logprobs: int | None = None  # log-probabilities of so many tokens at each position; None for none
+    with_prompt: bool = False  # log-probabilities of the prompt's tokens too
     slot: SlotRow | None = None
     last: float = 0.0  # time of the last token
 
@@ -92,7 +98,7 @@ class Batch:
     tokens: int
     may_merge: bool = True
     future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    is_cancelled: bool = False  # set by the event loop
+    is_cancelled: bool = False  # set by the event loop, read between the steps of a generation
 
 
 class Service:
@@ -139,16 +145,16 @@ class Service:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the inference thread; results are delivered on ``loop``."""
-        logging.getLogger("heedful").addFilter(self._count_warning)  # a warning may quote an input
+        logging.getLogger("heedful").addFilter(self._hide_warning)
         self._loop = loop
         self._thread.start()
 
     def close(self) -> None:
         """Ends the inference thread after its current step; what runs or waits fails with 503."""
-        logging.getLogger("heedful").removeFilter(self._count_warning)
         with self._changed:
             self._closing = self.draining = True
             self._changed.notify()
+        self._show_warnings()
 
     def join(self, timeout: float) -> bool:
         """Waits for the inference thread; returns True if it has ended."""
@@ -226,6 +232,7 @@ class Service:
     # ---------------------------------------------------------------------------------------------- inference thread
 
     def _run(self) -> None:
+        WORKING_FOR.set(self)
         try:
             while self._wait():
                 started = time.monotonic()
@@ -242,6 +249,7 @@ class Service:
             reason = "the server is shutting down" if self._closing else "the inference thread has ended"
             self._fail_all(RequestError(503, f"{reason}; send the request again"))
             self._send()
+            self._show_warnings()
 
     def _wait(self) -> bool:
         """Waits for work; returns False to end."""
@@ -272,8 +280,13 @@ class Service:
         while self._rows and self.decoder is not None and self.decoder.free:
             row = self._rows.popleft()
             try:
-                slot = self.decoder.join(
-                    row.ids, row.options, limit=row.limit, sample=row.sample, top_logprobs=row.top_logprobs
+                row.slot = slot = self.decoder.join(
+                    row.ids,
+                    row.options,
+                    limit=row.limit,
+                    sample=row.sample,
+                    top_logprobs=row.top_logprobs,
+                    prompt_logprobs=row.with_prompt,
                 )
             except HeedfulError as error:
                 self._deliver(row, RequestError(400, str(error)))
@@ -352,7 +365,13 @@ class Service:
         """Computes the inputs of several requests at once; if one has an error of its own, each on its own."""
         inputs = [value for batch in batches for value in batch.inputs]
         try:
-            outputs = list(batches[0].compute(inputs, batches[0].options))
+            with interruptible(lambda: self._closing or all(batch.is_cancelled for batch in batches)):
+                outputs = list(batches[0].compute(inputs, batches[0].options))
+        except Interrupted:
+            self.metrics.cancellations.labels("batch").inc(len(batches))
+            for batch in batches:
+                self._finish(batch, RequestError(503, "the server is shutting down; send the request again"))
+            return
         except HeedfulError as error:
             if len(batches) > 1:
                 for batch in batches:
@@ -417,10 +436,20 @@ class Service:
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(deliver)
 
-    def _count_warning(self, record: logging.LogRecord) -> bool:
-        """Counts a warning about an input instead of logging it: it may quote the input."""
+    def _hide_warning(self, record: logging.LogRecord) -> bool:
+        """Counts a warning about a request's input instead of logging it: it may quote the input.
+
+        Warnings of work that is not the service's, elsewhere in the process, are logged.
+        """
+        if WORKING_FOR.get() is not self:
+            return True
         self.metrics.warnings.inc()
         return False
+
+    def _show_warnings(self) -> None:
+        """Removes the filter of the log after the last work of the service."""
+        if self._closing and self._has_ended:
+            logging.getLogger("heedful").removeFilter(self._hide_warning)
 
 
 def failure_of(error: BaseException, where: str) -> RequestError:

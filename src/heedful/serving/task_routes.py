@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -16,7 +17,7 @@ from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
 from heedful.serving.openai_routes import with_greedy
 from heedful.serving.requests import Fields, estimated_tokens, inputs_of, resolved, takes_images
-from heedful.serving.responses import EventStream, in_thread, json_response, while_connected
+from heedful.serving.responses import EventStream, json_response, while_connected
 from heedful.serving.service import Batch, Service
 from heedful.serving.vectors import vectors_of
 from heedful.tasks.task import Continues, Embeds, Prediction, Task
@@ -138,7 +139,7 @@ async def predicted(service: Service, values: Sequence[Any], options: Mapping[st
     if isinstance(task, Continues) and (found := await _continued(service, values, chosen)) is not None:
         return found
     limits = service.limits
-    inputs = await in_thread(inputs_of, task, values, limits)
+    inputs = await asyncio.to_thread(inputs_of, task, values, limits)
     tokens = estimated_tokens(task, inputs, chosen, limits)
     decoding = chosen.get("decoding")
     is_seeded = decoding is not None and decoding.seed is not None

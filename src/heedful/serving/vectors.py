@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from heedful.serving.admission import RequestError
 from heedful.serving.requests import estimated_tokens
-from heedful.serving.responses import in_thread
 from heedful.serving.service import Batch, Service
 from heedful.tasks.task import Embeds
 
@@ -32,7 +32,7 @@ async def vectors_of(
         raise RequestError(400, "a text is blank, or there is none; give texts", param=field)
     ticket = service.admission.admit(len(texts), estimated_tokens(task, texts, {}, service.limits))
     try:
-        counts = await in_thread(task.token_counts, texts)
+        counts = await asyncio.to_thread(task.token_counts, texts)
         if max(counts) > task.longest and not truncate:
             raise RequestError(
                 413,

@@ -403,6 +403,15 @@ class Task(ABC):
         return {name: self.columns.get(name, "text") for name in names if name not in optional}
 
     @property
+    def request_columns(self) -> dict[str, Kind]:
+        """Columns of an input in a request of the server: ``input_columns``, and others that ``predict`` takes."""
+        return self.input_columns
+
+    def as_read(self, value: Any) -> Any:
+        """Returns an input of ``predict`` as the model's views take it: a text, two texts, a mapping of those."""
+        return value
+
+    @property
     def model_columns(self) -> list[str]:
         """Names of the columns of a row that the model reads, of which a file of inputs may have others."""
         return [name for name in self.input_columns if name in self.columns] or list(self.columns)[:1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
-from heedful.tasks.task import Baseline, Measured, Task
+from heedful.tasks.task import Baseline, Measured, Prediction, Task
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
@@ -38,8 +39,8 @@ class Translation(SequenceToSequence):
     If the data has a column ``language`` of target languages, each source is put after a tag, ``<2fr>``, which tells
     the model the language. The tag is one token of the source vocabulary (Johnson et al. 2017, "Google's multilingual
     neural machine translation system", section 3; Marian's models have ``>>fra<<``). To translate, begin each input
-    with the tag, or add it to all inputs with ``--prefix``. ``<BT>``, which marks a back-translated source, is one
-    token, too.
+    with the tag, add it to all inputs with ``--prefix``, or give ``{"source": ..., "language": ...}``. ``<BT>``, which
+    marks a back-translated source, is one token, too.
     """
 
     name: ClassVar[str] = "translation"
@@ -87,12 +88,36 @@ class Translation(SequenceToSequence):
         source: str = row.values["source"]
         if "language" not in row.values:
             return source
-        language, known = row.values["language"], self.languages
+        language = row.values["language"]
+        try:
+            return f"{self._known_tag(language) if self.languages else _tag(language)} {source}"
+        except HeedfulError as error:
+            raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
+
+    def _known_tag(self, language: str) -> str:
+        """Returns the model's tag of a language; raises ``HeedfulError`` with the nearest one if there is none."""
+        known = self.languages
         tag = next((tag for tag in (f">>{language}<<", _tag(language)) if tag in known), None)
-        if tag is None and known:
-            hint = nearest(_tag(language), known)
-            raise HeedfulError(f"{row.file}:{row.line}: the model has no tag for the language {language!r}; {hint}")
-        return f"{tag or _tag(language)} {source}"
+        if tag is None:
+            hint = nearest(_tag(language), known) if known else "it has no languages to choose from: leave it out"
+            raise HeedfulError(f"the model has no tag for the language {language!r}; {hint}")
+        return tag
+
+    @property
+    def request_columns(self) -> dict[str, Kind]:
+        """The source and, for a model with language tags, the target language."""
+        return {**self.input_columns, **({"language": "text?"} if self.languages else {})}
+
+    def as_read(self, value: Any) -> Any:
+        """Returns the source text, after the tag of the language if the input is a mapping with ``"language"``."""
+        if not isinstance(value, Mapping):
+            return value
+        source, language = value.get("source"), value.get("language") or ""
+        if not value.keys() <= {"source", "language"} or not isinstance(source, str) or not isinstance(language, str):
+            raise HeedfulError(
+                f'the input is {str(dict(value))!r:.60}; give a text, or {{"source": ..., "language": ...}}'
+            )
+        return f"{self._known_tag(language)} {source}" if language.strip() and source.strip() else source
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
@@ -131,6 +156,11 @@ class Translation(SequenceToSequence):
             details["warnings"] = warnings
         example_scores = with_loss(scores, losses) if metrics else None
         return Measured({"loss": total / count, **metrics}, details, example_scores, outputs)
+
+    def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
+        """Translates texts, or mappings with ``"source"`` and ``"language"``; otherwise as the base class does."""
+        predictions = super().predict(model, [self.as_read(value) for value in inputs], **options)
+        return [replace(prediction, input=value) for prediction, value in zip(predictions, inputs, strict=True)]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Scores a baseline: the untranslated source, as if it were the translation."""

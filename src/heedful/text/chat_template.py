@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from heedful.errors import HeedfulError
 from heedful.text.tokenizer import Tokenizer
@@ -21,6 +22,7 @@ from heedful.util.files import read_bytes
 if TYPE_CHECKING:
     from heedful.text.chat_sandbox import Program
 
+M = TypeVar("M", bound=Mapping[str, Any])
 FILE = "chat_template.jinja"  # beside tokenizer_config.json; older folders have it there as "chat_template"
 MIN_JINJA = (3, 1, 6)  # older sandboxes have known holes
 ASSISTANT_START, ASSISTANT_END = "\ufdd0", "\ufdd1"  # around the assistant's text; no characters (Unicode, 23.7)
@@ -130,6 +132,23 @@ def is_conversation(value: Any) -> bool:
     if not isinstance(value, list | tuple):
         return False
     return any(isinstance(message, Mapping) and "role" in message for message in value)
+
+
+def last_turns(messages: Sequence[M], fits: Callable[[list[M]], bool]) -> list[M]:
+    """Returns the longest end of a conversation that ``fits``, in whole turns, after its system message.
+
+    A turn begins with a message of the user; what comes before the first turn stays. The last turn stays in any case.
+    ``fits`` must be monotone: if a conversation fits, so does a shorter end of it. It is called O(log turns) times.
+
+    >>> talk = [{"role": role, "content": ""} for role in ("system", "user", "assistant", "user")]
+    >>> [message["role"] for message in last_turns(talk, lambda messages: len(messages) < 4)]
+    ['system', 'user']
+    """
+    starts = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+    if not starts:
+        return list(messages)
+    ends = [[*messages[: starts[0]], *messages[start:]] for start in starts]
+    return ends[bisect_left(ends[:-1], True, key=fits)]
 
 
 def read_template(folder: Path) -> str | None:

@@ -7,7 +7,7 @@ const chats = data.has_template, pictured = columns.some(([, kind]) => kind === 
 const LABELS = 5;                  // the likeliest of labels, fills and answers
 const MOST_WORDS = 3000;           // of a text, as buttons; a longer one is shown as it is
 
-const state = { running: null, talk: [], image: null, pages: new Map() };
+const state = { running: null, talk: [], gone: 0, leftOut: 0, image: null, pages: new Map() };  // gone: messages that the model no longer reads; leftOut: those of the last request
 const fields = new Map();          // name → its text field
 const spaced = (name) => name.replaceAll("_", " ");
 
@@ -92,7 +92,7 @@ function requestOf({ input, texts }) {           // where to, and the body
   const options = chosen();
   if (chats) {
     const system = written("system").trim() ? [{ role: "system", content: written("system") }] : [];
-    return ["/v1/chat/completions", { messages: [...system, ...state.talk, { role: "user", content: input }], stream: true, ...options }];
+    return ["/v1/chat/completions", { messages: [...system, ...state.talk, { role: "user", content: input }], stream: true, truncation: "auto", ...options }];
   }
   if (continues) return ["/v1/completions", { prompt: input, stream: true, ...options }];
   if (!generates && names.includes("top_k")) options.top_k ??= LABELS;
@@ -124,6 +124,7 @@ async function* pieces(response) { // of a stream of server-sent events
       if (!line.startsWith("data: ")) continue;
       const event = JSON.parse(line.slice(6));
       if (event.error) throw new Error(event.error.message);
+      state.leftOut = event.heedful?.left_out ?? 0;
       for (const choice of event.choices) yield choice.text ?? choice.delta.content ?? "";
     }
   }
@@ -345,6 +346,7 @@ async function converse(given, path, body, signal) {
   const user = turn("user", make("p", "text", given.input)), line = make("p", "text", ""), answer = turn("assistant", line);
   line.append(document.createTextNode(""));
   fields.get("message").value = "";
+  state.leftOut = 0;
   let text;
   try { text = await streamed(path, body, signal, line); }
   catch (error) { text = error.text; showError(error.message); }
@@ -355,9 +357,20 @@ async function converse(given, path, body, signal) {
     return;
   }
   state.talk.push({ role: "user", content: given.input }, { role: "assistant", content: text });
-  const about = { request: { messages: body.messages, target: text }, texts: body.messages.map(({ content }) => content), target: text };
+  state.talk.splice(0, state.leftOut);
+  showGone(state.gone + state.leftOut);
+  const first = body.messages.findIndex(({ role }) => role === "user");
+  const read = body.messages.filter((_, i) => i < first || i >= first + state.leftOut);
+  const about = { request: { messages: read, target: text }, texts: read.map(({ content }) => content), target: text };
   user.replaceChildren(clickable(given.input, (word, offset) => showAttention(about, about.texts.length - 1, offset, word)));
   answer.replaceChildren(clickable(text, (word, offset) => showAttention(about, about.texts.length, offset, word)));
+}
+
+function showGone(count) {         // how many messages of the conversation the model no longer reads
+  const line = find(".left-out");
+  state.gone = count;
+  line.textContent = `The model no longer reads the first ${count} messages: the conversation is longer than its context.`;
+  line.hidden = !count;
 }
 
 async function continueText(given, path, body, signal, result) {   // the prompt, and its continuation as it comes
@@ -416,7 +429,7 @@ find(".ask").addEventListener("keydown", (event) => {
 find(".stop").addEventListener("click", () => state.running?.abort());
 find(".new").addEventListener("click", () => {
   state.running?.abort();
-  state.talk = []; find(".talk").replaceChildren(); find(".talk").hidden = true;
+  state.talk = []; find(".talk").replaceChildren(); find(".talk").hidden = true; showGone(0);
   showError(""); close(); fields.get("message").focus();
 });
 find(".close").addEventListener("click", () => { close(); state.from?.focus(); });

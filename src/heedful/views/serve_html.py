@@ -28,6 +28,7 @@ def serving_page(info: Mapping[str, Any]) -> str:
     about = f"{info['task']} · {info['family']} · up to {info['max_tokens']:,} tokens"
     body = f"""<p class="quiet">{escaped(about)}</p>
 <noscript><p>The form is made by this page's own script, which your browser does not run.</p></noscript>
+<p class="quiet left-out" role="status" hidden></p>
 <ol class="talk" aria-label="the conversation" aria-live="polite" hidden></ol>
 <form class="ask" autocomplete="off">
 <div class="fields"></div>
