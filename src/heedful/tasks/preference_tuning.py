@@ -139,7 +139,7 @@ class PreferenceTuning(TextGeneration):
         """
         if not are_preferences(rows):
             return super().encode(rows, max_length)
-        self.unit, most = "pairs", min(filter(None, (max_length, self.context)), default=CONTEXT)
+        self.unit, most = "pairs", self.checked_length(max_length)
         fitting, left_out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
         for row in rows:
             prompt, *answers = (row.values[name] for name in ("prompt", *ANSWERS))

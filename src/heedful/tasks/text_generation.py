@@ -286,11 +286,7 @@ class TextGeneration(Task):
         There is one window if the stream is shorter. Each instruction or conversation is an example of its own
         (``heedful.tasks.conversations.encode_instructions``).
         """
-        context = max_length or self.context or CONTEXT
-        if context > (self.context or context):
-            raise HeedfulError(
-                f"--data.max-length {context} is more than the {self.context} tokens that the model reads; lower it"
-            )
+        context = self.checked_length(max_length)
         if are_preferences(rows):
             raise HeedfulError(
                 f"{rows[0].file} has chosen and rejected answers, but the model did not learn from preferences; tune "
@@ -312,6 +308,15 @@ class TextGeneration(Task):
         if unknown := count_token(tokens, self.tokenizer.unknown):
             note += f"; {unknown:,} of them not in the vocabulary"
         return Encoded(StreamWindows(stream), rows, note)
+
+    def checked_length(self, max_length: int | None) -> int:
+        """Returns the maximum number of tokens of an example; raises ``HeedfulError`` if the model reads fewer."""
+        context = max_length or self.context or CONTEXT
+        if context > (self.context or context):
+            raise HeedfulError(
+                f"--data.max-length {context} is more than the {self.context} tokens that the model reads; lower it"
+            )
+        return context
 
     def lengths(self, examples: Sequence[StreamWindow | InstructionExample]) -> np.ndarray:
         """Returns the number of tokens of each window or instruction, as an array (N, 1)."""
