@@ -2,10 +2,10 @@
 
     python examples/answers_that_obey.py [SEEDS]
 
-A model learns to answer "name three tools:" from examples of which about half obey. Then it answers each instruction
-several times, a rule prefers the answer that obeys better, and the model learns from these pairs; so does a reward
-model. On instructions that no training had, the tuned model's answers are compared with the first model's by the rule:
-the win rate, a tie counting one half, with its 95 % interval over the instructions. About a minute a seed on two cores;
+A model learns to answer "name three tools:" from answers of which about half obey. Of two such answers a rule prefers
+the one that obeys better; from these pairs the model is tuned, and a reward model learns. On instructions that no
+training had, answers of the tuned model are compared with those of the first model by the rule: the win rate, a tie
+counting one half, with its 95 % interval over the instructions. About a minute a seed on two cores;
 the folder "obey" is overwritten. To expect, for three seeds (the numbers differ a little from machine to machine):
 
     seed  win rate          obey %        words         reward model
@@ -27,7 +27,7 @@ from heedful.metrics.example_scores import overall
 from heedful.metrics.intervals import intervals
 from heedful.metrics.preference import win_scores
 
-VERBS = ["name", "list", "say", "write", "tell me", "give me", "find", "show me", "please name", "please list", "recall"]
+VERBS = ["name", "list", "say", "write", "tell me", "give me", "find", "show", "please name", "please list", "recall"]
 COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5}
 WORDS = {
     "tools": ["saw", "axe", "drill", "file", "hammer", "rasp"],
@@ -38,6 +38,8 @@ WORDS = {
 }
 SAMPLES = 8  # answers to an instruction
 SIZE: dict[str, Any] = {"preset": "gpt-micro", "model_settings": {"dim": 64, "depth": 2}, "tokenizer": {"size": 800}}
+FIRST = {"training": {"lr": 4e-3, "batch_tokens": 1536}}
+TUNING = {"training": {"lr": 3e-4}, "preference": {"beta": 0.5}}
 
 
 def instruction(verb: str, count: str, kind: str) -> str:
@@ -87,12 +89,14 @@ def row(seed: int, steps: int) -> str:
     shown = [{"prompt": p, "completion": demonstration(p, chance)} for p in seen for _ in range(20)]
     pairs = [preference(p, chance) for p in seen for _ in range(10)]
     common: dict[str, Any] = {"overwrite": True, "seed": seed, "quiet": True}
-    heedful.train("text-generation", shown, out="obey/assistant", max_steps=3 * steps, **SIZE, **common)
+    heedful.train("text-generation", shown, out="obey/assistant", max_steps=6 * steps, **SIZE, **FIRST, **common)
     common["model"] = "obey/assistant"
-    heedful.train("text-generation", pairs, out="obey/tuned", max_steps=steps, training={"lr": 3e-4}, **common)
+    heedful.train("text-generation", pairs, out="obey/tuned", max_steps=steps, **TUNING, **common)
     reward = heedful.train("text-classification", pairs, out="obey/reward", max_steps=steps, **common)
     before, after = (answers(f"obey/{name}", unseen, seed + 1) for name in ("assistant", "tuned"))
-    scores = [[[score(p, text) for text in texts] for p, texts in zip(unseen, part, strict=True)] for part in (before, after)]
+    scores = [
+        [[score(p, text) for text in texts] for p, texts in zip(unseen, part, strict=True)] for part in (before, after)
+    ]
     wins = win_scores(scores[1], scores[0])
     low, high = intervals(wins)["win_rate"]
     obey = [100 * np.mean(np.array(part) == 1) for part in scores]
@@ -103,7 +107,7 @@ def row(seed: int, steps: int) -> str:
     )
 
 
-def main(seeds: int = 3, steps: int = 120) -> None:
+def main(seeds: int = 3, steps: int = 100) -> None:
     """Prints the table, a line a seed."""
     lines = [row(seed, steps) for seed in range(seeds)]
     print("seed  win rate          obey %        words         reward model", *lines, sep="\n")
