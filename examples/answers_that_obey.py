@@ -5,13 +5,16 @@
 A model learns to answer "name three tools:" from answers of which about half obey. Of two such answers a rule prefers
 the one that obeys better; from these pairs the model is tuned, and a reward model learns. On instructions that no
 training had, answers of the tuned model are compared with those of the first model by the rule: the win rate, a tie
-counting one half, with its 95 % interval over the instructions. About a minute a seed on two cores;
+counting one half, with its 95 % interval over the instructions. Half a minute of one core a seed;
 the folder "obey" is overwritten. To expect, for three seeds (the numbers differ a little from machine to machine):
 
     seed  win rate          obey %        words         reward model
-    0     75.0 (70.0-80.0)  20.0 -> 60.0  3.10 -> 3.20  accuracy 90.0
-    1     75.0 (70.0-80.0)  20.0 -> 60.0  3.10 -> 3.20  accuracy 90.0
-    2     75.0 (70.0-80.0)  20.0 -> 60.0  3.10 -> 3.20  accuracy 90.0
+    0     57.8 (54.4-60.9)  25.0 -> 37.2  3.47 -> 3.44  accuracy 76.7
+    1     60.6 (56.2-64.7)  25.3 -> 35.9  3.83 -> 3.78  accuracy 80.0
+    2     60.6 (57.0-64.4)  14.4 -> 24.1  4.06 -> 3.91  accuracy 47.8
+
+A larger rate or a worse first model shortens the answers: at 3e-4, after 600 first steps, seed 0 wins 48.4 % with 2.00
+words instead of 3.19, though 20.6 % of the answers obeyed before and 26.6 % after.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ WORDS = {
 SAMPLES = 8  # answers to an instruction
 SIZE: dict[str, Any] = {"preset": "gpt-micro", "model_settings": {"dim": 64, "depth": 2}, "tokenizer": {"size": 800}}
 FIRST = {"training": {"lr": 4e-3, "batch_tokens": 1536}}
-TUNING = {"training": {"lr": 3e-4}, "preference": {"beta": 0.5}}
+TUNING = {"training": {"lr": 1e-4}, "preference": {"beta": 0.5}}
 
 
 def instruction(verb: str, count: str, kind: str) -> str:
@@ -89,7 +92,7 @@ def row(seed: int, steps: int) -> str:
     shown = [{"prompt": p, "completion": demonstration(p, chance)} for p in seen for _ in range(20)]
     pairs = [preference(p, chance) for p in seen for _ in range(10)]
     common: dict[str, Any] = {"overwrite": True, "seed": seed, "quiet": True}
-    heedful.train("text-generation", shown, out="obey/assistant", max_steps=6 * steps, **SIZE, **FIRST, **common)
+    heedful.train("text-generation", shown, out="obey/assistant", max_steps=8 * steps, **SIZE, **FIRST, **common)
     common["model"] = "obey/assistant"
     heedful.train("text-generation", pairs, out="obey/tuned", max_steps=steps, **TUNING, **common)
     reward = heedful.train("text-classification", pairs, out="obey/reward", max_steps=steps, **common)
