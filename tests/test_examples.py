@@ -122,6 +122,21 @@ def test_character_model(printed: Printed, tmp_path: Path, monkeypatch: pytest.M
     assert any(line.startswith("ROMEO:") for line in said)
 
 
+@pytest.mark.full
+def test_answers_that_obey(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed and a hundredth of the steps."""
+    monkeypatch.chdir(tmp_path)
+    module = loaded("answers_that_obey")
+    said = printed(module.main, 1, 1)
+    title, first, *_ = promised(module)
+    assert said[0] == title
+    assert shape(said[1]) == shape(first)
+    prompt = module.instruction("name", "two", "tools")
+    assert [module.score(prompt, text) for text in ("saw axe", "saw", "red blue", "saw red cat", "")] == [
+        *(1.0, 0.5, 0.5, 1 / 6, 0.0)
+    ]
+
+
 def shape(line: str) -> str:
     """A printed line without its numbers."""
     return re.sub(r"-?\d[\d,.]*", "#", line)

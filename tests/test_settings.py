@@ -19,6 +19,7 @@ from heedful.settings import (
     MaskingSettings,
     ModelSettings,
     PoolingSettings,
+    PreferenceSettings,
     ResolvedSettings,
     RunSettings,
     TokenizerSettings,
@@ -152,7 +153,7 @@ def test_every_field_has_a_line_of_help_and_a_key() -> None:
     from dataclasses import fields
 
     sections = (DataSettings, TokenizerSettings, ImageSettings, MaskingSettings, PoolingSettings)
-    sections += (ModelSettings, TrainingSettings, AveragingSettings, TuningSettings, LoraSettings)
+    sections += (PreferenceSettings, ModelSettings, TrainingSettings, AveragingSettings, TuningSettings, LoraSettings)
     for section in (*sections, DecodingSettings, AnsweringSettings, RunSettings):
         for f in fields(section):
             assert f.name in {s.section for s in sections} or 0 < len(f.metadata["help"]) < 80

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import tiny_model
+from ending_models import tiny_model
 
 import heedful
 from heedful.generation import decode, stream

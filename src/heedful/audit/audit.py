@@ -14,6 +14,7 @@ from heedful.audit.duplicates import (
     check_duplicates,
     check_leakage,
     check_near_duplicates,
+    check_preferences,
     check_skipped_rows,
 )
 from heedful.audit.encoded_examples import check_lengths, check_tokens, check_truncation, text_sample
@@ -137,6 +138,7 @@ def row_findings(task: Task, train: Rows, validation: Rows) -> Iterator[Finding]
     train_keys, validation_keys = (row_keys(rows, columns, task.model_columns) for rows in (train, validation))
     yield from check_duplicates(train, train_keys, columns)
     yield from check_copies(train, columns)
+    yield from check_preferences(train)
     yield from check_leakage(train, train_keys, validation, validation_keys)
     yield from check_word_prefix(train, columns)
     yield from check_labels(train, columns)

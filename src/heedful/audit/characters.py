@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from heedful.audit.findings import Finding, location
 from heedful.data import Row
@@ -54,7 +54,7 @@ def row_texts(row: Row, columns: dict[str, Kind]) -> Iterator[str]:
         value = row.values.get(name, ())
         if isinstance(value, str):
             yield value
-        elif kind.rstrip("?") == "messages":
+        elif isinstance(value, tuple | list) and value and isinstance(value[0], Mapping):
             yield from (message["content"] for message in value)
         elif value and kind in ("words", "tags", "label"):
             yield " ".join(value)

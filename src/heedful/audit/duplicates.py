@@ -11,8 +11,9 @@ import numpy as np
 from heedful.audit.characters import row_texts
 from heedful.audit.findings import Finding, location
 from heedful.data import Row, Rows
+from heedful.data.preferences import texts_of
 from heedful.data.rows import Kind
-from heedful.data.split import Key, collapse_blanks, input_values
+from heedful.data.split import Key, collapse_blanks, content_digest, input_values
 from heedful.errors import plural
 
 # Shares from which duplicates (of unlabelled and of labelled rows) and copies are a warning: real texts recur.
@@ -24,6 +25,7 @@ COPIES = {
     ("text", "text_pair"): "remove these examples, because a text is always similar to itself",
     ("text_pair", "negative"): "correct these examples, because a text cannot be both similar and dissimilar",
     ("text", "negative"): "correct these examples, because a text cannot be dissimilar to itself",
+    ("chosen", "rejected"): "remove these examples, because equal answers teach nothing",
 }
 
 
@@ -78,13 +80,13 @@ def check_copies(rows: Sequence[Row], columns: Mapping[str, Kind]) -> Iterator[F
     [('warning', ['a.tsv:1'])]
     """
     for (first, second), remedy in COPIES.items():
-        if first not in columns or second not in columns or "label" in columns:  # a label tells which texts are alike
-            continue
+        if not {first, second} <= columns.keys() or ("label" in columns and first != "chosen"):
+            continue  # a label tells which texts are alike
         places = [location(row) for row in rows if _are_equal(row, first, second)]
         if places:
             share = len(places) / len(rows)
             text = f"{plural(len(places))} ({100 * share:.1f} %) whose {second} equals the {first}; {remedy}"
-            is_warning = share > COPIED or "text_pair" in columns
+            is_warning = share > COPIED or "text_pair" in columns or first == "chosen"
             yield Finding("copies", "warning" if is_warning else "fact", len(places), text, places)
 
 
@@ -93,7 +95,43 @@ def _are_equal(row: Row, first: str, second: str) -> bool:
     pairs may be equal.
     """
     a, b = row.values.get(first), row.values.get(second)
-    return a is not None and b is not None and "score" not in row.values and a.split() == b.split()
+    if a is None or b is None or "score" in row.values:
+        return False
+    return (
+        a.split() == b.split() if isinstance(a, str) and isinstance(b, str) else content_digest(a) == content_digest(b)
+    )
+
+
+def check_preferences(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Yields findings on chosen and rejected answers: pairs in both orders, and which answers are longer.
+
+    If mostly the longer answer is chosen, a model may learn to write at length (Singhal et al. 2024).
+
+    >>> answers = [("x", "yy"), ("yy", "x")]
+    >>> rows = [Row({"prompt": "a", "chosen": c, "rejected": r}, "p.tsv", i) for i, (c, r) in enumerate(answers, 1)]
+    >>> for finding in check_preferences(rows):
+    ...     print(finding.line())
+    ! exchanged     1 pair in which an earlier pair's rejected answer is chosen over the other; remove one (p.tsv:2)
+      length        the chosen answer is longer in 50 % of the pairs (1.5 characters on average, rejected 1.5)
+    """
+    pairs = [row for row in rows if "chosen" in row.values]
+    if not pairs:
+        return
+    known, places, lengths = set[tuple[bytes, ...]](), [], []
+    for row in pairs:
+        prompt, chosen, rejected = (content_digest(row.values[name]) for name in ("prompt", "chosen", "rejected"))
+        if (prompt, rejected, chosen) in known and chosen != rejected:
+            places.append(location(row))
+        known.add((prompt, chosen, rejected))
+        lengths.append([sum(map(len, texts_of(row.values[name]))) for name in ("chosen", "rejected")])
+    if places:
+        text = f"{plural(len(places), 'pair')} in which an earlier pair's rejected answer is chosen over the other"
+        yield Finding("exchanged", "warning", len(places), f"{text}; remove one", places)
+    chosen_length, rejected_length = np.mean(lengths, axis=0)
+    longer = sum(chosen > rejected for chosen, rejected in lengths)
+    text = f"the chosen answer is longer in {100 * longer / len(pairs):.0f} % of the pairs"
+    text += f" ({chosen_length:,.1f} characters on average, rejected {rejected_length:,.1f})"
+    yield Finding("length", "fact", longer, text)
 
 
 def check_leakage(

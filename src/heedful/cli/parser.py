@@ -21,6 +21,7 @@ from heedful.settings import (
     MaskingSettings,
     ModelSettings,
     PoolingSettings,
+    PreferenceSettings,
     TokenizerSettings,
     TrainingSettings,
     TuningSettings,
@@ -37,6 +38,7 @@ for _section, _title in (
     (LoraSettings, "Adapter: with --from, trained instead of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),
     (PoolingSettings, "Pooling: for feature-extraction"),
+    (PreferenceSettings, "Preferences: for text-generation with chosen and rejected answers"),
     (DecodingSettings, "Decoding"),
     (AnsweringSettings, "Answers"),
 ):

@@ -1,7 +1,8 @@
 """Rows of text, labels and images: readers, splits, augmentation, batches and the built-in sets.
 
 - readers: ``read`` and ``splits`` (read_source.py) choose the reader of a source: tables.py, documents.py, conll.py,
-  squad.py, conversations.py, image_reader.py (over image_folder.py and image_arrays.py), hub_datasets.py, builtin/
+  squad.py, conversations.py, preferences.py, image_reader.py (over image_folder.py and image_arrays.py),
+  hub_datasets.py, builtin/
 - files below the readers: text_files.py (compressed or not), file_formats.py, records.py (JSON, Parquet),
   cell_values.py (labels and numbers), column_inference.py
 - rows: ``Row``, ``Rows`` (rows.py), ``LazyImage`` (lazy_image.py, decoded on access), texts_on_disk.py (read on access)

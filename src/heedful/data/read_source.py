@@ -10,7 +10,7 @@ from itertools import zip_longest
 from os import PathLike
 from typing import Any
 
-from heedful.data import builtin, conll, conversations, documents, hub_datasets, image_reader, squad
+from heedful.data import builtin, conll, conversations, documents, hub_datasets, image_reader, preferences, squad
 from heedful.data.cell_values import Labels, Numbers
 from heedful.data.column_inference import check_header, check_tags
 from heedful.data.file_formats import EXTENSIONS
@@ -49,8 +49,8 @@ def read(
             - ``builtin:NAME[/ARG][:SPLIT]``: see ``heedful.data.builtin``; the rows have all columns of the set.
             - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: see ``heedful.data.hub_datasets``.
             - Documents (``heedful.data.documents``), images (``heedful.data.image_reader``), conversations
-              (``heedful.data.conversations``), words with tags (``heedful.data.conll``), questions with answers
-              (``heedful.data.squad``).
+              (``heedful.data.conversations``), preferences (``heedful.data.preferences``), words with tags
+              (``heedful.data.conll``), questions with answers (``heedful.data.squad``).
         columns: names of the columns and their kinds (``heedful.data.rows.Kind``); names alone mean "text".
         names: names of the columns in the file: names, numbers from 1, or dotted keys of nested JSON
             ("translation.en"), for all columns or for the required ones. "column=name" renames a single column
@@ -77,6 +77,11 @@ def read(
         if len(sources) > 1:
             raise HeedfulError(f"{hub_set} cannot be combined with other sources; give it alone")
         return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
+    if any(kind.startswith("turns") for kind in kinds.values()):
+        preference_rows = preferences.read_rows(sources, kinds, names, limit, remembered)
+        if preference_rows is not None:
+            return preference_rows
+        kinds = _other_columns(kinds, sources)
     may_be_conversations = "messages?" in kinds.values() and separator is None
     kinds, names = resolve_columns(kinds, names)
     if may_be_conversations:
@@ -87,6 +92,16 @@ def read(
     _check(kinds, names, separator)
     rows = _read_special(sources, kinds, names, split, limit, separator, remembered)
     return _read_lines(sources, kinds, names, split, limit, separator, remembered) if rows is None else rows
+
+
+def _other_columns(kinds: Mapping[str, Kind], sources: Sequence[str]) -> dict[str, Kind]:
+    """Returns the columns of sources that have no preferences; raises ``HeedfulError`` if they are required."""
+    if "turns" in kinds.values():
+        raise HeedfulError(
+            f"{display_name(sources[0])} is not a table with {' and '.join(required_columns(kinds))}; give one, or "
+            "name its columns: --data.columns chosen=NAME,rejected=NAME"
+        )
+    return {name: kind for name, kind in kinds.items() if kind != "turns?"}
 
 
 def _document_columns(kinds: Mapping[str, Kind], sources: Sequence[str]) -> dict[str, Kind]:

@@ -18,6 +18,7 @@ from heedful.errors import HeedfulError
 #   "answers": a tuple of `Span`, pieces of another column's text, () if that text has no answer
 #   "number": a float
 #   "messages": a conversation, a tuple of mappings with "role" and "content"
+#   "turns": part of a conversation, a text (str) or a tuple of such mappings
 Kind = Literal[
     "text",
     "text?",
@@ -32,6 +33,8 @@ Kind = Literal[
     "number?",
     "messages",
     "messages?",
+    "turns",
+    "turns?",
 ]
 
 

@@ -90,6 +90,15 @@ class PoolingSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PreferenceSettings(Settings):
+    """Learning from preferences (DPO)."""
+
+    section: ClassVar[str] = "preference"
+
+    beta: float | None = option("scale of the rewards: larger keeps the model nearer to its start", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
     """Changes to the preset."""
 
@@ -295,6 +304,7 @@ class RunSettings(Settings):
     image: ImageSettings = field(default_factory=ImageSettings)
     masking: MaskingSettings = field(default_factory=MaskingSettings)
     pooling: PoolingSettings = field(default_factory=PoolingSettings)
+    preference: PreferenceSettings = field(default_factory=PreferenceSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     averaging: AveragingSettings = field(default_factory=AveragingSettings)

@@ -30,7 +30,8 @@ class TaskEntry:
     main_metrics: Sequence[str]
     # (family, kind of head) of the published models that are for this task
     heads: Sequence[tuple[str, str]] = ()
-    # "module:class" of a variant, by a family of models ("encoder-decoder") and by a kind of label ("number")
+    # "module:class" of a variant, by a family of models ("encoder-decoder") and by a kind of label ("number",
+    # "preference")
     families: Mapping[str, str] = field(default_factory=dict)
     label_kinds: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,15 +51,19 @@ TASKS = {
     "text-generation": TaskEntry(
         path="heedful.tasks.text_generation:TextGeneration",
         summary="a continuation of a text: books, code, conversations",
-        main_metrics=("loss",),
+        main_metrics=("accuracy", "loss"),
         heads=[("decoder", "language-model")],
+        label_kinds={"preference": "heedful.tasks.preference_tuning:PreferenceTuning"},
     ),
     "text-classification": TaskEntry(
         path="heedful.tasks.text_classification:TextClassification",
         summary="a label, or several, for a text or a pair of texts",
         main_metrics=("accuracy", "micro_f1", "r2"),
         heads=[("encoder", "sequence"), ("decoder", "sequence"), ("encoder-decoder", "sequence")],
-        label_kinds={"number": "heedful.tasks.text_regression:TextRegression"},
+        label_kinds={
+            "number": "heedful.tasks.text_regression:TextRegression",
+            "preference": "heedful.tasks.reward_model:RewardModel",
+        },
     ),
     "token-classification": TaskEntry(
         path="heedful.tasks.token_classification:TokenClassification",

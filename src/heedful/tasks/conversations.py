@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data import Row, Rows
+from heedful.data.preferences import ANSWERS, Turns, texts_of
 from heedful.errors import HeedfulError, plural
 from heedful.models import Model
+from heedful.pretrained.configuration import home
+from heedful.tasks.model_setup import tokenizer_of
 from heedful.tasks.task import Batch, Encoded, arrow_joined
 from heedful.tasks.token_batches import IGNORED, padded
 from heedful.text import Tokenizer, chat_template
@@ -43,18 +47,28 @@ def are_instructions(rows: Sequence[Row]) -> bool:
 
 
 def instruction_texts(row: Row) -> list[str]:
-    """Returns the texts of a row: the prompt and the completion of an instruction, or all messages with their roles."""
-    if "messages" in row.values:
-        return [f"{message['role']}:\n{message['content']}\n" for message in row.values["messages"]]
-    return [row.values["prompt"], row.values["completion"]]
+    """Returns the texts of a row: the prompt and the completion of an instruction, or all messages with their roles.
+
+    Of a preference these are the prompt and both answers.
+    """
+    names = [name for name in ("messages", "prompt", "completion", *ANSWERS) if name in row.values]
+    return [text for name in names for text in _turn_texts(row.values[name])]
+
+
+def _turn_texts(turns: Turns) -> list[str]:
+    if isinstance(turns, str):
+        return [turns]
+    return [f"{message['role']}:\n{message['content']}\n" for message in turns]
 
 
 def prompt_and_target(row: Row) -> tuple[Any, str | None]:
     """Returns (prompt, target) of a row, for a sample in a run's log.
 
-    The prompt of a conversation is all messages before the last one. The prompt of a document is its first words, and
-    its target is None.
+    The prompt of a conversation is all messages before the last one, and the target of a preference is the chosen
+    answer. The prompt of a document is its first words, and its target is None.
     """
+    if "chosen" in row.values:
+        return row.values["prompt"], texts_of(row.values["chosen"])[-1]
     if "messages" in row.values:
         *earlier, last = row.values["messages"]
         return earlier, last["content"]
@@ -76,10 +90,22 @@ def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
 
     From then on, the tokenizer encodes an end token in a text, as the template writes it, as one special token.
     """
-    needed = any("messages" in row.values for row in rows) and "chat_template" not in tokenizer.config
+    has_messages = any("messages" in row.values or isinstance(row.values.get("prompt"), tuple) for row in rows)
+    needed = has_messages and "chat_template" not in tokenizer.config
     if needed:
         chat_template.set_template(tokenizer, "plain")
     return needed
+
+
+def tokenizer_with_template(folder: Path) -> Tokenizer:
+    """Loads the tokenizer of a model's folder, with the chat template of the folder or of its base model."""
+    tokenizer = tokenizer_of(folder)
+    template = chat_template.read_template(folder)
+    if template is None and not (Tokenizer.has_files(folder) and "chat_template" in tokenizer.config):
+        template = chat_template.read_template(home(folder))
+    if template:
+        tokenizer.config["chat_template"] = template
+    return tokenizer
 
 
 def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:
@@ -120,22 +146,54 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
 def _examples(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) -> Iterator[InstructionExample]:
     for row in rows:
         if "messages" in row.values:
-            yield _conversation(tokenizer, row)
-            continue
-        prompt, answer = tokenizer.encode(instruction_texts(row))
-        before = [*begins, *prompt]
-        yield InstructionExample(
-            [*before, *answer, end],
-            [False] * len(before) + [True] * (len(answer) + 1),
-            len(row.values["completion"].encode("utf-8", "surrogatepass")),
-        )
+            yield _conversation(tokenizer, row, rendered_conversation(tokenizer, row, row.values["messages"]))
+        else:
+            yield _instruction(tokenizer, row.values["prompt"], row.values["completion"], begins, end)
 
 
-def _conversation(tokenizer: Tokenizer, row: Row) -> InstructionExample:
+def encode_answer(
+    tokenizer: Tokenizer, row: Row, prompt: Turns, answer: Turns, begins: Sequence[int], end: int
+) -> InstructionExample:
+    """Encodes one answer to a prompt, two texts or two lists of messages, as ``encode_instructions`` does.
+
+    Of messages only those of the answer are learned, not the assistant's messages in the prompt.
+
+    Raises:
+        HeedfulError: the conversation cannot be written with the template; the message names the ``row``.
+    """
+    if isinstance(prompt, str) and isinstance(answer, str):
+        return _instruction(tokenizer, prompt, answer, begins, end)
+    return _conversation(tokenizer, row, answer_parts(tokenizer, row, prompt, answer))
+
+
+def answer_parts(tokenizer: Tokenizer, row: Row, prompt: Turns, answer: Turns) -> list[tuple[str, bool]]:
+    """Returns the rendered parts of a conversation, (text, True if it is the assistant's and of the answer)."""
+    messages = [message for turns in (prompt, answer) if not isinstance(turns, str) for message in turns]
+    parts = rendered_conversation(tokenizer, row, messages)
+    own = sum(message["role"] == "assistant" for message in answer if not isinstance(message, str))
+    answers = [number for number, (_, is_answer) in enumerate(parts) if is_answer][-own:]
+    return [(text, number in answers) for number, (text, _) in enumerate(parts)]
+
+
+def rendered_conversation(tokenizer: Tokenizer, row: Row, messages: Sequence[Any]) -> list[tuple[str, bool]]:
+    """Returns ``chat_template.render_conversation``; an error names the ``row``."""
     try:
-        parts = chat_template.render_conversation(tokenizer, row.values["messages"])
+        return chat_template.render_conversation(tokenizer, messages)
     except HeedfulError as error:
         raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
+
+
+def _instruction(tokenizer: Tokenizer, prompt: str, answer: str, begins: Sequence[int], end: int) -> InstructionExample:
+    prompt_ids, answer_ids = tokenizer.encode([prompt, answer])
+    before = [*begins, *prompt_ids]
+    return InstructionExample(
+        [*before, *answer_ids, end],
+        [False] * len(before) + [True] * (len(answer_ids) + 1),
+        len(answer.encode("utf-8", "surrogatepass")),
+    )
+
+
+def _conversation(tokenizer: Tokenizer, row: Row, parts: Sequence[tuple[str, bool]]) -> InstructionExample:
     ends = np.cumsum([len(text) for text, _ in parts])
     spans = [(int(end) - len(text), int(end)) for (text, is_answer), end in zip(parts, ends, strict=True) if is_answer]
     ((ids, offsets),) = tokenizer.encode_with_offsets(["".join(text for text, _ in parts)])

@@ -6,6 +6,7 @@ the length of a window). Settings given by a person or a recipe take precedence.
     encoder, encoder_finetuning   text and token classification, questions, embeddings: from scratch; with ``--from``
     masked_model                  masked language models, from scratch; with ``--from`` as above
     decoder                       text generation, both ways
+    preference_tuning             text generation from preferences (DPO), with ``--from``
     encoder_decoder               translation and summarization, both ways; ``span_corruption`` of T5 too
     vision                        image classification, both ways
 
@@ -39,6 +40,8 @@ FROM_SCRATCH_LR = 1e-3
 # Fine-tuning an encoder-decoder or a decoder: a tenth, since a large rate overwrites what the model has learned.
 DECODER_FINETUNING_LR = 1e-4
 VISION_LR = 1.4e-3  # at a width of 128; nearly the same rule as FROM_SCRATCH_LR
+# Rafailov et al. 2023, appendix B, tuned GPT-J by DPO at 1e-6; its width is 4,096. Narrower models take larger steps.
+DPO_LR, DPO_DIM = 1e-6, 4096
 BERT_LR, BERT_DIM = 5e-5, 768  # Devlin et al. 2019, A.3, tried 2e-5 to 5e-5 for fine-tuning
 # Times the rate of whole weights: 5e-4 where BERT-base's is 5e-5, the rate of the LoRA authors' own run of RoBERTa-base
 # on MNLI (github.com/microsoft/LoRA, examples/NLU/roberta_base_mnli.sh).
@@ -174,6 +177,7 @@ ENCODER_TOKENS = 1024  # of a batch, in training from scratch
 TOKENS_PER_EXAMPLE = 25  # of a sentence, about; only the warm-up depends on it
 PAIR_BATCH = 64  # pairs of texts: the contrastive loss tells each from all others of its batch
 FINETUNING_EPOCHS, FINETUNING_BATCH = 3, 32  # Devlin et al. 2019, A.3
+DPO_BATCH = 64  # pairs; Rafailov et al. 2023, appendix B
 LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
 VISION_FINETUNING_EPOCHS = 10
 
@@ -305,6 +309,33 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
             eps=1e-8,
         ),
         averaging=AveragingSettings(polynomial=0.05),
+    )
+
+
+def preference_tuning(pairs: int, given: RunSettings, folder: str, context: int) -> RunSettings:
+    """Returns settings for direct preference optimisation of the model in ``folder`` on ``pairs`` pairs of answers.
+
+    Batches of 64 pairs, a linear warm-up over a tenth of the steps, at most the paper's 150, and no weight decay.
+    The learning rate is that of Rafailov et al. 2023, appendix B, scaled by the model's width.
+    """
+    training = given.training
+    batch = training.batch_size or DPO_BATCH
+    steps = given.max_steps or int((given.max_epochs or FINETUNING_EPOCHS) * -(-pairs // batch))
+    return replace(
+        given,
+        max_epochs=FINETUNING_EPOCHS,
+        data=DataSettings(max_length=context),
+        training=_training(
+            lr=round(DPO_LR * DPO_DIM / stacks_of(config_of(find(folder)))[0].dim, 9),
+            schedule="linear",
+            warmup=min(150, steps // 10 + 1),
+            batch_size=None if training.batch_tokens else batch,
+            label_smoothing=0.0,
+            weight_decay=0.0,
+            betas=(0.9, 0.999),
+            eps=1e-8,
+        ),
+        averaging=AveragingSettings(polynomial=0.0),
     )
 
 

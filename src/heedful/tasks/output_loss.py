@@ -198,6 +198,25 @@ def wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+def token_losses(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Returns −log p (N,) of each of the ``labels`` (N,), by the logits that ``head`` computes for ``hidden`` (N, D).
+
+    >>> import heedful
+    >>> model = heedful.create("bert-tiny", seed=0)
+    >>> hidden, labels = torch.randn(2, 128), torch.tensor([7, 5])
+    >>> bool((token_losses(model.head, hidden, labels).sum() - output_loss(model.head, hidden, labels)).abs() < 1e-5)
+    True
+    """
+    losses: Tensor = F.cross_entropy(_all_logits(head, hidden), labels, reduction="none")
+    return losses
+
+
+def _all_logits(head: Any, hidden: Tensor) -> Tensor:
+    """Returns the logits (N, V) of a head in float32 or wider, from a product with aligned weights where it has one."""
+    is_aligned = _plain(head) and pads_vocabulary(hidden.device)
+    return wide(aligned_logits(head, hidden) if is_aligned else checked_output(head, hidden, head(hidden)))
+
+
 def output_loss(
     head: Any, hidden: Tensor, labels: Tensor, label_smoothing: float = 0.0, agreement: float = 0.0
 ) -> Tensor:
@@ -222,8 +241,7 @@ def output_loss(
     is_plain = _plain(head)
     chunked = torch.is_grad_enabled() and is_plain
     if not chunked or (not cpu and labels.numel() * head.output.out_features < chunk_sizes(hidden.device)[1]):
-        is_aligned = is_plain and pads_vocabulary(hidden.device)
-        logits = wide(aligned_logits(head, hidden) if is_aligned else checked_output(head, hidden, head(hidden)))
+        logits = _all_logits(head, hidden)
         loss: Tensor = F.cross_entropy(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
         )

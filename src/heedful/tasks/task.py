@@ -228,6 +228,17 @@ class Task(ABC):
     def check_model(self, model: Model) -> None:
         """Raises ``HeedfulError`` if the model does not fit the task."""
 
+    def starting_tensors(self, model: Model, parts: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
+        """Returns tensors that the starting weights compute from the examples of a run; by default none.
+
+        ``parts`` are the training and the validation examples. A run calls this once, before its first step, and stores
+        the result in its folder; a resumed run reads it there. Examples are collated after ``use_starting_tensors``.
+        """
+        return {}
+
+    def use_starting_tensors(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (most tasks have none)
+        """Takes what ``starting_tensors`` returned, at the start of a run and when it is resumed."""
+
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @abstractmethod

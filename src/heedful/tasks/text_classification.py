@@ -39,6 +39,7 @@ from heedful.tasks.labels import (
     with_learnable_labels,
 )
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
+from heedful.tasks.preferences import are_preferences
 from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
 from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction, short
 from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
@@ -71,7 +72,16 @@ class TextClassification(TextPairTask):
     """
 
     name: ClassVar[str] = "text-classification"
-    columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "label"})
+    columns: Mapping[str, Kind] = MappingProxyType(
+        {
+            "text": "text",
+            "text_pair": "text?",
+            "label": "label",
+            "prompt": "turns?",
+            "chosen": "turns?",
+            "rejected": "turns?",
+        }
+    )
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
@@ -98,13 +108,16 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextPairTask]:
-        """Returns this class or, for labels that are numbers to predict, ``TextRegression``.
+        """Returns this class or, for chosen and rejected answers, ``RewardModel``, or, for labels that are numbers to
+        predict, ``TextRegression``.
 
         It is ``TextRegression`` for ``--data.label-kind number``. If that option is not set, it is also for labels that
         are quantities (``data.cell_values.are_quantities``), and for numeric labels if ``--from`` names a regression
         model. Then a note is added if the labels are numbers. A subclass with a name of its own has no variant.
         """
-        regression_task, kind = _regression_task(), settings.data.label_kind
+        regression_task, kind = _variant("number"), settings.data.label_kind
+        if are_preferences(rows) and cls.name == TextClassification.name:
+            return _variant("preference")
         if cls.name != TextClassification.name:
             if kind == "number":
                 raise HeedfulError(f"{cls.name} learns classes, not numbers; leave --data.label-kind out")
@@ -134,9 +147,13 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[TextPairTask]:
-        """Returns ``TextRegression`` if the folder's model has a single output that is a number, else this class."""
+        """Returns ``TextRegression`` if the folder's model has a single output that is a number, ``RewardModel`` if the
+        number is a reward, else this class.
+        """
         config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
-        return _regression_task() if isinstance(config.head, SequenceHead) and is_regression(theirs) else cls
+        if not isinstance(config.head, SequenceHead) or not is_regression(theirs):
+            return cls
+        return _variant("preference" if "preference" in read_card(Path(folder)) else "number")
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -348,7 +365,7 @@ class TextClassification(TextPairTask):
         return self.line_of(row, ", ".join(map(named, row_labels(row))))
 
 
-def _regression_task() -> type[TextPairTask]:
-    task = get(TextClassification.name, "number")
+def _variant(label_kind: str) -> type[TextPairTask]:
+    task = get(TextClassification.name, label_kind)
     assert issubclass(task, TextPairTask)
     return task

@@ -31,10 +31,10 @@ from heedful.layers.mask import text_starts
 from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import next_token_metrics, text_metrics
 from heedful.models import Decoder, Model
-from heedful.pretrained.configuration import config_of, home
+from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings, TokenizerSettings
-from heedful.tasks import defaults
+from heedful.tasks import defaults, get
 from heedful.tasks.baselines import NGrams, xz_bits_per_byte
 from heedful.tasks.conversations import (
     LONGEST,
@@ -47,6 +47,7 @@ from heedful.tasks.conversations import (
     instruction_line,
     instruction_texts,
     prompt_and_target,
+    tokenizer_with_template,
 )
 from heedful.tasks.documents import sampled_documents, split_documents, token_stream
 from heedful.tasks.inputs_and_targets import Side, next_token_side
@@ -57,10 +58,10 @@ from heedful.tasks.model_setup import (
     positions_of,
     preset_of,
     special_id,
-    tokenizer_of,
     with_settings,
 )
 from heedful.tasks.output_loss import output_loss
+from heedful.tasks.preferences import are_preferences
 from heedful.tasks.task import (
     EVALUATED,
     LINE,
@@ -114,11 +115,23 @@ class TextGeneration(Task):
 
     name: ClassVar[str] = "text-generation"
     columns: Mapping[str, Kind] = MappingProxyType(
-        {"text": "document", "prompt": "text?", "completion": "text?", "messages": "messages?"}
+        {
+            "text": "document",
+            "prompt": "text?",
+            "completion": "text?",
+            "messages": "messages?",
+            "chosen": "turns?",
+            "rejected": "turns?",
+        }
     )
     main_metric: str = "loss"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {
-        *("data.document_mask", "model.decoder_depth", "model.window", "model.tied", "tokenizer.chat_template")
+        "data.document_mask",
+        "model.decoder_depth",
+        "model.window",
+        "model.tied",
+        "preference",
+        "tokenizer.chat_template",
     }
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
     hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({"stop": "stop_strings"})
@@ -137,6 +150,25 @@ class TextGeneration(Task):
         self.closes = [] if self.begins[0] in (*ends, end) else [end]
 
     # --------------------------------------------------------------------------------------------------------- creation
+
+    @classmethod
+    def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextGeneration]:
+        """Returns this class or, for chosen and rejected answers, ``PreferenceTuning``.
+
+        Raises ``HeedfulError`` for options of preferences with other rows.
+        """
+        if are_preferences(rows) and cls.name == TextGeneration.name:
+            return _preference_task()
+        if flags := [f"--preference.{name}" for name in settings.preference.given()]:
+            raise HeedfulError(
+                f"{', '.join(flags)} has no effect: the data has no chosen and rejected answers; leave the option out"
+            )
+        return cls
+
+    @classmethod
+    def for_folder(cls, folder: str | Path) -> type[TextGeneration]:
+        """Returns ``PreferenceTuning`` for a model that learned from preferences, else this class."""
+        return _preference_task() if "preference" in read_card(Path(folder)) else cls
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -210,12 +242,7 @@ class TextGeneration(Task):
         That number is the tokenizer's ``model_max_length``, or the number of the model's positions if that is smaller.
         """
         folder = find(folder)
-        tokenizer, config = tokenizer_of(checked_folder(cls.name, folder)), config_of(folder)
-        template = chat_template.read_template(folder)
-        if template is None and not (Tokenizer.has_files(folder) and "chat_template" in tokenizer.config):
-            template = chat_template.read_template(home(folder))
-        if template:
-            tokenizer.config["chat_template"] = template
+        tokenizer, config = tokenizer_with_template(checked_folder(cls.name, folder)), config_of(folder)
         limits = [tokenizer.config.get("model_max_length"), positions_of(config)]
         lengths = [int(limit) for limit in limits if limit is not None and limit < 1e9]  # a huge one means no limit
         ends = config.special.end if isinstance(config, DecoderConfig) else ()
@@ -271,10 +298,11 @@ class TextGeneration(Task):
         There is one window if the stream is shorter. Each instruction or conversation is an example of its own
         (``heedful.tasks.conversations.encode_instructions``).
         """
-        context = max_length or self.context or CONTEXT
-        if context > (self.context or context):
+        context = self.checked_length(max_length)
+        if are_preferences(rows):
             raise HeedfulError(
-                f"--data.max-length {context} is more than the {self.context} tokens that the model reads; lower it"
+                f"{rows[0].file} has chosen and rejected answers, but the model did not learn from preferences; tune "
+                "it: heedful train text-generation --from MODEL --train FILE"
             )
         if rows and are_instructions(rows):
             self.unit = "answer_tokens"
@@ -292,6 +320,15 @@ class TextGeneration(Task):
         if unknown := count_token(tokens, self.tokenizer.unknown):
             note += f"; {unknown:,} of them not in the vocabulary"
         return Encoded(StreamWindows(stream), rows, note)
+
+    def checked_length(self, max_length: int | None) -> int:
+        """Returns the maximum number of tokens of an example; raises ``HeedfulError`` if the model reads fewer."""
+        context = max_length or self.context or CONTEXT
+        if context > (self.context or context):
+            raise HeedfulError(
+                f"--data.max-length {context} is more than the {self.context} tokens that the model reads; lower it"
+            )
+        return context
 
     def lengths(self, examples: Sequence[StreamWindow | InstructionExample]) -> np.ndarray:
         """Returns the number of tokens of each window or instruction, as an array (N, 1)."""
@@ -640,6 +677,12 @@ class TextGeneration(Task):
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: the beginning of the text, or prompt and answer of an instruction."""
         return short(row.values["text"][:200]) if "text" in row.values else instruction_line(row)
+
+
+def _preference_task() -> type[TextGeneration]:
+    task = get(TextGeneration.name, "preference")
+    assert issubclass(task, TextGeneration)
+    return task
 
 
 def _letters(rows: Sequence[Row]) -> set[str]:

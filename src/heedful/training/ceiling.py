@@ -172,8 +172,9 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
     def of_texts(batch: Batch) -> float:
         total = 0.0
         for name in (name for name in batch if name.endswith("ids")):
-            ids, labels = batch[name], batch.get("labels")
+            ids, labels = _rows(batch[name]), batch.get("labels")
             mask = batch.get(f"{name[:-3]}mask", batch.get("texts"))
+            labels, mask = (None if part is None else _rows(part) for part in (labels, mask))
             shifted = mask is None and labels is not None and labels.shape == ids.shape
             lengths = _labelled_lengths(labels) if shifted and labels is not None else _lengths(ids, mask)
             total += stack(lengths, lengths) + of_head(batch, lengths)
@@ -225,6 +226,11 @@ def _maps(part: nn.Module) -> float:
         if p.dim() == 2
     }
     return float(sum((FORWARD + BACKWARD * (1 + p.requires_grad)) * p.numel() for p in weights.values()))
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Returns a tensor (..., T) as (rows, T); an example of preferences has two rows."""
+    return tensor.flatten(0, -2) if tensor.ndim > 2 else tensor
 
 
 def _lengths(ids: Tensor, mask: Tensor | None) -> Tensor:

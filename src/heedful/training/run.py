@@ -55,7 +55,7 @@ from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Object
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import OPTIMISERS, adamw, layer_rates
-from heedful.training.precision import tf32
+from heedful.training.precision import evaluation_autocast, tf32
 from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
 from heedful.training.resolve import for_ranks, resolved, with_recipe
@@ -65,10 +65,12 @@ from heedful.training.run_folder import (
     check_unused,
     create_run_folder,
     mark_complete,
+    read_starting_tensors,
     resumed_settings,
     save_resumed_settings,
     save_task_and_model,
     stored_weights,
+    write_starting_tensors,
 )
 from heedful.training.schedule import Limits, schedule
 from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, plan_run
@@ -198,6 +200,7 @@ class Run:
         plan: time plan of a new run with ``--max-minutes``.
         recorder: records attention maps; on rank 0 with ``--training.record-attention``.
         custom: the parts passed from Python.
+        starting: tensors that the task computed from the examples by the starting weights.
     """
 
     settings: ResolvedSettings
@@ -212,6 +215,7 @@ class Run:
     plan: TimePlan | None = None
     recorder: AttentionRecorder | None = None
     custom: CustomParts = field(default_factory=CustomParts)
+    starting: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def out(self) -> Path:
@@ -250,6 +254,7 @@ def prepare(
     task.before_training(model, settings)
     make_contiguous(model if settings.training.shard else model.to(device))
     train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
+    starting = _starting_tensors(task, model, (train, valid), settings)
 
     slowdown = (time.monotonic() - started) / max(0.1, time.process_time() - cpu_seconds)
     run = Run(
@@ -262,6 +267,7 @@ def prepare(
         started=started,
         ending_seconds=ending_seconds(settings, model, slowdown),
         custom=custom,
+        starting=starting,
     )
     if not settings.resume and settings.max_minutes:
         with tf32(settings.training.tf32, device):
@@ -333,6 +339,20 @@ def _adapt(model: Model, settings: ResolvedSettings) -> None:
         raise HeedfulError(f"--out {settings.out} holds {model.source}, which the adapter needs; choose another --out")
 
 
+def _starting_tensors(
+    task: Task, model: Model, parts: Sequence[Encoded], settings: ResolvedSettings
+) -> dict[str, torch.Tensor]:
+    """Returns what the task computes once, by the starting weights; in a resumed run it is read from its folder."""
+    if settings.resume:
+        tensors = read_starting_tensors(Path(settings.out))
+    else:
+        with evaluation_autocast(settings.training.precision, model.device), tf32(settings.training.tf32, model.device):
+            tensors = task.starting_tensors(model, [part.examples for part in parts])
+    if tensors:
+        task.use_starting_tensors(tensors)
+    return tensors
+
+
 def _fit_to_time(run: Run, given: RunSettings, resolve: Callable[[RunSettings], ResolvedSettings], ranks: Ranks) -> Run:
     """Returns the run with settings that fit ``--max-minutes``, and a smaller model where the plan has one."""
 
@@ -375,6 +395,7 @@ def _write_first_files(run: Run) -> None:
         create_run_folder(out, settings)
         save_task_and_model(run.model, run.task, out / "last", {**run.card, "steps": 0})
         write_trained_on(run.task, run.train.rows, settings)
+        write_starting_tensors(out, run.starting)
     if run.recorder is not None:
         run.recorder.begin(fresh=not settings.resume)
     if not settings.resume:

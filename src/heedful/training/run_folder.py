@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from heedful.errors import HeedfulError
@@ -31,6 +32,7 @@ from heedful.util.locks import contents
 SETTINGS, UNFINISHED_SETTINGS = "run.toml", "run.toml.part"
 RUN_MARKERS = (SETTINGS, UNFINISHED_SETTINGS, "heedful.json")  # a folder with one of these was written by a run
 MODEL_FOLDERS = (".", "last", "average")  # in a run folder
+STARTING = "starting.bin"  # what the task computed by the starting weights, in the format of safetensors
 DATA = "data"  # folder of a run folder with tables of Python data; written before the run begins
 SHARDS = "shards"  # prefix of the folders of a sharded checkpoint
 OVERWRITE_LINE = "overwrite = true\n"  # at the head of run.toml.part: all other files in the folder are removed
@@ -147,6 +149,23 @@ def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Map
     if model is not None:
         save(model, folder, extra=card)
         task.save(folder)
+
+
+def write_starting_tensors(out: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes what the task computed by the starting weights, so that a resumed run has the same numbers."""
+    if tensors:
+        write(out / STARTING, safetensors.torch.save(dict(tensors)))
+
+
+def read_starting_tensors(out: Path) -> dict[str, torch.Tensor]:
+    """Returns what ``write_starting_tensors`` wrote; {} if the run has none."""
+    path = out / STARTING
+    if not path.is_file():
+        return {}
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except (OSError, safetensors.SafetensorError) as error:
+        raise HeedfulError(f"{path} is damaged ({error}); start a new run with --overwrite") from None
 
 
 def stored_weights(folder: Path, device: torch.device) -> Mapping[str, torch.Tensor]:

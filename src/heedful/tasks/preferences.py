@@ -1,0 +1,84 @@
+"""Preferences: what the tasks that learn from a chosen and a rejected answer have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.data import Row, Rows
+from heedful.data.preferences import ANSWERS, texts_of
+from heedful.errors import HeedfulError
+from heedful.metrics.example_scores import overall
+from heedful.metrics.preference import preference_scores
+from heedful.settings import RunSettings
+from heedful.tasks.task import Baseline, short
+
+BETA = 0.1  # of Rafailov et al. 2023, appendix B
+
+
+def are_preferences(rows: Sequence[Row]) -> bool:
+    """Returns True for rows with a chosen and a rejected answer, which no file has beside other rows."""
+    return bool(rows) and "chosen" in rows[0].values
+
+
+def preference_loss(margins: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Returns Σ −(1 − ε) log σ(m) − ε log σ(−m) over the reward margins m = r_w − r_l of pairs.
+
+    The loss of Bradley and Terry's model (Ouyang et al. 2022, equation 1; Rafailov et al. 2023, equation 7). The label
+    smoothing ε is the probability that the two answers of a pair were exchanged.
+
+    >>> import torch
+    >>> preference_loss(torch.zeros(2)).item()  # 2 ln 2
+    1.3862943649291992
+    """
+    loss = -(1 - label_smoothing) * F.logsigmoid(margins)
+    if label_smoothing:
+        loss = loss - label_smoothing * F.logsigmoid(-margins)
+    return loss.sum()
+
+
+def check_settings(given: RunSettings, without_effect: Iterable[tuple[str, object]]) -> None:
+    """Raises ``HeedfulError`` for an option that has no effect on preferences, and for a label smoothing from ½ on."""
+    for flag, value in without_effect:
+        if value:
+            raise HeedfulError(f"{flag} has no effect on chosen and rejected answers; leave the option out")
+    smoothing = given.training.label_smoothing
+    if smoothing is not None and smoothing >= 0.5:
+        raise HeedfulError(
+            f"--training.label-smoothing {smoothing:g} would teach the rejected answers: it is the share of pairs "
+            "whose answers are exchanged; give less than 0.5"
+        )
+
+
+def length_baseline(rows: Rows, learned: Rows) -> Baseline:
+    """Scores a baseline that knows only how long answers are: it prefers the longer one, or the shorter one.
+
+    It prefers what the answers that were chosen in the training rows ``learned`` are more often. Its reward has no
+    scale, so its only metric is the accuracy.
+    """
+    longer = float(np.sign(_length_differences(learned)).sum()) >= 0
+    differences = _length_differences(rows) * (1 if longer else -1)
+    scores = preference_scores(np.stack([differences, np.zeros(len(rows))], axis=1))
+    name = f"always the {'longer' if longer else 'shorter'} answer"
+    return Baseline(name, {"accuracy": overall(scores)["accuracy"]}, scores)
+
+
+def chance_baseline(rows: Rows) -> Baseline:
+    """Scores a baseline that has the same reward for all answers, which is right for half of the pairs."""
+    scores = preference_scores(np.zeros((len(rows), 2)))
+    return Baseline("the same reward for both answers", overall(scores), scores)
+
+
+def _length_differences(rows: Rows) -> np.ndarray:
+    """Returns the number of characters by which each chosen answer is longer than the rejected one, (N,)."""
+    lengths = [[len("".join(texts_of(row.values[name]))) for name in ANSWERS] for row in rows]
+    return np.array([chosen - rejected for chosen, rejected in lengths], dtype=np.float64)
+
+
+def preference_line(row: Row) -> str:
+    """Returns a row as one short line for people: ``prompt → chosen, not rejected``."""
+    prompt, chosen, rejected = (short(texts_of(row.values[name])[-1]) for name in ("prompt", *ANSWERS))
+    return f"{prompt} → {chosen}, not {rejected}"
