@@ -35,6 +35,7 @@ def _rows(task: str) -> Rows:
                 "tags": tuple("B-THING" if one == word else "O" for one in text.split()),
             },
             "question-answering": {"question": f"what is {word}?", "context": text, "answers": (Span(word, 4),)},
+            "generative-question-answering": {"question": f"what is {word}?", "context": text, "answers": (word,)},
             "feature-extraction": {"text": text, "text_pair": word},
         }.get(task, {"text": text})
         made.append(Row(values, "words.tsv", i + 1))
@@ -50,7 +51,8 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
         images.check_model(model)
         return images, model
     rows = _rows(task)
-    kind = "character" if task in ("text-generation", "translation", "summarization") else "wordpiece"
+    writers = ("text-generation", "translation", "summarization", "generative-question-answering")
+    kind = "character" if task in writers else "wordpiece"
     asked = RunSettings(
         task=task,
         train=("words.tsv",),

@@ -76,7 +76,8 @@ TASKS = {
         path="heedful.tasks.generative_question_answering:GenerativeQuestionAnswering",
         summary="an answer to a question on a text, in own words",
         main_metrics=("f1",),
-        heads=[("encoder-decoder", "language-model")],
+        heads=[("encoder-decoder", "language-model"), ("decoder", "language-model")],
+        families={"decoder": "heedful.tasks.decoder_question_answering:DecoderQuestionAnswering"},
     ),
     "summarization": TaskEntry(
         path="heedful.tasks.summarization:Summarization",
