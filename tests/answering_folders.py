@@ -51,8 +51,7 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
         images.check_model(model)
         return images, model
     rows = _rows(task)
-    writers = ("text-generation", "translation", "summarization", "generative-question-answering")
-    kind = "character" if task in writers else "wordpiece"
+    kind = "character" if task in ("text-generation", "translation", "summarization") else "wordpiece"
     asked = RunSettings(
         task=task,
         train=("words.tsv",),

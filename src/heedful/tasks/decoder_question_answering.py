@@ -17,7 +17,7 @@ from heedful.generation.options import Options
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
-from heedful.tasks.conversations import InstructionExample, answer_losses
+from heedful.tasks.conversations import InstructionExample, answer_losses, encode_instructions
 from heedful.tasks.generated_answers import NEW_TOKENS, AnswerExample, GeneratedAnswers
 from heedful.tasks.inputs_and_targets import Side
 from heedful.tasks.passages import STRIDE
@@ -131,21 +131,31 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     @property
     def window_tokens(self) -> int:
         """The maximum number of tokens of a prompt: the context of training, without the tokens kept for an answer."""
-        context = min((limit for limit in (self.writer.context, self.window) if limit), default=CONTEXT)
-        return context - min(self.answer_tokens, context // 2)
+        return self._context() - min(self.answer_tokens, self._context() // 2)
+
+    def _context(self, max_length: int | None = None) -> int:
+        """Returns the number of tokens of an example: that of training, or less if the model takes less."""
+        return min((limit for limit in (max_length, self.writer.context, self.window) if limit), default=CONTEXT)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Returns the number of tokens of each prompt, begin tokens included."""
-        return [len(self.writer.begins) + len(ids) for ids in self.writer.tokenizer.encode(texts)]
+        return list(map(len, self._prompts(texts)))
+
+    def _prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of prompts as the model continues them: after the tokens that its tokenizer puts first."""
+        return [[*self.writer.before, *ids] for ids in self.writer.tokenizer.encode(texts)]
 
     def encode_windows(self, rows: Rows, max_length: int | None) -> Encoded:
         """Encodes the prompt and the answer of each window; a window with a longer answer is left out."""
-        return self.writer.encode(_instructions(rows), max_length or self.window)
+        writer = self.writer
+        return encode_instructions(
+            writer.tokenizer, _instructions(rows), writer.before, writer.end, self._context(max_length)
+        )
 
     def empty_examples(self, texts: Sequence[str]) -> list[InstructionExample]:
         """Returns prompts that are followed by the end token."""
-        prompts = [[*self.writer.begins, *ids] for ids in self.writer.tokenizer.encode(texts)]
-        return [InstructionExample([*ids, self.writer.end], [False] * len(ids) + [True], 0) for ids in prompts]
+        end = self.writer.end
+        return [InstructionExample([*ids, end], [False] * len(ids) + [True], 0) for ids in self._prompts(texts)]
 
     def lengths(self, examples: Sequence[AnswerExample]) -> np.ndarray:
         """Returns the number of tokens of each example, as an array (N, 1)."""

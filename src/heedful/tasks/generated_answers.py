@@ -58,7 +58,10 @@ class WindowAnswers:
         ['Bob', 'Ann']
         """
         ordered = sorted((output for output in self.outputs if output.text.strip()), key=lambda one: -one.score)
-        return list({output.text: output for output in reversed(ordered)}.values())[::-1]
+        distinct: dict[str, GeneratedText] = {}
+        for output in ordered:
+            distinct.setdefault(output.text, output)
+        return list(distinct.values())
 
     @property
     def margin(self) -> float:
@@ -86,11 +89,10 @@ class GeneratedAnswers(Task):
     """Base of tasks that write the answer to a question on a context in their own words.
 
     A context of more tokens than the model reads is split into overlapping windows, in training and afterwards. In
-    training, each window that contains the first answer learns it, and each other window learns the empty answer. An
-    answer that no window contains is learned from the window that shares most words with question and answer, and the
-    other windows are left out, since they may answer the question, too. In prediction, each window has an answer, and
-    the one with the highest score (``WindowAnswers``) is returned. The empty answer is returned if every window has it,
-    or by ``null_threshold``.
+    training, each window that contains one of the answers learns the first of them, and the other windows learn the
+    empty answer. If no window contains one, the windows that share most words with question and answer learn it. In
+    prediction, each window has an answer, and the one with the highest score (``WindowAnswers``) is returned. The empty
+    answer is returned if every window has it, or by ``null_threshold``.
     """
 
     name: ClassVar[str] = "generative-question-answering"
@@ -167,10 +169,9 @@ class GeneratedAnswers(Task):
         split = self._windows([(row.values["question"], row.values["context"]) for row in rows], max_length, stride)
         window_rows = Rows(columns=rows.columns)
         for index, windows in groupby(split.windows, key=lambda window: window.row):
-            answers, own = rows[index].values["answers"], list(windows)
-            for window, target in zip(own, window_targets(own, answers[0] if answers else ""), strict=True):
-                if target is not None:
-                    window_rows.append(_window_row(window, rows[index], target))
+            own = list(windows)
+            for window, target in zip(own, window_targets(own, rows[index].values["answers"]), strict=True):
+                window_rows.append(_window_row(window, rows[index], target))
         encoded = self.encode_windows(window_rows, max_length)
         numbers = [row.values["row"] for row in encoded.rows]
         examples = [AnswerExample(*pair) for pair in zip(encoded.examples, numbers, strict=True)]
@@ -357,18 +358,18 @@ def _window_row(window: TextWindow, row: Row, answer: str) -> Row:
     return Row({**values, "row": window.row}, row.file, row.line, row.name)
 
 
-def window_targets(windows: Sequence[TextWindow], answer: str) -> list[str | None]:
-    """Returns the answer that each window of one question learns; None for a window that is left out.
+def window_targets(windows: Sequence[TextWindow], answers: Sequence[str]) -> list[str]:
+    """Returns what each window of one question learns: the first of the ``answers``, or "".
 
     >>> windows = [TextWindow("Who came?", text, 0) for text in ("Ann came.", "It rained.")]
-    >>> window_targets(windows, "Ann"), window_targets(windows, "Ann did"), window_targets(windows, "")
-    (['Ann', ''], ['Ann did', None], ['', ''])
+    >>> window_targets(windows, ["my aunt", "Ann"]), window_targets(windows, ["it came down"])
+    (['my aunt', ''], ['it came down', ''])
     """
-    if len(windows) == 1 or not answer:
-        return [answer] * len(windows)
-    contains = [answer in window.context for window in windows]
-    if any(contains):
-        return [answer if inside else "" for inside in contains]
-    words = {*normalised(f"{windows[0].question} {answer}").split()}
-    common = [len(words.intersection(normalised(window.context).split())) for window in windows]
-    return [answer if index == common.index(max(common)) else None for index in range(len(windows))]
+    first = next(iter(answers), "")
+    if len(windows) == 1:
+        return [first]
+    evidence = [float(any(answer in window.context for answer in answers)) for window in windows]
+    if not any(evidence):
+        words = {*normalised(f"{windows[0].question} {first}").split()}
+        evidence = [float(len(words.intersection(normalised(window.context).split()))) for window in windows]
+    return [first if amount == max(evidence) else "" for amount in evidence]
