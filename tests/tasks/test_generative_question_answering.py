@@ -398,7 +398,8 @@ def test_commands(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     data.write_text("".join(json.dumps(dict(each.values)) + "\n" for each in SETS["absent"]))
     small = ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300", f"--preset={preset}"]
     assert cli.main(["audit", NAME, "--train", str(data), *small]) == 0
-    assert cli.main(["train", NAME, "--train", str(data), "--out", out, "--max-steps=2", *small]) == 0
+    watched = f"--training.record-attention=Who?\t{SETS['absent'][0].values['context']}"
+    assert cli.main(["train", NAME, "--train", str(data), "--out", out, "--max-steps=2", watched, *small]) == 0
     capsys.readouterr()
     assert cli.main(["evaluate", out, "--data", str(data), "--null-threshold=0", "--stride=2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -47,6 +47,7 @@ class DecoderQuestionAnswering(GeneratedAnswers):
 
     def __init__(self, writer: TextGeneration, answer_tokens: int | None = None) -> None:
         self.writer, self.answer_tokens = writer, answer_tokens or NEW_TOKENS
+        self.tokenizer, self.end = writer.tokenizer, writer.end
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -126,7 +127,7 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     @property
     def context_tokenizer(self) -> Tokenizer:
         """The tokenizer."""
-        return self.writer.tokenizer
+        return self.tokenizer
 
     @property
     def window_tokens(self) -> int:
@@ -143,19 +144,17 @@ class DecoderQuestionAnswering(GeneratedAnswers):
 
     def _prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of prompts as the model continues them: after the tokens that its tokenizer puts first."""
-        return [[*self.writer.before, *ids] for ids in self.writer.tokenizer.encode(texts)]
+        return [[*self.writer.before, *ids] for ids in self.tokenizer.encode(texts)]
 
     def encode_windows(self, rows: Rows, max_length: int | None) -> Encoded:
         """Encodes the prompt and the answer of each window; a window with a longer answer is left out."""
-        writer = self.writer
-        return encode_instructions(
-            writer.tokenizer, _instructions(rows), writer.before, writer.end, self._context(max_length)
-        )
+        begins, most = self.writer.before, self._context(max_length)
+        return encode_instructions(self.tokenizer, _instructions(rows), begins, self.end, most)
 
     def empty_examples(self, texts: Sequence[str]) -> list[InstructionExample]:
         """Returns prompts that are followed by the end token."""
-        end = self.writer.end
-        return [InstructionExample([*ids, end], [False] * len(ids) + [True], 0) for ids in self._prompts(texts)]
+        prompts = self._prompts(texts)
+        return [InstructionExample([*ids, self.end], [False] * len(ids) + [True], 0) for ids in prompts]
 
     def lengths(self, examples: Sequence[AnswerExample]) -> np.ndarray:
         """Returns the number of tokens of each example, as an array (N, 1)."""
