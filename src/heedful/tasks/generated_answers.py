@@ -362,8 +362,8 @@ def window_targets(windows: Sequence[TextWindow], answers: Sequence[str]) -> lis
     """Returns what each window of one question learns: the first of the ``answers``, or "".
 
     >>> windows = [TextWindow("Who came?", text, 0) for text in ("Ann came.", "It rained.")]
-    >>> window_targets(windows, ["my aunt", "Ann"]), window_targets(windows, ["it came down"])
-    (['my aunt', ''], ['it came down', ''])
+    >>> window_targets(windows, ["my aunt", "Ann"]), window_targets(windows, ["she came late"])
+    (['my aunt', ''], ['she came late', ''])
     """
     first = next(iter(answers), "")
     if len(windows) == 1:
