@@ -36,6 +36,7 @@ def _rows(task: str, tagged: bool) -> Rows:
                 "tags": tuple("B-THING" if one == word else "O" for one in text.split()),
             },
             "question-answering": {"question": f"what is {word}?", "context": text, "answers": (Span(word, 4),)},
+            "generative-question-answering": {"question": f"what is {word}?", "context": text, "answers": (word,)},
             "feature-extraction": {"text": text, "text_pair": word},
         }.get(task, {"text": text})
         if tagged:

@@ -87,17 +87,25 @@ MADE: dict[str, tuple[Callable[[Path], Path] | str, list[str], list[Any]]] = {
         ["--tokenizer.size=200"],
         [{"question": "What hangs?", "context": "The saw hangs."}, ("What lies?", "The fig lies here.")],
     ),
+    "generative-question-answering": (
+        _questions,
+        ["--tokenizer.size=300"],
+        [{"question": "What hangs?", "context": "The saw hangs."}, ("What lies?", "The fig lies here.")],
+    ),
     "fill-mask": (_plain, ["--tokenizer.size=300", "--data.max-length=16"], ["the <mask> fell", "the saw <mask>"]),
     "feature-extraction": (lambda folder: _pairs(folder, "text text_pair"), ["--tokenizer.size=200"], ["fig", "a saw"]),
     "image-classification": (lambda folder: Path("builtin:digits"), ["--data.limit=60"], []),
 }
 
 
+WRITERS = ("translation", "summarization", "generative-question-answering", "text-generation")
+
+
 def command_of(name: str, folder: Path) -> list[str]:
     """What trains a small model of this task, on a file in ``folder``."""
     make, more, _ = MADE[name]
     command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
-    if name not in ("translation", "summarization", "image-classification", "text-generation"):
+    if name not in (*WRITERS, "image-classification"):
         command.append("--preset=bert-tiny")
     return command
 
@@ -130,7 +138,13 @@ def test_every_task_is_tried_here() -> None:
         == set(tasks.TASKS)
         == {
             *("text-generation", "translation", "summarization", "text-classification", "token-classification"),
-            *("question-answering", "fill-mask", "feature-extraction", "image-classification"),
+            *(
+                "question-answering",
+                "generative-question-answering",
+                "fill-mask",
+                "feature-extraction",
+                "image-classification",
+            ),
         }
     )
 
@@ -320,7 +334,7 @@ def test_what_cannot_be_read_is_one_line(
 ) -> None:
     name = run[0]
     for content in (b"", b"\xff\xfe\x00 no text\n", b"just some words\n\n"):
-        file = tmp_path / ("set.json" if name == "question-answering" else "set.tsv")
+        file = tmp_path / ("set.json" if name.endswith("question-answering") else "set.tsv")
         file.write_bytes(content)
         status = cli.main(["train", name, "--train", str(file), "--out", str(tmp_path / "out"), "--max-steps=1"])
         told = capsys.readouterr().err.strip()

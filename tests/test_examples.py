@@ -286,6 +286,19 @@ def test_ask_the_docs(printed: Printed, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.full
+def test_answer_in_own_words(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = loaded("answer_in_own_words")
+    for row in module.made_up(40, 0):
+        month = next((name for names in module.SEASONS.values() for name in names if name in row["context"]), None)
+        assert bool(row["answers"]) == (month is not None or "season" not in row["question"])
+    lines = printed(module.main, "decoder", 2)
+    (told,) = promised(module)
+    assert shape(told) in map(shape, lines)
+    assert [line for line in lines if line.endswith("?")] == [*module.QUESTIONS]
+
+
+@pytest.mark.full
 def test_first_lines(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "".join(f"text {i} of some words\tsummary {i}\n" for i in range(12))

@@ -37,6 +37,9 @@ SMALL = {
     "text-classification": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=100"],
     "token-classification": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=100"],
     "question-answering": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=100"],
+    "generative-question-answering": [
+        *("--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300"),
+    ],
     "summarization": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300"],
     "fill-mask": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300"],
     "feature-extraction": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=100"],

@@ -156,7 +156,8 @@ def _tokens(random: Random, command: str, root: Path, folder: Path) -> tuple[lis
     limit = ["--data.limit=40"] if task == "image-classification" and command in ("train", "audit") else []
     model = str(root / task)
     text = "the <mask> is a tool" if task == "fill-mask" else sentence(random)
-    small = [*SMALL, *([] if task in ("translation", "summarization", "text-generation") else ["--preset=bert-tiny"])]
+    writes = task in ("translation", "summarization", "generative-question-answering", "text-generation")
+    small = [*SMALL, *([] if writes else ["--preset=bert-tiny"])]
     if task == "image-classification":
         small = ["--preset=vit-micro", "--max-steps=1", "--device=cpu"]
     if command not in NO_FILES and random.random() < 0.15:

@@ -75,7 +75,7 @@ def _made(random: Random, task: str, place: Path) -> tuple[list[str], str]:
         ways += [(_pictures, 90), (_arrays, 70)]
     if task == "token-classification":
         ways += [(_conll, 90)]
-    if task == "question-answering":
+    if task.endswith("question-answering"):
         ways += [(_squad, 90)]
     [way] = random.choices([way for way, _ in ways], [weight for _, weight in ways])
     return way(random, task, place)
@@ -100,6 +100,7 @@ def _rows(random: Random, task: str, count: int) -> list[dict[str, Any]]:
                 "context": text,
                 "answers": {"text": [words[0]], "answer_start": [text.index(words[0])]},
             },
+            "generative-question-answering": {"question": "what is it?", "context": text, "answers": words[:2]},
             "feature-extraction": {"text": text, "text_pair": words[0]},
             "image-classification": {"image": {"bytes": None, "path": "a.png"}, "label": random.choice(LABELS)},
         }
@@ -554,7 +555,7 @@ def _settings(task: str, sources: list[str], out: str) -> RunSettings:
     given: dict[str, Any] = {"task": task, "train": tuple(sources), "out": out, "max_steps": 1, "device": "cpu"}
     if task == "image-classification":
         return RunSettings(**given, preset="vit-micro")
-    if task not in ("translation", "summarization", "text-generation"):
+    if task not in ("translation", "summarization", "generative-question-answering", "text-generation"):
         given["preset"] = "bert-tiny"
     model, data = ModelSettings(dim=16, heads=2, depth=1), DataSettings(max_length=32)
     return RunSettings(**given, model=model, data=data, tokenizer=TokenizerSettings(size=300))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,27 @@ def test_question_answering(served: Callable[..., Any]) -> None:
         assert server.refused("/", inputs=asked, parameters={name: value})[1]["param"] == ours
     with pytest.raises(Exception, match="handle_impossible_answer"):
         client.question_answering(**asked, handle_impossible_answer=True)
+
+
+def test_generated_answers(served: Callable[..., Any]) -> None:
+    server, pipe, client = served("generative-question-answering")
+    asked = {"question": "What hangs?", "context": "The saw hangs."}
+    found, expected = client.question_answering(**asked, max_answer_len=4), pipe(asked, max_new_tokens=4)
+    assert found.answer == expected["output"]
+    assert found.score == plain(math.exp(expected["score"]))
+    named = server.post("/pipeline/question-answering", inputs=asked, parameters={"max_answer_len": 4})
+    assert (named["answer"], named["score"]) == (found.answer, plain(found.score))
+    assert ("start" in named) == (found.answer in asked["context"])
+    with pytest.raises(Exception, match="handle_impossible_answer"):
+        client.question_answering(**asked, handle_impossible_answer=True)
+    several = server.post("/", inputs=asked, parameters={"num_beams": 2, "top_k": 2})
+    assert [one["answer"] for one in several] == [
+        one["text"] for one in pipe(asked, num_beams=2, num_return_sequences=2)["output"]
+    ]
+    assert server.refused("/v1/completions", prompt="a")[0] == 404
+    look = {"input": asked, "target": "the saw", "layers": [0], "heads": [0]}
+    [cross] = [one for one in server.post("/v1/attention", **look)["maps"] if "cross" in one["name"]]
+    assert "".join(cross["keys"]).replace(" ", "").startswith("question:Whathangs?context:Thesaw")
 
 
 def test_fill_mask(served: Callable[..., Any]) -> None:

@@ -264,6 +264,30 @@ def test_a_translator_has_a_field_for_the_language(opened: Open) -> None:
     assert "group=encoder+self-attention&token=5" in frame.url
 
 
+def test_a_generated_answer_stands_beside_question_and_context(opened: Open) -> None:
+    page, server, folder = opened("generative-question-answering")
+    asked = {"question": "what is saw?", "context": "the saw is a tool, and saw"}
+    for name, text in asked.items():
+        page.locator(f"textarea[name={name}]").fill(text)
+    page.locator("textarea[name=context]").press("Control+Enter")
+    answered(page)
+    output = heedful.pipeline(None, folder)(asked)["output"]
+    assert output.strip()
+    assert page.locator(".sides .text").all_text_contents() == [*asked.values(), output]
+    word(page, ".sides .card:nth-child(2)", "tool").click()
+    frame = look_of(page)
+    theirs = inspect((server.service.pipe.model, folder), asked, target=output)
+    assert data_of(frame) == facts_of(theirs.html())
+    place = int(re.search(r"group=encoder\+self-attention&token=(\d+)", frame.url)[1])  # type: ignore[index]
+    [encoder] = [one["queries"] for one in theirs.data["maps"] if one["name"] == "encoder self-attention"]
+    assert "tool".startswith(encoder[place].strip())
+    page.locator(".sides .card:nth-child(3) .word").first.click()
+    frame = look_of(page)
+    assert data_of(frame) == facts_of(
+        inspect((server.service.pipe.model, folder), asked, view="steps", target=output).html()
+    )
+
+
 # ------------------------------------------------------------------------------------------------------ labels and more
 
 

@@ -22,7 +22,15 @@ from heedful.data.text_files import STDIN, display_name, extension, read_lines
 from heedful.errors import HeedfulError, plural
 
 PLURALS = {"image": "images", "number": "numbers"}
-TYPES = {"image": LazyImage, "words": tuple, "tags": tuple, "answers": tuple, "messages": tuple, "number": float}
+TYPES = {
+    "image": LazyImage,
+    "words": tuple,
+    "tags": tuple,
+    "answers": tuple,
+    "references": tuple,
+    "messages": tuple,
+    "number": float,
+}
 
 
 def read(
@@ -130,7 +138,7 @@ def _read_special(
         return image_reader.read_rows(sources, kinds, names, split, limit, remembered)
     if "tags" in kinds.values():
         return conll.read_rows(sources, kinds, names, split, limit)
-    if "answers" in kinds.values():
+    if {"answers", "references"} & {*kinds.values()}:
         return squad.read_rows(sources, kinds, names, split, limit, remembered)
     if "document" in kinds.values():
         return documents.read_rows(sources, next(iter(kinds)), names, split, limit, remembered)
@@ -372,6 +380,6 @@ def _builtin(
                     f"column {name!r} of {source} has {PLURALS.get(actual, actual)} and cannot be used as {column!r}; "
                     "give other data"
                 )
-            chosen[column] = values[name]
+            chosen[column] = squad.answer_texts(values[name]) if kind == "references" else values[name]
         rows.append(Row({**values, **chosen}, source, line))
     return rows

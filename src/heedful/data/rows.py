@@ -16,6 +16,7 @@ from heedful.errors import HeedfulError
 #   "image": a `LazyImage`
 #   "words": a tuple of words, never empty; "tags": a tuple of labels, one a word
 #   "answers": a tuple of `Span`, pieces of another column's text, () if that text has no answer
+#   "references": a tuple of texts, each a right answer, () if there is none; not necessarily pieces of another text
 #   "number": a float
 #   "messages": a conversation, a tuple of mappings with "role" and "content"
 #   "turns": part of a conversation, a text (str) or a tuple of such mappings
@@ -29,6 +30,7 @@ Kind = Literal[
     "words",
     "tags",
     "answers",
+    "references",
     "number",
     "number?",
     "messages",

@@ -22,7 +22,11 @@ SHAPE = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "que
 FLAT = '{"question": "...", "context": "...", "answers": {"text": ["..."], "answer_start": [0]}}'
 KEYS = ("question", "answers", "context", "qas", "paragraphs")  # the first of them in an object gives its line
 IMPOSSIBLE = "is_impossible"
-TABLE_COLUMNS: dict[str, Kind] = {"answer": "answers", "answer_start": "answers", "title": "answers"}
+TABLE_COLUMNS: dict[str, Kind] = {
+    "answer": "answers",
+    "answer_start": "answers",
+    "title": "answers",
+}  # values as they are
 
 
 def read_rows(
@@ -35,8 +39,8 @@ def read_rows(
 ) -> Rows:
     """Returns a row for each question of `sources`, in order.
 
-    A row has ``question``, ``context``, ``answers`` (a tuple of `Span`, () if the text has no answer) and, if the file
-    has it, ``title``.
+    A row has ``question``, ``context``, ``answers`` and, if the file has it, ``title``. The answers are a tuple, () if
+    the text has no answer: of `Span`, or of texts if the kind of the column is "references".
 
     - ``.json``: SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018), or a list of flat records. A question with
       ``is_impossible`` has no answer; ``plausible_answers`` are ignored.
@@ -46,13 +50,14 @@ def read_rows(
       answer. An ``answer_start`` column gives its position.
 
     Every file may be compressed. The column may be called ``answer`` or ``answers``. A text without a position is
-    searched in the context; the first of several occurrences counts, and a warning tells their number. Blanks around an
-    answer are removed. Rows with a blank question are skipped and counted. `split` has no effect: files have no splits.
+    searched in the context; the first of several occurrences counts, and a warning tells their number. References need
+    not be in the context, and their positions are ignored. Blanks around an answer are removed. Rows with a blank
+    question are skipped and counted. `split` has no effect: files have no splits.
 
     Raises `HeedfulError` with file, line and remedy for an answer that is not at its position, an empty context, and
     any other form.
     """
-    rows, reader = Rows(columns=names or kinds), _Reader()
+    rows, reader = Rows(columns=names or kinds), _Reader(are_spans="references" not in kinds.values())
     for source in sources:
         for line, values in _records(source, kinds, names, remembered, rows):
             if len(rows) == limit:
@@ -115,8 +120,8 @@ def text_value(values: Mapping[str, Any], column: str, location: str) -> str:
 class _Reader:
     """Converts questions to rows, and counts the answers that occur several times in their context."""
 
-    def __init__(self) -> None:
-        self.ambiguous = 0
+    def __init__(self, are_spans: bool) -> None:
+        self.are_spans, self.ambiguous = are_spans, 0
 
     def row(self, values: Mapping[str, Any], file: str, line: int) -> Row | None:
         """Returns a row, or None for a blank question."""
@@ -132,7 +137,7 @@ class _Reader:
                 f"the context is empty, in {location}{name}; give the text with the answer, or remove the question"
             )
         answers = () if values.get(IMPOSSIBLE) is True else self._answers(values, location)
-        spans = tuple(self._span(context, text, start, location + name) for text, start in answers)
+        spans = tuple(self._value(context, text, start, location + name) for text, start in answers)
         title = {"title": values["title"]} if isinstance(values.get("title"), str) else {}
         row_name = brief(str(values.get("id", "")))
         return Row({"question": question, "context": context, "answers": spans} | title, file, line, row_name)
@@ -166,8 +171,12 @@ class _Reader:
             )
         return start
 
-    def _span(self, context: str, text: str, start: int | None, location: str) -> Span:
+    def _value(self, context: str, text: str, start: int | None, location: str) -> Span | str:
+        """Returns an answer as a span of the context, or as a text of its own."""
         checked_text(text, "answers", location)
+        return self._span(context, text, start, location) if self.are_spans else text.strip()
+
+    def _span(self, context: str, text: str, start: int | None, location: str) -> Span:
         if start is None:
             start = context.find(text.strip())
             self.ambiguous += start >= 0 and context.find(text.strip(), start + 1) >= 0
@@ -184,6 +193,15 @@ class _Reader:
         else:
             start += len(text) - len(text.lstrip())
         return Span(text.strip(), start)
+
+
+def answer_texts(answers: Sequence[Span | str]) -> tuple[str, ...]:
+    """Returns the texts of answers, which are spans or texts.
+
+    >>> answer_texts([Span("Ann", 5), "Bob"])
+    ('Ann', 'Bob')
+    """
+    return tuple(answer.text if isinstance(answer, Span) else answer for answer in answers)
 
 
 def _remedy(context: str, text: str) -> str:

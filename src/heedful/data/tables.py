@@ -285,7 +285,9 @@ class Table:
 
         That needs text columns only: as many as are requested, or more if the first column contains text.
         """
-        if {"label", "number", "image", "answers"} & {self.columns[column] for column in self.chosen_columns}:
+        if {"label", "number", "image", "answers", "references"} & {
+            self.columns[column] for column in self.chosen_columns
+        }:
             return False
         if len(rows[0]) <= len(self.chosen_columns):
             return True
@@ -402,7 +404,7 @@ class Table:
             raise self._missing_error(list(nested_keys(record)), line)
         if reader:
             return reader.read(value, name, location)
-        if self.columns[column].rstrip("?") in ("image", "words", "tags", "answers", "messages"):
+        if self.columns[column].rstrip("?") in ("image", "words", "tags", "answers", "references", "messages"):
             return value
         if not isinstance(value, str):
             raise HeedfulError(

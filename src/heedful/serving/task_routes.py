@@ -195,7 +195,7 @@ async def relevance(service: Service, query: str, texts: list[str]) -> list[floa
 async def hub_response(service: Service, request: Request, name: str | None) -> Response:
     """Returns the response to a request of the Hub's API, as ``huggingface_hub.InferenceClient`` sends it."""
     task = service.pipe.task
-    names = {task.name, "sentence-similarity"} if isinstance(task, Embeds) else {task.name}
+    names = {task.name, *task.hub_tasks}
     if name is not None and name not in names:
         raise RequestError(404, f"this model is for {task.name}, not for {name}", "task_not_found")
     content = await request.body()

@@ -273,7 +273,9 @@ class AnsweringSettings(Settings):
     prefix: str | None = option("text before every source; by default as in training")
     max_answer_length: int | None = option("maximum length of an answer to a question, in tokens", least=1)
     align_to_words: bool | None = option("extend answers to whole words; by default if training answers end at words")
-    null_threshold: float | None = option("say no answer if its logit exceeds the best answer's by more than this")
+    null_threshold: float | None = option(
+        "say no answer if its logit or log-probability exceeds the best answer's by more"
+    )
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
     mirror: bool | None = option("average the predictions of an image and its mirror image; twice the time")
 

@@ -77,6 +77,13 @@ TASKS = {
         main_metrics=("f1",),
         heads=[("encoder", "span")],
     ),
+    "generative-question-answering": TaskEntry(
+        path="heedful.tasks.generative_question_answering:GenerativeQuestionAnswering",
+        summary="an answer to a question on a text, in own words",
+        main_metrics=("f1",),
+        heads=[("encoder-decoder", "language-model"), ("decoder", "language-model")],
+        families={"decoder": "heedful.tasks.decoder_question_answering:DecoderQuestionAnswering"},
+    ),
     "summarization": TaskEntry(
         path="heedful.tasks.summarization:Summarization",
         summary="a short summary of a long text",

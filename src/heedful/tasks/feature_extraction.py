@@ -107,6 +107,7 @@ class FeatureExtraction(EncoderTask):
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    hub_tasks: ClassVar[frozenset[str]] = frozenset({"sentence-similarity"})
     hub_lists_one: ClassVar[bool] = True
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig)
     needs: ClassVar[str] = "an encoder or a decoder"

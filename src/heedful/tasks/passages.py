@@ -1,8 +1,8 @@
-"""Windows over the contexts of questions: tokens with their character offsets, and splitting into windows."""
+"""Windows over the contexts of questions, as tokens with their character offsets, or as texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -109,15 +109,7 @@ def question_windows(
     """
     template = tokenizer.template(pair=True)
     room = most - template.added
-    shared = min(STRIDE, most // 3) if stride is None else stride
-    if room < 4:
-        raise HeedfulError(
-            f"--data.max-length {most} has no room for a question and a text; give {template.added + 4} or more"
-        )
-    if shared > most // 2:
-        raise HeedfulError(
-            f"stride {shared} is too large for windows of {plural(most, 'token')}; give {most // 2} or less"
-        )
+    shared = shared_tokens(most, room, stride)
     passages = passages_of(tokenizer, (context for _, context in questions))
     question_ids = tokenizer.encode([question for question, _ in questions])
     windows: list[QuestionWindow] = []
@@ -138,6 +130,24 @@ def question_windows(
     return QuestionWindows(windows, "; ".join(text for count, text in notes if count), unread)
 
 
+def shared_tokens(most: int, room: int, stride: int | None) -> int:
+    """Returns the number of tokens that neighbouring windows of ``most`` tokens share; None for the default ``stride``.
+
+    Raises ``HeedfulError`` if ``room``, what special tokens leave of a window, is less than 4, or if the stride is more
+    than half of a window.
+    """
+    shared = min(STRIDE, most // 3) if stride is None else stride
+    if room < 4:
+        raise HeedfulError(
+            f"--data.max-length {most} has no room for a question and a text; give {most - room + 4} or more"
+        )
+    if shared > most // 2:
+        raise HeedfulError(
+            f"stride {shared} is too large for windows of {plural(most, 'token')}; give {most // 2} or less"
+        )
+    return shared
+
+
 def _windows(
     question: list[int], passage: Passage, answers: Sequence[Span], room: int, shared: int, row: int
 ) -> Iterator[QuestionWindow]:
@@ -147,3 +157,75 @@ def _windows(
         within = window.start <= start <= end < window.stop
         own = (start, end) if within else (NOWHERE, NOWHERE)
         yield QuestionWindow(question, passage, window.start, window.stop, *own, row)
+
+
+class TextWindow(NamedTuple):
+    """Question with a window of its context, as texts."""
+
+    question: str
+    context: str
+    row: int  # number of the question
+
+
+class TextWindows(NamedTuple):
+    """Windows over the contexts of several questions as texts, in the order of the questions."""
+
+    windows: list[TextWindow]
+    note: str  # for people: splits, truncated questions
+    cut: list[int]  # numbers of the truncated questions
+
+
+Count = Callable[[Sequence[tuple[str, str]]], list[int]]
+
+
+def text_windows(
+    tokenizer: Tokenizer, questions: Sequence[tuple[str, str]], most: int, stride: int | None, count: Count
+) -> TextWindows:
+    """Splits the contexts of questions into pieces of text, so that each fits into ``most`` tokens with its question.
+
+    A pair that fits as a whole is unchanged.
+
+    Args:
+        tokenizer: tokenizer of the contexts.
+        questions: (question, context) pairs.
+        most: maximum number of tokens of a window. A question that does not fit with its context is truncated to half
+            of the tokens that ``count`` leaves.
+        stride: as in ``question_windows``.
+        count: returns the number of tokens of (question, context) pairs as the model reads them, with special tokens.
+    """
+    [frame] = count([("", "")])
+    shared = shared_tokens(most, most - frame, stride)
+    half = (most - frame) // 2
+    windows: list[TextWindow] = []
+    split, cut = 0, list[int]()
+    for row, ((question, context), length) in enumerate(zip(questions, count(questions), strict=True)):
+        pieces = [context]
+        if length > most:
+            [(ids, offsets)] = tokenizer.encode_with_offsets([question])
+            if len(ids) > half:
+                question = question[: offsets[half - 1][1]]
+                cut.append(row)
+            pieces = _pieces(tokenizer, question, context, most, shared, count)
+        split += len(pieces) > 1
+        windows += [TextWindow(question, piece, row) for piece in pieces]
+    notes = (
+        (split, f"{plural(split, 'question')} on texts read in windows of {most} tokens that share {shared}"),
+        (len(cut), f"{plural(len(cut), 'question')} cut to {half} tokens"),
+    )
+    return TextWindows(windows, "; ".join(text for number, text in notes if number), cut)
+
+
+def _pieces(tokenizer: Tokenizer, question: str, context: str, most: int, shared: int, count: Count) -> list[str]:
+    """Returns the overlapping pieces of a context that fit with a question; the whole context if it fits."""
+    [whole, bare] = count([(question, context), (question, "")])
+    if whole <= most:
+        return [context]
+    [(_, offsets)] = tokenizer.encode_with_offsets([context])
+    for size in range(max(1, most - bare), 0, -1):
+        windows = overlapping_windows(len(offsets), size, min(shared, size // 2))
+        texts = (context[offsets[window[0]][0] : offsets[window[-1]][1]].strip() for window in windows)
+        pieces = [text for text in texts if text]
+        # a piece that begins inside a word may have a token more than it has in the context
+        if max(count([(question, piece) for piece in pieces])) <= most:
+            return pieces
+    raise HeedfulError(f"{plural(most, 'token')} have no room for the question {question[:40]!r} and a text; give more")

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from heedful.config import Head, SpanHead, StackConfig
-from heedful.data import Kind, Row, Rows, split
+from heedful.data import Kind, Row, Rows
 from heedful.data.rows import Span
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, nearest, plural
-from heedful.metrics.classification import Mistakes
 from heedful.metrics.example_scores import overall
-from heedful.metrics.squad import best_thresholds, by_kind, most_similar_sentences, score, squad_sums
+from heedful.metrics.squad import best_thresholds, by_kind, score, squad_sums
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of
@@ -33,7 +32,8 @@ from heedful.tasks.encoder_task import EncoderTask, limit_length, longest_of
 from heedful.tasks.inputs_and_targets import Side, span_side
 from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, QuestionWindow, QuestionWindows, question_windows
-from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
+from heedful.tasks.questions import mistakes_of, question_and_context, question_line, sentence_baseline, split_questions
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
 from heedful.tasks.token_batches import padded, padded_with_mask
 from heedful.text import Tokenizer
 from heedful.text.post_processor import InputTemplate
@@ -105,15 +105,8 @@ class QuestionAnswering(EncoderTask):
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows; ``valid`` is the fraction to hold out.
-
-        Questions of one article stay together if all rows have a ``title`` and there are several titles. Otherwise
-        questions of one context stay together.
-        """
-        titles = {row.values.get("title") for row in rows}
-        by = "title" if None not in titles and len(titles) > 1 else "context"
-        train, held = split(rows, valid, seed, by=by, same=same)
-        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
+        """Returns training and validation rows, as ``split_questions``."""
+        return split_questions(rows, valid, seed, same)
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
@@ -377,7 +370,8 @@ class QuestionAnswering(EncoderTask):
         scores = [score(span.text, answers) for (_, span), answers in zip(chosen, golds, strict=True)]
         losses, windows = [result.loss for result in results], [result.windows for result in results]
         example_scores = squad_sums(scores, answerable, losses, windows)
-        details = _mistakes(rows, golds, chosen, [one_score.exact for one_score in scores]).details()
+        said = [(span.text, math.exp(log_p)) for log_p, span in chosen]
+        details = mistakes_of(rows, golds, said, scores).details()
         metrics = overall(example_scores)
         if not answerable.all():
             outputs, margins = (
@@ -397,13 +391,7 @@ class QuestionAnswering(EncoderTask):
 
         It learns nothing (``most_similar_sentences``).
         """
-        outputs = most_similar_sentences(*([row.values[column] for row in rows] for column in ("question", "context")))
-        golds = [[span.text for span in row.values["answers"]] for row in rows]
-        scores = [score(output, answers) for output, answers in zip(outputs, golds, strict=True)]
-        zeros = np.zeros(len(rows))
-        example_scores = squad_sums(scores, [bool(answers) for answers in golds], zeros, zeros)
-        metrics = {name: value for name, value in overall(example_scores).items() if name != "loss"}
-        return Baseline("the sentence most like the question (TF-IDF)", metrics, example_scores)
+        return sentence_baseline(rows, [[span.text for span in row.values["answers"]] for row in rows])
 
     def predict(
         self,
@@ -442,7 +430,7 @@ class QuestionAnswering(EncoderTask):
         """
         for name in others:
             raise HeedfulError(f"the option {name} has no effect for {self.name}; {nearest(name, self.options)}")
-        questions = [_question_and_context(value) for value in inputs]
+        questions = [question_and_context(value, self.name) for value in inputs]
         predictions = [Prediction(value, _output(NO_ANSWER), None) for value in inputs]
         nonblank = [i for i, (question, context) in enumerate(questions) if question.strip() and context.strip()]
         threshold, k, cut = self._threshold(null_threshold, None), top_k or 1, 0
@@ -475,8 +463,7 @@ class QuestionAnswering(EncoderTask):
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``question → answer``."""
-        answers = row.values["answers"]
-        return f"{short(row.values['question'], 80)} → {short(answers[0].text) if answers else '(no answer)'}"
+        return question_line(row.values["question"], [span.text for span in row.values["answers"]])
 
 
 def _at_borders(rows: Sequence[Row]) -> bool:
@@ -487,23 +474,6 @@ def _at_borders(rows: Sequence[Row]) -> bool:
         for text, span in answers
     )
     return inside <= INSIDE * len(answers)
-
-
-def _question_and_context(value: Any) -> tuple[str, str]:
-    """Returns the question and the context of an input."""
-    sides: Any = value
-    if isinstance(value, str):
-        sides = value.split("\t", 1)
-    elif isinstance(value, Mapping):
-        sides = [value.get("question"), value.get("context")]
-    if isinstance(value, str) and not value.strip():
-        return "", ""
-    if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, str) for side in sides):
-        raise HeedfulError(
-            "question-answering takes a question and a context: (question, context), "
-            f'{{"question": ..., "context": ...}}, or one string with a tab between them; got {short(repr(value))}'
-        )
-    return sides[0], sides[1]
 
 
 def _prediction(value: Any, result: WindowsResult, threshold: float | None, k: int) -> Prediction:
@@ -518,14 +488,3 @@ def _prediction(value: Any, result: WindowsResult, threshold: float | None, k: i
 
 def _output(span: Span) -> dict[str, Any]:
     return {"answer": span.text, "start": span.start, "end": span.start + len(span.text)}
-
-
-def _mistakes(
-    rows: Sequence[Row], golds: Sequence[Sequence[str]], chosen: Sequence[ScoredSpan], right: Sequence[float]
-) -> Mistakes:
-    mistakes = Mistakes()
-    for index, (row, answers, (log_p, span)) in enumerate(zip(rows, golds, chosen, strict=True)):
-        if not right[index]:
-            expected = answers[0] if answers else ""
-            mistakes.add(index, short(row.values["question"], 200), expected, span.text, math.exp(log_p))
-    return mistakes

@@ -1,9 +1,9 @@
-"""Base of translation and summarization: text pairs, a prefix, generated outputs."""
+"""Bases of translation, summarization and generated answers: text pairs, a prefix, generated outputs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
@@ -97,16 +97,25 @@ class SequenceToSequence(EncoderDecoderTask):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Creates the task for a new model and trains its tokenizer, or one each for source and target."""
         size, kind = settings.tokenizer.size or 8000, settings.tokenizer.kind or "bpe"
-        source, target = list(cls.columns)[:2]
 
-        def trained(*columns: str) -> Tokenizer:
-            texts = (row.values[column] for row in rows for column in columns)
+        def trained(*sides: Callable[[Row], Iterable[str]]) -> Tokenizer:
+            texts = (text for row in rows for side in sides for text in side(row))
             return Tokenizer.train(texts, size, kind, bool(settings.tokenizer.lowercase))
 
         if settings.tokenizer.shared:
-            tokenizer = trained(source, target)
+            tokenizer = trained(cls.source_vocabulary, cls.target_vocabulary)
             return cls(tokenizer, tokenizer)
-        return cls(trained(source), trained(target))
+        return cls(trained(cls.source_vocabulary), trained(cls.target_vocabulary))
+
+    @classmethod
+    def source_vocabulary(cls, row: Row) -> Sequence[str]:
+        """Returns the texts of a row from which the source vocabulary is learned."""
+        return [row.values[next(iter(cls.columns))]]
+
+    @classmethod
+    def target_vocabulary(cls, row: Row) -> Sequence[str]:
+        """Returns the texts of a row from which the target vocabulary is learned."""
+        return [row.values[list(cls.columns)[1]]]
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -210,15 +219,8 @@ class SequenceToSequence(EncoderDecoderTask):
     def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """Returns the generated outputs for the first ``most`` rows (None: all).
-
-        With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
-        longest target.
-        """
-        if most is not None and "max_length" not in options:  # a new model does not end its texts
-            longest = max(len(target) for _, target in examples) - 1
-            least = int(model.generation.get("min_new_tokens") or 0)
-            options = {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
+        """Returns the generated outputs for the first ``most`` rows (None: all), with ``limited_options``."""
+        options = limited_options(model, examples, most, options)
         self.silent = True
         try:
             predictions = self.predict(model, [self.source_text(row) for row in rows[:most]], **options)
@@ -304,6 +306,70 @@ class SequenceToSequence(EncoderDecoderTask):
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``source → target``."""
         return arrow_joined([self.prefix + self.source_text(row), self.target_text(row)])
+
+
+class BoundedSequenceToSequence(SequenceToSequence):
+    """Base of tasks from a long text to a short one, whose lengths are limited.
+
+    A new model reads as many tokens as in training, ``--data.max-length``; a published one as many as it has positions,
+    or the ``model_max_length`` of its tokenizer. A new model generates no more tokens than the longest training target
+    has. The arguments are those of ``EncoderDecoderTask``.
+    """
+
+    default_new_tokens: ClassVar[int]  # maximum length of an output where neither the call nor the folder has one
+    longest_target: int | None = None  # tokens of the longest training target, if known
+
+    @classmethod
+    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
+        """Creates the task for a new model, trains its tokenizers, and stores the maximum length of sources and
+        targets.
+        """
+        task = super().prepare(rows, settings)
+        limit = settings.data.max_length or cls.default_length
+        task.source.config["model_max_length"] = limit
+        longest = max(map(len, encode_with_special(task.target, [task.target_text(row) for row in rows])))
+        task.longest_target = min(longest, limit)
+        return task
+
+    def before_training(self, model: Model, settings: RunSettings) -> None:
+        """Stores the settings that training needs; a new model will generate no more tokens than the longest target
+        has.
+        """
+        super().before_training(model, settings)
+        if self.longest_target is not None:
+            model.generation = {**model.generation, "max_new_tokens": self.longest_target}
+
+    @property
+    def longest(self) -> int | None:
+        """The maximum number of tokens of a source: the model's positions, or its tokenizer's ``model_max_length``."""
+        limits = (self.positions, self.source.config.get("model_max_length"))
+        return min((int(limit) for limit in limits if limit), default=None)
+
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+        """Returns the decoding options of a call; unset options have the values stored in the model's folder.
+
+        If neither limits the length, at most ``default_new_tokens`` tokens are generated.
+        """
+        limits = ("max_new_tokens", "max_length")
+        if not any({**model.generation, **options}.get(name) for name in limits):
+            most = self.default_new_tokens
+            options = {**options, "max_new_tokens": min(most, self.positions or most)}
+        return super().decoding_options(model, options)
+
+
+def limited_options(
+    model: Model, examples: Sequence[Pair], most: int | None, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Returns the options of an evaluation of the first ``most`` rows (None: all).
+
+    With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
+    longest target.
+    """
+    if most is None or "max_length" in options:
+        return options
+    longest = max(len(target) for _, target in examples) - 1  # a new model does not end its texts
+    least = int(model.generation.get("min_new_tokens") or 0)
+    return {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
 
 
 def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:

@@ -6,29 +6,27 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from heedful.data import Kind, Row, Rows
+from heedful.data import Kind, Rows
 from heedful.errors import HeedfulError
 from heedful.generation.options import Options
 from heedful.metrics.rouge import Rouge
 from heedful.models import Model
-from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import overlapping_windows
-from heedful.tasks.sequence_to_sequence import SequenceToSequence, encode_with_special
+from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
 from heedful.tasks.task import Baseline, Measured, Prediction, short
 from heedful.tasks.token_batches import outputs_of_call
 
-SUMMARY = 128  # default maximum number of tokens of a summary
 SENTENCE_END = re.compile(r"(?<=[.!?؟।])\s+|(?<=[。！？])|\n")
 WORST = 20  # number of examples with the lowest ROUGE-L in the details
 
 
-class Summarization(SequenceToSequence):
+class Summarization(BoundedSequenceToSequence):
     """Summarization: generates the column ``summary`` from the column ``text``.
 
     A text of more tokens than the model takes is truncated at its end, since summaries rely on the beginning (news,
@@ -45,41 +43,12 @@ class Summarization(SequenceToSequence):
     name: ClassVar[str] = "summarization"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "summary": "text"})
     main_metric: str = "rougeL"
-    options: ClassVar[frozenset[str]] = SequenceToSequence.options | {"stride"}
+    options: ClassVar[frozenset[str]] = BoundedSequenceToSequence.options | {"stride"}
     hub_key: ClassVar[str] = "summary_text"
     default_length: ClassVar[int] = 512
+    default_new_tokens: ClassVar[int] = 128
     truncates: ClassVar[bool] = True
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.SUMMARIZATION
-
-    longest_summary: int | None = None  # tokens of the longest training summary, if known
-
-    # --------------------------------------------------------------------------------------------------------- creation
-
-    @classmethod
-    def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
-        """Creates the task for a new model, trains its tokenizers, and stores the maximum length of texts and
-        summaries.
-        """
-        task = super().prepare(rows, settings)
-        limit = settings.data.max_length or cls.default_length
-        task.source.config["model_max_length"] = limit
-        longest = max(map(len, encode_with_special(task.target, [row.values["summary"] for row in rows])))
-        task.longest_summary = min(longest, limit)
-        return task
-
-    def before_training(self, model: Model, settings: RunSettings) -> None:
-        """Stores the settings that training needs; a new model will generate no more tokens than the longest summary
-        has.
-        """
-        super().before_training(model, settings)
-        if self.longest_summary is not None:
-            model.generation = {**model.generation, "max_new_tokens": self.longest_summary}
-
-    @property
-    def longest(self) -> int | None:
-        """The maximum number of tokens of a text: the model's positions, or its tokenizer's ``model_max_length``."""
-        limits = (self.positions, self.source.config.get("model_max_length"))
-        return min((int(limit) for limit in limits if limit), default=None)
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
@@ -126,16 +95,6 @@ class Summarization(SequenceToSequence):
         better, other = sorted(scores, key=lambda name: -scores[name].metrics()["rougeL"])
         example_scores = with_loss(scores[better].example_scores(), np.zeros((len(rows), 2)))
         return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), example_scores)
-
-    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns the decoding options of a call; unset options have the values stored in the model's folder.
-
-        If neither limits the length, at most 128 tokens are generated.
-        """
-        limits = ("max_new_tokens", "max_length")
-        if not any({**model.generation, **options}.get(name) for name in limits):
-            options = {**options, "max_new_tokens": min(SUMMARY, self.positions or SUMMARY)}
-        return super().decoding_options(model, options)
 
     def predict(
         self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any

@@ -82,7 +82,14 @@ class Measured:
 
 
 LoggedSample = dict[str, str]  # "input", "output" and, if there is one, "target", each shortened to a line
-TARGET_KINDS = ("label", "tags", "answers", "number", "number?")  # kinds of target columns; else it is the second one
+TARGET_KINDS = (
+    "label",
+    "tags",
+    "answers",
+    "references",
+    "number",
+    "number?",
+)  # kinds of target columns; else it is the second one
 SAMPLES, LINE = 3, 200  # of a validation: number of samples in the log, and characters of each text
 
 
@@ -119,6 +126,7 @@ class Task(ABC):
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     #: parameters of the Hub's API that have a single value here
     hub_fixed: Mapping[str, Any] = MappingProxyType({})
+    hub_tasks: ClassVar[frozenset[str]] = frozenset()  #: further names of the task in the Hub's API
     hub_lists_one: ClassVar[bool] = False  #: True if the Hub's API answers one input with a list of one answer
 
     # --------------------------------------------------------------------------------------------------------- creation
@@ -371,6 +379,14 @@ class Task(ABC):
     def ranks_texts(self) -> bool:
         """True if ``relevance`` is defined. By default False."""
         return False
+
+    @classmethod
+    def input_text(cls, value: Any) -> Any:
+        """Returns the text that the model reads for an input of ``predict``, before any prefix.
+
+        ``heedful inspect`` shows it. By default returns the input itself, which is a text, a pair of texts or an image.
+        """
+        return value
 
     def expected(self, row: Row) -> Any:
         """Returns the expected output of a row if it must be computed from several columns.

@@ -184,14 +184,16 @@ class AttentionRecorder:
                 values[name] = (self.task.labels[0],) * len(text.split())  # type: ignore[attr-defined]  # as above
             elif kind == "answers":
                 values[name] = ()
+            elif kind == "references":
+                values[name] = (self._generated(dict(values)),)
             elif name == "text_pair" and "negative" in columns and name not in values:
                 values[name] = parts[0]  # not recorded
             elif kind == "text" and name not in values:
                 values[name] = self._generated(parts[0])
         return Row(values, "--training.record-attention", 1)
 
-    def _generated(self, source: str) -> str:
-        """Returns the model's output for ``source``, greedily decoded."""
+    def _generated(self, source: str | Mapping[str, str]) -> str:
+        """Returns the model's output for ``source``, a text or the texts of its columns, greedily decoded."""
         if "max_new_tokens" not in self.task.options:
             raise HeedfulError("the task takes two texts; separate them by a tab")
         min_new_tokens = int(self.model.generation.get("min_new_tokens") or 0)

@@ -177,17 +177,17 @@ function clickable(text, onChoose, marks = [], box = make("p", "text")) {  // a 
 
 const bare = (text) => text.normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
 
-function placeOf(tokens, texts, which, offset, word) {     // the token at an offset of one of the texts, which follow one another in the tokens
+function placeOf(tokens, texts, which, offset, word) {     // the token at an offset of one of the texts, which follow one another in the tokens, most often in their order
   const ends = [];
   let whole = "", from = 0;
   for (const token of tokens) { whole += bare(token); ends.push(whole.length); }
   for (const [i, text] of texts.entries()) {
-    const at = whole.indexOf(bare(text), from);
+    const after = whole.indexOf(bare(text), from), at = after < 0 ? whole.indexOf(bare(text)) : after;
     if (i === which) {
       const start = at < 0 ? whole.indexOf(bare(word), from) : at + bare(text.slice(0, offset)).length;
       return start < 0 ? -1 : ends.findIndex((end) => end > start);
     }
-    if (at >= 0) from = at + bare(text).length;
+    if (at >= 0) from = Math.max(from, at + bare(text).length);
   }
   return -1;
 }
@@ -292,11 +292,11 @@ function drawn(about, output) {    // the elements of an answer that is not stre
   return [card(bars(output)), ...(pictured ? [seen(about)] : [card(...given())])];
 }
 
-function sideBySide(about, output) { // a generated text beside its source
+function sideBySide(about, output) { // a generated text beside its source, or what it was made from
   about.target = about.request.target = output;
-  const target = clickable(output, (word, offset) => showAttention(about, about.texts.length, offset, word));
-  const sides = make("div", "sides", card(heading(spaced(columns[0][0])), passage(about, 0, [])), card(heading("output"), target));
-  return sides;
+  const target = output ? clickable(output, (word, offset) => showAttention(about, about.texts.length, offset, word)) : make("p", "quiet", "(empty)");
+  const given = about.texts.map((_, i) => card(heading(spaced(columns[i][0])), passage(about, i, [])));
+  return make("div", "sides", ...given, card(heading("output"), target));
 }
 
 function seen(about) {

@@ -89,12 +89,12 @@ def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the te
         )
 
 
-def read_source(opened: OpenedModel, text: Any) -> tuple[str, list[int]]:
+def read_source(opened: OpenedModel, item: Any) -> tuple[str, list[int]]:
     """Returns the name and token ids of one text, which is the source of an encoder-decoder; generates nothing."""
     if translates(opened.model.config):
-        ids = _source(opened, text)  # first: it checks the text
-        return short(text), ids
-    reading = _prompt(opened, text) if writes(opened.model.config) else _sentence(opened, text)
+        ids = _source(opened, item)  # first: it checks the text
+        return name_of(item), ids
+    reading = _prompt(opened, item) if writes(opened.model.config) else _sentence(opened, item)
     return reading.name, list(reading.ids)
 
 
@@ -150,8 +150,15 @@ def _prompt(opened: OpenedModel, item: Any, target: Target | None = None) -> Mod
 
 
 def name_of(item: Any) -> str:
-    """Returns a text, or the last of some messages, shortened for headings."""
-    return short(str(item[-1].get("content", "")) if is_conversation(item) else item)
+    """Returns a text, several texts, or the last of some messages, shortened for headings.
+
+    >>> name_of("Who came?"), name_of(("Who came?", "Ann came."))
+    ('Who came?', 'Who came? + Ann came.')
+    """
+    if is_conversation(item):
+        return short(str(item[-1].get("content", "")))
+    parts = item.values() if isinstance(item, Mapping) else (item,) if isinstance(item, str) else item
+    return short(" + ".join(map(str, parts)))
 
 
 def continued(opened: OpenedModel, item: Any, target: Target | None = None) -> tuple[list[int], int]:
@@ -161,6 +168,7 @@ def continued(opened: OpenedModel, item: Any, target: Target | None = None) -> t
     both counts as the prompt's.
     """
     tokenizer, before = opened.source, list(opened.source.template().before)
+    item = opened.input_text(item)
     if is_conversation(item):
         item, before = render_prompt(tokenizer, item), []  # a template has its own begin token
     check_texts("this model", [item])
@@ -187,14 +195,14 @@ def checked_ids(opened: OpenedModel, ids: Sequence[int]) -> list[int]:
     return list(ids)
 
 
-def _pair(opened: OpenedModel, text: Any, request: Request) -> ModelInput:
+def _pair(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     """Returns a source and its target, which is given or generated."""
     source, target = opened.source, opened.target
-    ids = _source(opened, text)
+    ids = _source(opened, item)
     target_ids, note = target_of(opened, ids, request)
     shifted = [start_of(opened.model.config), *target_ids[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
     return ModelInput(
-        name=short(text),
+        name=name_of(item),
         arguments=(row_of(opened, ids), row_of(opened, shifted)),
         ids=ids,
         read={"encoder": source.pieces(ids), "decoder": pieces_of(target, shifted)},
@@ -204,7 +212,8 @@ def _pair(opened: OpenedModel, text: Any, request: Request) -> ModelInput:
     )
 
 
-def _source(opened: OpenedModel, text: Any) -> list[int]:
+def _source(opened: OpenedModel, item: Any) -> list[int]:
+    text = opened.input_text(item)
     check_texts("this model", [text])
     _check_not_empty(opened.source.encode([text]))
     ids = encode_with_special(opened.source, [opened.prefix + text])[0]

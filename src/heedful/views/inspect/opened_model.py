@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from heedful import tasks
 from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
@@ -18,6 +19,7 @@ from heedful.pretrained.pooling import pooled_head
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.model_setup import check_vocabulary, tokenizer_of
 from heedful.tasks.published import prefix_of
+from heedful.tasks.task import Task
 from heedful.text import Tokenizer
 from heedful.text.chat_template import read_template
 from heedful.views.inspect.request import Request, check_request, model_name
@@ -35,6 +37,7 @@ class OpenedModel:
     preprocessing: Preprocessing | None = None
     pooled: PooledHead | None = None  # pooling of the folder's sentence-transformers files
     prefix: str = ""  # before every source, as in training
+    task: type[Task] | None = None  # the task for which the folder was trained, if it is known
 
     @property
     def source(self) -> Tokenizer:
@@ -47,6 +50,10 @@ class OpenedModel:
         """Tokenizer of the model's target texts."""
         assert self.tokenizers is not None
         return self.tokenizers[1]
+
+    def input_text(self, item: Any) -> Any:
+        """Returns the text that the model reads for an input of its task, without the prefix."""
+        return item if self.task is None else self.task.input_text(item)
 
     @property
     def labels(self) -> list[str]:
@@ -117,5 +124,10 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
         if Tokenizer.has_files(own, "tokenizer.target"):
             target = Tokenizer.load(own, "tokenizer.target")
         check_vocabulary(target, config.target or config.source, "target tokenizer")
-    prefix = prefix_of(folder, str(read_card(folder).get("task")))
-    return {"tokenizers": (source, target), "pooled": pooled_head(folder), "prefix": prefix}
+    name = str(read_card(folder).get("task"))
+    return {
+        "tokenizers": (source, target),
+        "pooled": pooled_head(folder),
+        "prefix": prefix_of(folder, name),
+        "task": tasks.get(name, config.kind) if name in tasks.TASKS else None,
+    }

@@ -1,0 +1,82 @@
+"""Questions on a text, shared by the tasks that answer them: inputs, split, baseline, mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heedful.data import Row, Rows, split
+from heedful.data.split import Same
+from heedful.errors import HeedfulError
+from heedful.metrics.classification import Mistakes
+from heedful.metrics.example_scores import overall
+from heedful.metrics.squad import AnswerScore, most_similar_sentences, score, squad_sums
+from heedful.tasks.task import Baseline, short
+
+
+def split_questions(rows: Rows, valid: float | None, seed: int, same: Same) -> tuple[Rows, Rows]:
+    """Returns training and validation rows; ``valid`` is the fraction to hold out.
+
+    Questions of one article stay together if all rows have a ``title`` and there are several titles. Otherwise
+    questions of one context stay together.
+    """
+    titles = {row.values.get("title") for row in rows}
+    by = "title" if None not in titles and len(titles) > 1 else "context"
+    train, held = split(rows, valid, seed, by=by, same=same)
+    return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
+
+
+def question_and_context(value: Any, task: str) -> tuple[str, str]:
+    """Returns the question and the context of an input; two empty texts for a blank string.
+
+    An input is ``(question, context)``, ``{"question": ..., "context": ...}``, or one string with a tab between them.
+    Raises ``HeedfulError``, naming the ``task``, for any other value.
+
+    >>> question_and_context("Who came?\\tAnn came.", "question-answering")
+    ('Who came?', 'Ann came.')
+    """
+    sides: Any = value
+    if isinstance(value, str):
+        sides = value.split("\t", 1)
+    elif isinstance(value, Mapping):
+        sides = [value.get("question"), value.get("context")]
+    if isinstance(value, str) and not value.strip():
+        return "", ""
+    if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, str) for side in sides):
+        raise HeedfulError(
+            f"{task} takes a question and a context: (question, context), "
+            f'{{"question": ..., "context": ...}}, or one string with a tab between them; got {short(repr(value))}'
+        )
+    return sides[0], sides[1]
+
+
+def question_line(question: str, answers: Sequence[str]) -> str:
+    """Returns a question and its first answer as one line for people: ``question → answer``."""
+    return f"{short(question, 80)} → {short(answers[0]) if answers else '(no answer)'}"
+
+
+def sentence_baseline(rows: Rows, references: Sequence[Sequence[str]]) -> Baseline:
+    """Scores the sentence of each context that is most similar to the question (``most_similar_sentences``)."""
+    outputs = most_similar_sentences(*([row.values[column] for row in rows] for column in ("question", "context")))
+    scores = [score(output, answers) for output, answers in zip(outputs, references, strict=True)]
+    zeros = np.zeros(len(rows))
+    example_scores = squad_sums(scores, [bool(answers) for answers in references], zeros, zeros)
+    metrics = {name: value for name, value in overall(example_scores).items() if name != "loss"}
+    return Baseline("the sentence most like the question (TF-IDF)", metrics, example_scores)
+
+
+def mistakes_of(
+    rows: Sequence[Row],
+    references: Sequence[Sequence[str]],
+    answers: Sequence[tuple[str, float]],
+    scores: Sequence[AnswerScore],
+) -> Mistakes:
+    """Returns the answers that match no reference; ``answers`` has the text of each, and its probability."""
+    mistakes = Mistakes()
+    for index, (row, expected, (text, probability)) in enumerate(zip(rows, references, answers, strict=True)):
+        if not scores[index].exact:
+            first = expected[0] if expected else ""
+            mistakes.add(index, short(row.values["question"], 200), first, text, probability)
+    return mistakes
