@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens, source_tokens
 from heedful.errors import HeedfulError
 from heedful.generation.options import NAMES, Options, resolve
 from heedful.kernels.varlen import needs_mask_if_right_padded
@@ -100,8 +100,8 @@ class EncoderDecoderTask(Task):
         head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
         return replace(
             config,
-            source=replace(config.source, vocab_size=self.source.vocab_size),
-            target=None if shared else replace(config.source, vocab_size=self.target.vocab_size),
+            source=replace(source_tokens(config), vocab_size=self.source.vocab_size),
+            target=None if shared else replace(source_tokens(config), vocab_size=self.target.vocab_size),
             encoder=with_settings(config.encoder, settings.model, settings.model.encoder_depth),
             decoder=with_settings(config.decoder, settings.model, settings.model.decoder_depth),
             head=head,
@@ -119,7 +119,7 @@ class EncoderDecoderTask(Task):
                 f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
                 f"{config.kind!r} and its head of kind {config.head.kind!r}; choose another model"
             )
-        sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
+        sides = ("source", self.source, source_tokens(config)), ("target", self.target, config.tokens)
         for side, tokenizer, embedding in sides:
             check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
         start_of(config)

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig
+from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig, source_tokens
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -110,12 +110,11 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
     source = target = tokenizer_of(folder)
     if template := read_template(folder) or read_template(home(folder)):
         source.config["chat_template"] = template
-    first = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
-    check_vocabulary(source, first)
+    check_vocabulary(source, source_tokens(config))
     if isinstance(config, EncoderDecoderConfig):
         own = folder if Tokenizer.has_files(folder) else home(folder)
         if Tokenizer.has_files(own, "tokenizer.target"):
             target = Tokenizer.load(own, "tokenizer.target")
-        check_vocabulary(target, config.target or config.source, "target tokenizer")
+        check_vocabulary(target, config.tokens, "target tokenizer")
     prefix = prefix_of(folder, str(read_card(folder).get("task")))
     return {"tokenizers": (source, target), "pooled": pooled_head(folder), "prefix": prefix}
