@@ -295,7 +295,7 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
         "laptop",
         1_539_968,
         lambda: captioner(
-            vit(128, 3, 4, 4, image=32, std=0.06), gpt2(128, 3, 4, 1000, 64, 0.0, 0.06, "gelu"), _CAPTIONS
+            vit(64, 4, 4, 4, image=32, std=0.08), gpt2(128, 2, 4, 1000, 64, 0.0, 0.06, "gelu"), _CAPTIONS
         ),
     ),
     # decoder
