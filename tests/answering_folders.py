@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import heedful
-from heedful.data import Row, Rows
+from heedful.data import LazyImage, Row, Rows
 from heedful.data.rows import Span
 from heedful.models import Model
 from heedful.pretrained.preprocessing import Preprocessing
@@ -36,6 +37,7 @@ def _rows(task: str) -> Rows:
             },
             "question-answering": {"question": f"what is {word}?", "context": text, "answers": (Span(word, 4),)},
             "feature-extraction": {"text": text, "text_pair": word},
+            "image-to-text": {"image": LazyImage.of(np.full((8, 8, 3), 30 * i, np.uint8), word), "text": text},
         }.get(task, {"text": text})
         made.append(Row(values, "words.tsv", i + 1))
     return Rows(made, 0, tuple(made[0].values))
@@ -50,7 +52,8 @@ def made(task: str, *, length: int = 32) -> tuple[Task, Model]:
         images.check_model(model)
         return images, model
     rows = _rows(task)
-    kind = "character" if task in ("text-generation", "translation", "summarization") else "wordpiece"
+    writes = ("text-generation", "translation", "summarization", "image-to-text")
+    kind = "character" if task in writes else "wordpiece"
     asked = RunSettings(
         task=task,
         train=("words.tsv",),

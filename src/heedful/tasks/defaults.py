@@ -172,8 +172,9 @@ VISION: Sizes[VisionSize] = (
 
 CAPTION_SIDE = 64
 CAPTIONING: Sizes[CaptioningSize] = (
-    (20_000, CaptioningSize("captioner-micro", 1000, CAPTION_SIDE, dropout=0.0, epochs=30, batch_size=64)),
-    (500_000, CaptioningSize("captioner-micro", 8000, CAPTION_SIDE, dropout=0.1, epochs=15, batch_size=64)),
+    (5_000, CaptioningSize("captioner-micro", 1000, CAPTION_SIDE, dropout=0.0, epochs=60, batch_size=64)),
+    (20_000, CaptioningSize("captioner-micro", 1000, CAPTION_SIDE, dropout=0.0, epochs=20, batch_size=64)),
+    (500_000, CaptioningSize("captioner-micro", 8000, CAPTION_SIDE, dropout=0.1, epochs=10, batch_size=64)),
     (float("inf"), CaptioningSize("vit-gpt2", 16000, 224, dropout=0.1, epochs=10, batch_size=128)),
 )
 
