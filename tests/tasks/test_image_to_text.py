@@ -49,10 +49,12 @@ def test_a_table_of_paths_a_folder_and_lists_of_texts(photos: Path) -> None:
     assert rows_of(photos / "captions.csv") == EXPECTED  # columns by their content; a row without a text is skipped
     assert rows_of(photos) == EXPECTED  # the only table of a folder
     assert rows_of(photos, limit=3) == EXPECTED[:3]
-    records = [{"image": f"images/{n}.png", "text": [t for name, t in EXPECTED if name == f"{n}.png"]} for n in range(6)]
+    records = [
+        {"image": f"images/{n}.png", "text": [t for name, t in EXPECTED if name == f"{n}.png"]} for n in range(6)
+    ]
     (photos / "more.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     assert rows_of(photos / "more.jsonl") == EXPECTED
-    with pytest.raises(HeedfulError, match="2 tables in .*give the table"):
+    with pytest.raises(HeedfulError, match=r"2 tables in .*give the table"):
         rows_of(photos)
     with pytest.raises(HeedfulError, match=r"cannot be read as image and text; give a table"):
         rows_of(photos / "images" / "0.png")
@@ -74,7 +76,9 @@ def test_parquet_with_encoded_images(photos: Path) -> None:
 def test_the_built_in_shapes_are_what_their_sentences_say() -> None:
     for split in ("train", "valid", "test"):
         for row in builtin.load("builtin:shapes", split)[:100]:
-            first, second = row["text"].removeprefix("a ").split(" above a " if "above" in row["text"] else " left of a ")
+            first, second = (
+                row["text"].removeprefix("a ").split(" above a " if "above" in row["text"] else " left of a ")
+            )
             pixels = row["image"].pixels().astype(int)
             halves = np.split(pixels, 2, axis=0 if "above" in row["text"] else 1)
             for half, thing in zip(halves, (first, second), strict=True):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answering_folders import saved
 from PIL import Image
 
 import heedful
+from answering_folders import saved
 from heedful import cli
 from heedful.errors import HeedfulError
 from heedful.inspection import record
