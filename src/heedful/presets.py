@@ -293,7 +293,7 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "vit-gpt2": ("ViT-B/16 and GPT-2", 238_605_312, lambda: captioner(vit(768, 12, 12, 16), gpt2(768, 12, 12))),
     "captioner-micro": (
         "laptop",
-        1_539_968,
+        881_344,
         lambda: captioner(
             vit(64, 4, 4, 4, image=32, std=0.08), gpt2(128, 2, 4, 1000, 64, 0.0, 0.06, "gelu"), _CAPTIONS
         ),

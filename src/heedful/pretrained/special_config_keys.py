@@ -302,3 +302,8 @@ class OuterTokenIdKey(TokenIdKey):
         outer = (theirs.get(key) for key in (self.theirs, self.fallback) if key is not None)
         value = next((token for token in outer if token is not None), own)
         super().read({self.theirs: value}, ours, stored)
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the key, and the decoder's own, which would otherwise have its default."""
+        super().write(ours, theirs)
+        theirs["decoder"][self.inner] = theirs[self.theirs]

@@ -21,7 +21,7 @@ from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ScaledLinear
 from heedful.models import Model
 from heedful.pretrained.config_keys import AnyConfigKey, StoredTensor, WrittenKey, label_tables
-from heedful.pretrained.configuration import GENERATION_KEYS
+from heedful.pretrained.configuration import GENERATION_KEYS, IDS
 from heedful.pretrained.fill_model import build_empty, tied_names
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
@@ -241,7 +241,8 @@ def _with_source_keys(
     for config_key in (*model_type.config_keys, *architecture.config_keys):
         if isinstance(config_key, SubConfig):
             inner: Mapping[str, Any] = model.source_config[config_key.theirs]
-            copied[config_key.theirs] = dict(inner) | config_json[config_key.theirs]
+            written = {k: v for k, v in config_json[config_key.theirs].items() if k not in IDS or k not in inner}
+            copied[config_key.theirs] = dict(inner) | written
     stored_flags = {
         config_key.theirs: config_key.from_config(flat(model.config))
         for config_key in (*model_type.config_keys, *architecture.config_keys)
