@@ -49,7 +49,7 @@ def inspect(
     view: Annotated[
         str | None,
         Parameter(
-            help="heads, model, matrix, steps, lens, image, gradient, embeddings, similarity, positions, filters or "
+            help="heads, model, matrix, steps, lens, image, words, gradient, embeddings, similarity, positions, filters or "
             "importance; by default one that fits the model"
         ),
     ] = None,
