@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import heedful
-from heedful.data import Row, Rows
+from heedful.data import LazyImage, Row, Rows
 from heedful.data.rows import Span
 from heedful.models import Model
 from heedful.pretrained.preprocessing import Preprocessing
@@ -38,6 +39,7 @@ def _rows(task: str, tagged: bool) -> Rows:
             "question-answering": {"question": f"what is {word}?", "context": text, "answers": (Span(word, 4),)},
             "generative-question-answering": {"question": f"what is {word}?", "context": text, "answers": (word,)},
             "feature-extraction": {"text": text, "text_pair": word},
+            "image-to-text": {"image": LazyImage.of(np.full((8, 8, 3), 30 * i, np.uint8), word), "text": text},
         }.get(task, {"text": text})
         if tagged:
             values["language"] = "de" if i % 2 else "fr"
@@ -56,7 +58,8 @@ def made(task: str, *, length: int = 32, tagged: bool = False) -> tuple[Task, Mo
         images.check_model(model)
         return images, model
     rows = _rows(task, tagged)
-    kind = "character" if task in ("text-generation", "translation", "summarization") else "wordpiece"
+    writes = ("text-generation", "translation", "summarization", "image-to-text")
+    kind = "character" if task in writes else "wordpiece"
     asked = RunSettings(
         task=task,
         train=("words.tsv",),

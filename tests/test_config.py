@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from heedful import presets
 from heedful.config import (
     AlibiPosition,
     Config,
@@ -29,6 +31,7 @@ from heedful.config import (
     SpecialTokens,
     StackConfig,
     VisionConfig,
+    patches_of,
 )
 from heedful.errors import HeedfulError
 
@@ -210,3 +213,20 @@ def test_heads_that_need_what_the_family_has_not() -> None:
             VisionConfig(patches=PatchConfig(), encoder=stack(), head=head)
     with pytest.raises(HeedfulError, match="head"):
         EncoderConfig(embedding=EMBEDDING, encoder=stack(), head=ImageHead())
+
+
+def test_a_source_of_image_patches() -> None:
+    made = presets.get("captioner-micro")
+    assert isinstance(made, EncoderDecoderConfig)
+    assert Config.from_dict(made.to_dict()) == made
+    assert patches_of(made) == made.source
+    assert patches_of(presets.get("t5-small")) is None
+    for change, words in [
+        ({"target": None}, "the source is an image, which has no tokens to share; give target"),
+        ({"head": SequenceHead()}, "a language-model head or none, not 'sequence'"),
+        ({"source": EmbeddingConfig(vocab_size=9)}, "encoder.dim is 64 and decoder.dim is 128; make them the same"),
+    ]:
+        with pytest.raises(HeedfulError, match=words):
+            replace(made, **change)
+    with pytest.raises(HeedfulError, match="pooler is True, but the source is text"):
+        replace(presets.get("t5-small"), pooler=True)

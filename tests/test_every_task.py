@@ -95,17 +95,19 @@ MADE: dict[str, tuple[Callable[[Path], Path] | str, list[str], list[Any]]] = {
     "fill-mask": (_plain, ["--tokenizer.size=300", "--data.max-length=16"], ["the <mask> fell", "the saw <mask>"]),
     "feature-extraction": (lambda folder: _pairs(folder, "text text_pair"), ["--tokenizer.size=200"], ["fig", "a saw"]),
     "image-classification": (lambda folder: Path("builtin:digits"), ["--data.limit=60"], []),
+    "image-to-text": (lambda folder: Path("builtin:shapes"), ["--data.limit=60"], []),
 }
 
 
 WRITERS = ("translation", "summarization", "generative-question-answering", "text-generation")
+IMAGES = {"image-classification": "builtin:digits", "image-to-text": "builtin:shapes"}
 
 
 def command_of(name: str, folder: Path) -> list[str]:
     """What trains a small model of this task, on a file in ``folder``."""
     make, more, _ = MADE[name]
     command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
-    if name not in (*WRITERS, "image-classification"):
+    if name not in (*WRITERS, *IMAGES):
         command.append("--preset=bert-tiny")
     return command
 
@@ -121,8 +123,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def inputs_of(name: str) -> list[Any]:
-    if name == "image-classification":
-        return [row.values["image"] for row in read("builtin:digits:test", {"image": "image"}, limit=2)]
+    if name in IMAGES:
+        return [row.values["image"] for row in read(f"{IMAGES[name]}:test", {"image": "image"}, limit=2)]
     return MADE[name][2]
 
 
@@ -144,6 +146,7 @@ def test_every_task_is_tried_here() -> None:
                 "fill-mask",
                 "feature-extraction",
                 "image-classification",
+                "image-to-text",
             ),
         }
     )
@@ -164,7 +167,7 @@ def test_a_folder_answers_alone_together_and_empty(run: tuple[str, Path, list[st
         generates = "max_new_tokens" in pipe.task.options  # whose score is a log-probability for each token
         assert alone["score"] is None or (alone["score"] <= 0 if generates else 0 <= alone["score"] <= 1 + 1e-6)
     assert pipe([]) == []
-    if name not in ("image-classification", "text-generation"):  # which goes on from nothing
+    if name not in (*IMAGES, "text-generation"):  # which goes on from nothing
         empty = pipe(["", inputs[0]], **given)
         assert empty[0]["score"] is None
         assert empty[1]["output"] == plain(together[0]["output"])
@@ -236,9 +239,10 @@ def test_each_evaluation_says_what_the_model_makes_of_some_examples(run: tuple[s
         assert sample["input"]
     if name == "feature-extraction":
         assert not any(", " in sample["input"] for sample in lines[-1]["samples"])
-    if name == "image-classification":
-        assert all(re.fullmatch("digit [0-9]+", sample["input"]) for sample in lines[-1]["samples"])
-        assert {sample["target"] for sample in lines[-1]["samples"]} <= set("0123456789")
+    if name in IMAGES:
+        word, target = {"image-classification": ("digit", "[0-9]"), "image-to-text": ("shapes", "a .* a .*")}[name]
+        assert all(re.fullmatch(f"{word} [0-9]+", sample["input"]) for sample in lines[-1]["samples"])
+        assert all(re.fullmatch(target, sample["target"]) for sample in lines[-1]["samples"])
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -304,7 +308,7 @@ def test_a_folder_is_verified_summed_up_and_looked_into(
     name, folder, _ = run
     assert cli.main(["verify", str(folder), "--json"]) == 0, capsys.readouterr().out
     assert cli.main(["summary", str(folder), "--json"]) == 0
-    if name != "image-classification":
+    if name not in IMAGES:
         one = inputs_of(name)[0]
         text = one if isinstance(one, str) else f"{one['question']}\t{one['context']}"
         assert cli.main(["inspect", str(folder), text, "--out", str(tmp_path / "look.html")]) == 0

@@ -12,7 +12,7 @@ from torch import nn
 
 import heedful
 from heedful import presets
-from heedful.config import Config, Position
+from heedful.config import Config, Position, patches_of
 from heedful.errors import HeedfulError
 from heedful.pretrained.model_types import express
 
@@ -187,6 +187,33 @@ def vit(c: heedful.config.VisionConfig) -> nn.Module:
     )
 
 
+def captioner(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
+    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
+
+    s, t = c.encoder, c.decoder
+    encoder = ViTConfig(
+        hidden_size=s.dim,
+        num_hidden_layers=s.depth,
+        num_attention_heads=s.heads,
+        intermediate_size=4 * s.dim,
+        image_size=c.source.image_size[0],
+        patch_size=c.source.patch_size,
+    )
+    decoder = GPT2Config(
+        vocab_size=c.target.vocab_size,
+        n_positions=t.position.length,
+        n_embd=t.dim,
+        n_layer=t.depth,
+        n_head=t.heads,
+        is_decoder=True,
+        add_cross_attention=True,
+    )
+    config = VisionEncoderDecoderConfig(encoder=encoder.to_dict(), decoder=decoder.to_dict())
+    model = VisionEncoderDecoderModel(config)
+    model.encoder.pooler = None  # read by nothing
+    return model
+
+
 # which of transformers' models a preset is, by the beginning of its name
 ORACLES: dict[str, Callable[..., nn.Module]] = {
     "gpt": gpt2,
@@ -199,6 +226,8 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "bart": bart,
     "marian": marian,
     "transformer": marian,
+    "vit-gpt2": captioner,
+    "captioner": captioner,
     "vit": vit,
     "deit": vit,
 }
@@ -246,7 +275,10 @@ def test_a_preset_runs_without_weights(name: str) -> None:
         pixels = torch.empty(2, config.patches.channels, *config.patches.image_size, device="meta")
         assert model(pixels).shape == (2, config.head.labels)
     elif config.kind == "encoder-decoder":
-        assert model(ids, ids[:, :2]).shape == (2, 2, config.source.vocab_size)
+        source = ids
+        if (patches := patches_of(config)) is not None:
+            source = torch.empty(2, patches.channels, *patches.image_size, device="meta")
+        assert model(source, ids[:, :2]).shape == (2, 2, config.tokens.vocab_size)
     elif config.kind == "decoder":
         assert model(ids).shape == (2, 3, config.embedding.vocab_size)
     else:

@@ -44,6 +44,7 @@ SMALL = {
     "fill-mask": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300"],
     "feature-extraction": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=100"],
     "image-classification": ["--model.dim=16", "--model.heads=2", "--model.depth=1"],
+    "image-to-text": ["--model.dim=16", "--model.heads=2", "--model.depth=1", "--tokenizer.size=300"],
 }
 
 
@@ -86,6 +87,13 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(12):
             Image.new("L", (16, 16), shade + number).save(tmp_path / "pictures" / label / f"{number}.png")
     Image.new("L", (16, 16), 10).save(tmp_path / "unseen.png")
+    (tmp_path / "photos").mkdir()
+    captions = ["image,text"]
+    for number in range(12):
+        Image.new("RGB", (16, 16), (20 * number, 90, 90)).save(tmp_path / "photos" / f"{number}.png")
+        captions.append(f"{number}.png,{lines[number]}")
+    (tmp_path / "photos" / "captions.csv").write_text("\n".join(captions) + "\n", encoding="utf-8")
+    Image.new("RGB", (16, 16), (9, 90, 90)).save(tmp_path / "photo.png")
     return tmp_path
 
 
@@ -187,7 +195,7 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_pictures_and_links_exist() -> None:
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     for path in [*pictures, *re.findall(r"\]\(([\w/.-]+)\)", README)]:
         assert (ROOT / path).is_file(), path
 

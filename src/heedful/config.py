@@ -511,25 +511,47 @@ class DecoderConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(Config):
-    """Encoder-decoder (Vaswani et al. 2017, T5, BART). ``target`` None: source and target share one embedding."""
+    """Encoder-decoder (Vaswani et al. 2017, T5, BART). ``target`` None: source and target share one embedding.
+
+    With ``source`` patches, the encoder reads an image, as in ViT; the widths of encoder and decoder may then differ.
+    ``pooler`` stores a published image encoder's pooler with the model, which does not use it.
+    """
 
     kind: ClassVar[str] = "encoder-decoder"
-    source: EmbeddingConfig
+    source: EmbeddingConfig | PatchConfig
     target: EmbeddingConfig | None = None
     encoder: StackConfig
     decoder: StackConfig
     head: Head = field(default_factory=LanguageHead)
     special: SpecialTokens = field(default_factory=SpecialTokens)
+    pooler: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.encoder.dim != self.decoder.dim:
+        reads_images = isinstance(self.source, PatchConfig)
+        if self.encoder.dim != self.decoder.dim and not reads_images:
             raise HeedfulError(
                 f"encoder.dim is {self.encoder.dim} and decoder.dim is {self.decoder.dim}; make them the same"
             )
+        if reads_images and self.target is None:
+            raise HeedfulError("the source is an image, which has no tokens to share; give target, an embedding")
+        if reads_images and not isinstance(self.head, LanguageHead | NoHead):
+            raise HeedfulError(
+                f"an encoder-decoder that reads images has a language-model head or none, not {self.head.kind!r}; "
+                "choose another head"
+            )
+        if self.pooler and not reads_images:
+            raise HeedfulError("encoder-decoder.pooler is True, but the source is text; leave it out")
         _check_stack(self.encoder, "encoder", cross=False)
         _check_stack(self.decoder, "decoder", cross=True, causal=True)
         _check_head(self.head, self.kind, not_on=(ImageHead,))
+
+    @property
+    def tokens(self) -> EmbeddingConfig:
+        """Embedding of the target tokens, which the decoder reads and the language-model head predicts."""
+        tokens = self.target or self.source
+        assert isinstance(tokens, EmbeddingConfig)
+        return tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -562,6 +584,22 @@ def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...]) ->
 
 
 ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig
+
+
+def patches_of(config: ModelConfig) -> PatchConfig | None:
+    """Returns the patches of a model that reads images; None for a model that reads text."""
+    if isinstance(config, VisionConfig):
+        return config.patches
+    source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
+    return source if isinstance(source, PatchConfig) else None
+
+
+def source_tokens(config: ModelConfig) -> EmbeddingConfig:
+    """Returns the embedding of the tokens that a model of text reads, of an encoder-decoder the source's."""
+    assert not isinstance(config, VisionConfig)
+    source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
+    assert isinstance(source, EmbeddingConfig)  # the caller has asked patches_of
+    return source
 
 
 @dataclass(frozen=True, kw_only=True)

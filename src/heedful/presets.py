@@ -283,8 +283,24 @@ def vit(
     )
 
 
+def captioner(vision: VisionConfig, text: DecoderConfig, special: SpecialTokens | None = None) -> EncoderDecoderConfig:
+    """Returns the configuration of a vision encoder and a text decoder that attends to its patches.
+
+    The encoder is that of ``vision``, and the decoder that of ``text`` with cross-attention in each block.
+    """
+    return EncoderDecoderConfig(
+        source=vision.patches,
+        target=text.embedding,
+        encoder=vision.encoder,
+        decoder=replace(text.decoder, cross=True),
+        head=text.head,
+        special=special or text.special,
+    )
+
+
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
 _STORY = SpecialTokens(start=1, end=(1, 2))
+_CAPTIONS = SpecialTokens(pad=0, start=1, end=(2,))
 
 # The published std of 0.02 is for wide models; narrow ones learn far more in the same steps with about 0.7/√dim.
 # name: (publication, number of parameters, configuration)
@@ -303,6 +319,14 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "t5-base": ("Raffel et al. 2020", 222_903_552, lambda: t5(768, 12, 12, 3072)),
     "t5-v1.1-small": ("Raffel et al. 2020, 1.1", 76_961_152, lambda: t5(512, 8, 6, 1024, v1_1=True)),
     "bart-base": ("Lewis et al. 2020", 139_420_416, lambda: bart(768, 6, 12)),
+    "vit-gpt2": ("ViT-B/16 and GPT-2", 238_605_312, lambda: captioner(vit(768, 12, 12, 16), gpt2(768, 12, 12))),
+    "captioner-micro": (
+        "laptop",
+        881_344,
+        lambda: captioner(
+            vit(64, 4, 4, 4, image=32, std=0.08), gpt2(128, 2, 4, 1000, 64, 0.0, 0.06, "gelu"), _CAPTIONS
+        ),
+    ),
     # decoder
     "gpt2": ("Radford et al. 2019", 124_439_808, lambda: gpt2(768, 12, 12)),
     "gpt2-medium": ("Radford et al. 2019", 354_823_168, lambda: gpt2(1024, 24, 16)),

@@ -30,6 +30,7 @@ COLUMNS: dict[str, dict[str, Kind]] = {
     "docstrings": {"text": "text", "summary": "text"},
     "functions": {"text": "text", "text_pair": "text"},
     "parameters": {"question": "text", "context": "text", "answers": "answers"},
+    "shapes": {"image": "image", "text": "texts"},
     "stdlib": {"text": "document"},
 }
 WITHOUT_ARGUMENT = sorted(set(COLUMNS) - {"cldr-dates"})

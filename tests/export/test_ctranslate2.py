@@ -167,7 +167,8 @@ def test_what_the_engine_cannot_take_is_one_line(tmp_path: Path) -> None:
     for preset in ("vit-micro", "bert-tiny"):
         folder = stored(heedful.create(preset, seed=0), tmp_path / preset)
         with pytest.raises(
-            HeedfulError, match=rf"runs only models that generate text, and .*{preset} does not; use --to onnx"
+            HeedfulError,
+            match=rf"runs only models that generate text from text, and .*{preset} does not; use --to onnx",
         ):
             export(folder, "ctranslate2", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -42,7 +42,7 @@ RIGHT = (".tsv", ".csv", ".jsonl", ".parquet")
 TABLES = (*RIGHT * 3, ".ndjson", ".txt", ".tab", ".json", "")
 NEWLINES = ["\n", "\r\n", "\r", "\n\n", "\u2028", "\x0b", ""]
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252", "utf-7", "shift_jis"]
-TASKS = tuple(tasks.TASKS)
+TASKS = tuple(name for name in tasks.TASKS if name != "image-to-text")  # its readers are image-classification's
 
 
 def prepare(root: Path) -> None:

@@ -70,7 +70,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deit": ("deit", "DeiTForImageClassificationWithTeacher", VIT),
     "ijepa": ("ijepa", "IJepaForImageClassification", VIT),
 }
-TASKS = tuple(tasks.TASKS)
+TASKS = tuple(name for name in tasks.TASKS if name != "image-to-text")  # its readers are image-classification's
 
 # keys that config.json and its neighbours may hold, with a right value
 CONFIG_KEYS: dict[str, Any] = {

@@ -31,6 +31,8 @@ BESIDE: dict[str, list[Any]] = {
 }
 NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
 NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image", "ijepa image")
+PARTS = ("encoder", "decoder")  # configurations in another
+CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")
 
 
 def others(value: Any) -> list[Any]:
@@ -46,6 +48,8 @@ def others(value: Any) -> list[Any]:
 
 def inputs(config: Any) -> tuple[torch.Tensor, ...]:
     """What a model of this configuration is asked; no id is that of a special token."""
+    if hasattr(config, "encoder"):
+        return (*inputs(config.encoder), torch.tensor([[10, 6, 9, 14, 5]]))
     if hasattr(config, "num_channels"):
         size = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
         return (torch.linspace(-1, 1, config.num_channels * size[0] * size[1]).view(1, config.num_channels, *size),)
@@ -60,7 +64,7 @@ def theirs_say(
     try:
         model = made(made.config_class.from_pretrained(folder)).eval()
         model.load_state_dict(state)
-        names = ("input_ids", "decoder_input_ids") if model.main_input_name == "input_ids" else ("pixel_values",)
+        names = (model.main_input_name, "decoder_input_ids")
         return model(**dict(zip(names, given, strict=False))).logits
     except Exception:  # whatever a configuration that makes no sense leads them to
         return None
@@ -94,13 +98,37 @@ def test_every_key_is_followed_or_refused(name: str, tmp_path: Path) -> None:
     assert compared > 10
 
 
+@pytest.mark.parametrize("name", CAPTIONERS)
+@torch.no_grad()
+def test_every_key_of_a_configuration_in_another_is_followed_or_refused(name: str, tmp_path: Path) -> None:
+    model = reference(name).float().eval()
+    model.save_pretrained(tmp_path)
+    path, made, state = tmp_path / "config.json", CASES[name][0], model.state_dict()
+    told = json.loads(path.read_text())
+    given, compared = inputs(model.config), 0
+    for part in PARTS:
+        own = getattr(model.config, part).to_dict() | told[part]
+        values = {key: others(value) for key, value in own.items()} | BESIDE
+        values |= {"scale_attn_by_inverse_layer_idx": [True], "cross_attention_hidden_size": [16]}
+        for key, instead in [(k, v) for k, found in values.items() for v in found]:
+            if key in OF_NO_MATTER:
+                continue
+            path.write_text(json.dumps(told | {part: told[part] | {key: instead}}))
+            theirs = theirs_say(made, tmp_path, state, given)
+            ours = ours_say(tmp_path, given) if theirs is not None else None
+            if theirs is not None and ours is not None:
+                assert is_close(ours, theirs), f"{part}.{key} = {instead!r} is passed over"
+                compared += 1
+    assert compared > 40
+
+
 UNKNOWN = {"task_specific_params": {"a": {"prefix": "b: "}}, "my_key": [1, {"two": None}]}
 REWRITTEN = ("transformers_version", "dtype")
 OTHERWISE = ("n_inner", "max_window_layers")  # null as the number it stands for, and of no window 0 for 28
 ELSEWHERE = ("id2label", "label2id", "forced_eos_token_id")  # of a head with labels; in generation_config.json
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *CAPTIONERS])
 @torch.no_grad()
 def test_every_key_that_comes_in_goes_out(name: str, tmp_path: Path) -> None:
     """Those of their own files, and keys that nobody knows; what we write means the same model to both programs."""
@@ -109,14 +137,18 @@ def test_every_key_that_comes_in_goes_out(name: str, tmp_path: Path) -> None:
     told = json.loads(path.read_text()) | UNKNOWN
     if name == "marian":
         told["max_position_embeddings"] = 512
+    for part in PARTS if name in CAPTIONERS else ():
+        told[part] |= UNKNOWN
     path.write_text(json.dumps(told))
     model = load(tmp_path / "in")
     save(model, tmp_path / "out")
     back = json.loads((tmp_path / "out" / "config.json").read_text())
-    made = CASES[name][0].config_class
-    defaults = made().to_dict()
+    defaults = CASES[name][0].config_class().to_dict()
     for key, value in told.items():
-        if key not in (*REWRITTEN, *OTHERWISE, *ELSEWHERE):
+        if key in PARTS:
+            own = getattr(reference(name).config, key).to_dict()
+            assert all(back[key].get(k, own.get(k)) == v for k, v in value.items() if k not in OTHERWISE), key
+        elif key not in (*REWRITTEN, *OTHERWISE, *ELSEWHERE):
             assert back.get(key, defaults.get(key)) == value, key
     again = load(tmp_path / "out")
     given = inputs(reference(name).config)

@@ -54,6 +54,7 @@ def test_what_we_write_opens_strictly_in_transformers(case: str, stored: Path, t
     for key, value in CASES[case][1].items():  # names and dropouts too
         if (case, key) not in SAID_OTHERWISE and (case.split()[0], key) not in SAID_OTHERWISE:
             found = getattr(theirs.config, key)
+            found = found.to_dict() if isinstance(found, hf.PreTrainedConfig) else found
             assert found == value or (isinstance(value, dict) and value.items() <= found.items()), key
 
 
@@ -139,7 +140,7 @@ def test_older_names(case: str, tmp_path: Path) -> None:
 LAPTOP = ["transformer-tiny", "transformer-small", "gpt-mini", "gpt-micro", "bert-mini", "bert-tiny"]
 
 
-@pytest.mark.parametrize("name", [*LAPTOP, "vit-mini", "vit-micro"])
+@pytest.mark.parametrize("name", [*LAPTOP, "vit-mini", "vit-micro", "captioner-micro"])
 @torch.no_grad()
 def test_laptop_presets_open_in_transformers(name: str, tmp_path: Path) -> None:
     ours = heedful.create(name, seed=0).eval()
@@ -147,7 +148,8 @@ def test_laptop_presets_open_in_transformers(name: str, tmp_path: Path) -> None:
     made = getattr(hf, json.loads((tmp_path / "config.json").read_text())["architectures"][0])
     theirs, info = made.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    stored = [p.numel() for name, p in theirs.named_parameters() if "embed_positions" not in name]  # computed
+    other = ("embed_positions", "encoder.pooler")  # computed; read by nothing, and zeros in ours
+    stored = [p.numel() for name, p in theirs.named_parameters() if not any(word in name for word in other)]
     assert sum(stored) == ours.count()
 
 
@@ -173,7 +175,13 @@ def test_generation_settings(tmp_path: Path) -> None:
     assert (back.bos_token_id, back.eos_token_id, back.pad_token_id, back.num_beams) == (1, [2, 3], 0, 3)
 
 
-HOMES = {"mistral": "llama", "qwen2": "llama", "qwen3": "llama", "xlm-roberta": "roberta"}
+HOMES = {
+    "vision-encoder-decoder": "vision_encoder_decoder",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "xlm-roberta": "roberta",
+}
 
 
 @pytest.mark.parametrize("name", MODEL_TYPES)

@@ -13,6 +13,8 @@ import torch
 import transformers as hf
 from transformers.models.gpt_neo import modeling_gpt_neo
 
+import heedful.models
+from heedful.config import patches_of
 from heedful.pretrained import load
 
 hf.logging.set_verbosity_error()
@@ -60,6 +62,10 @@ T5 |= {
 BART = {"vocab_size": 23, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4}
 BART |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "max_position_embeddings": 12}
 DEIT = {**VIT, "image_size": 12}
+
+CAPTIONER_DECODER = {**GPT2, "model_type": "gpt2", "n_embd": 24, "is_decoder": True, "add_cross_attention": True}
+CAPTIONER = {"encoder": {**VIT, "model_type": "vit"}, "decoder": CAPTIONER_DECODER, "pad_token_id": 0}
+CAPTIONER |= {"decoder_start_token_id": 1, "eos_token_id": [2, 3]}
 
 # name: (class, settings)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -177,6 +183,19 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "deit": (hf.DeiTModel, VIT),
     "deit image": (hf.DeiTForImageClassification, {**DEIT, **NAMED}),
     "deit teacher": (hf.DeiTForImageClassificationWithTeacher, {**DEIT, **NAMED, "qkv_bias": False}),
+    "vision-encoder-decoder": (hf.VisionEncoderDecoderModel, CAPTIONER),
+    "vision-encoder-decoder same width": (
+        hf.VisionEncoderDecoderModel,
+        {**CAPTIONER, "decoder": {**CAPTIONER_DECODER, "n_embd": 16, "activation_function": "relu", "n_inner": 24}},
+    ),
+    "vision-encoder-decoder deit": (
+        hf.VisionEncoderDecoderModel,
+        {
+            **CAPTIONER,
+            "encoder": {**DEIT, "model_type": "deit", "qkv_bias": False},
+            "decoder": {**CAPTIONER_DECODER, "tie_word_embeddings": False},
+        },
+    ),
     "ijepa": (hf.IJepaModel, VIT),
     "ijepa relu": (hf.IJepaForImageClassification, {**VIT, **NAMED, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
     "ijepa image": (hf.IJepaForImageClassification, {**VIT, **NAMED, "image_size": 12, "qkv_bias": False}),
@@ -225,6 +244,8 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
     if kind in ("vit", "deit", "ijepa"):
         out = model(pixels(model).to(dtype))
+    elif kind == "vision-encoder-decoder":
+        out = model(pixel_values=pixels(model).to(dtype), decoder_input_ids=TARGET)
     elif model.config.is_encoder_decoder:
         inner = type(model).__name__.endswith("SequenceClassification")  # it makes the decoder's input itself
         target = {} if inner else {"decoder_input_ids": TARGET}
@@ -256,6 +277,8 @@ def our_output(model: Any, mask: torch.Tensor | None) -> torch.Tensor:
     config = model.config
     if config.kind == "vision":
         return model(pixels(model).to(model.dtype))
+    if patches_of(config) is not None:
+        return model(pixels(model).to(model.dtype), TARGET)
     if config.kind == "encoder-decoder" and config.head.kind == "sequence":
         ids = closed(mask)
         start = torch.full((len(ids), 1), config.special.start)
@@ -268,14 +291,16 @@ def our_output(model: Any, mask: torch.Tensor | None) -> torch.Tensor:
 
 
 def pixels(model: Any) -> torch.Tensor:
-    size = (8, 12) if model.config.__dict__.get("image_size") == [8, 12] else None
-    if size is None and hasattr(model.config, "patches"):
-        size = model.config.patches.image_size
+    if isinstance(model, heedful.models.Model):
+        size = patches_of(model.config).image_size
+    else:
+        config = model.config if hasattr(model.config, "image_size") else model.config.encoder
+        size = (8, 12) if config.image_size == [8, 12] else None
     return torch.randn(2, 2, *(size or (12, 12)), generator=torch.Generator().manual_seed(1))
 
 
 def masks(case: str) -> dict[str, torch.Tensor | None]:
-    if case.startswith(("vit", "deit", "ijepa")):
+    if case.startswith(("vi", "deit", "ijepa")):
         return {"none": None}
     return {"none": None, "right": MASK} | ({"left": MASK.flip(1)} if case.startswith(DECODERS) else {})
 

@@ -64,7 +64,7 @@ def test_predict_is_the_pipeline(served: Callable[..., Any], name: str) -> None:
     options = {"max_new_tokens": 3, "do_sample": False}
     options = {key: value for key, value in options.items() if key in pipe.task.options}
     expected = pipe(list(ours), **options)
-    if name == "image-classification":
+    if "image" in pipe.task.columns:
         expected = [{**one, "input": "the image"} for one in expected]
     assert server.post("/predict", inputs=inputs, options=options) == plain(expected)
     if not isinstance(inputs[0], tuple):
@@ -209,6 +209,22 @@ def test_image_classification(served: Callable[..., Any], tmp_path: Path) -> Non
     stream = io.BytesIO()
     Image.new("L", (5000, 5000)).save(stream, "PNG")
     assert server.http.post("/", content=stream.getvalue(), headers={"Content-Type": "image/png"}).status_code == 413
+
+
+def test_image_to_text(served: Callable[..., Any], tmp_path: Path) -> None:
+    server, pipe, client = served("image-to-text")
+    (tmp_path / "x.png").write_bytes(png())
+    expected = pipe(png())["output"]
+    for image in (png(), tmp_path / "x.png"):
+        assert client.image_to_text(image).generated_text == expected
+    code = base64.b64encode(png()).decode()
+    assert server.post("/", inputs=code) == [{"generated_text": expected}]
+    short = {"max_new_tokens": 2, "num_beams": 2}
+    assert server.post("/", inputs=code, parameters={"generate_parameters": short}) == [
+        {"generated_text": pipe(png(), **short)["output"]}
+    ]
+    assert server.refused("/", inputs=code, parameters={"encoder_no_repeat_ngram_size": 2})[0] == 400
+    assert server.refused("/", inputs=code, stream=True)[1]["param"] == "stream"
 
 
 def test_text_generation(served: Callable[..., Any]) -> None:

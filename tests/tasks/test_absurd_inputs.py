@@ -60,9 +60,12 @@ def its(name: str) -> tuple[Task, Model]:
     return made(name, length=256) if name in ASKED else made(name)  # thousands of windows teach nothing more
 
 
+IMAGES = ("image-classification", "image-to-text")  # tasks whose inputs are images
+
+
 def asked(name: str, text: str) -> Any:
     """The text as an input of the task."""
-    if name == "image-classification":
+    if name in IMAGES:
         return np.zeros((28, 28), dtype=np.uint8)
     return {
         "fill-mask": f"{text} <mask>",
@@ -90,7 +93,7 @@ def test_what_is_no_input_is_told_in_one_line(name: str, what: str) -> None:
     assert 20 < len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "image-classification"])
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in IMAGES])
 def test_any_text_is_answered_and_changes_no_other(name: str, caplog: pytest.LogCaptureFixture) -> None:
     good = asked(name, GOOD)
     (alone,) = answers(name, [good])
@@ -118,7 +121,7 @@ EMPTY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name not in ("image-classification", "text-generation")])
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in (*IMAGES, "text-generation")])
 @pytest.mark.parametrize("blank", ["", " \n\t ", "\u3000"])
 def test_nothing_has_an_empty_answer(name: str, blank: str) -> None:
     good = asked(name, GOOD)
@@ -128,10 +131,11 @@ def test_nothing_has_an_empty_answer(name: str, blank: str) -> None:
         assert answer == {"input": nothing, "output": EMPTY.get(name, ""), "score": None}
 
 
+@pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("path", ["", " ", "a\0b", "\ud800", "x" * 50_000, "\n"])
-def test_a_path_of_no_image(path: str) -> None:
+def test_a_path_of_no_image(path: str, name: str) -> None:
     with pytest.raises(HeedfulError) as caught:
-        answers("image-classification", [path])
+        answers(name, [path])
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 

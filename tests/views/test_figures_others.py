@@ -283,3 +283,14 @@ def test_every_figure_is_named_well_formed_and_within_its_frame(name):
         assert x >= 0
         assert x + 24 + across <= wide
         assert y + top + down <= high
+
+
+def test_an_image_is_lit_for_each_name():
+    pixels = np.full((8, 8, 3), 200, np.uint8)
+    values = np.zeros((2, 2, 4))
+    values[0, 1, 2], values[1, 0, 0] = 0.5, 0.1
+    svg = figures.lit_images(pixels, values, ["a", "cat"], "t", note="n")
+    assert svg.count("<image") == 2
+    assert "a: row 2, column 3; cat: row 1, column 1" in svg
+    with pytest.raises(HeedfulError, match="1 names for 2 values"):
+        figures.lit_images(pixels, values, ["a"])

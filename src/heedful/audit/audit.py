@@ -21,7 +21,7 @@ from heedful.audit.encoded_examples import check_lengths, check_tokens, check_tr
 from heedful.audit.findings import Finding
 from heedful.audit.images import check_empty_folders, check_images, image_sample
 from heedful.audit.labels import check_labels, check_single_word_labels, check_unknown_labels, check_word_prefix
-from heedful.config import ModelConfig, VisionConfig
+from heedful.config import ModelConfig, patches_of
 from heedful.data import Rows, image_folder
 from heedful.data.split import row_keys
 from heedful.data.texts_on_disk import any_on_disk, continues_previous
@@ -98,9 +98,10 @@ def audit(settings: RunSettings) -> Audit:
         *token_findings(task, encoded),
         *_validation_findings(task, validation, settings.data.max_length),
     ]
-    if isinstance(config, VisionConfig):
+    patches = patches_of(config)
+    if patches is not None:
         findings += _image_findings(settings, train, validation)
-    sample = image_sample(config, encoded) if isinstance(config, VisionConfig) else text_sample(task, encoded)
+    sample = text_sample(task, encoded) if patches is None else image_sample(task, patches, encoded)
     return Audit(task.name, len(train), len(validation), findings, sample, time.perf_counter() - began)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heedful.audit.findings import Finding, location, relative_path
-from heedful.config import VisionConfig
+from heedful.config import PatchConfig
 from heedful.data import Row, image_folder
 from heedful.errors import plural
-from heedful.tasks.task import Encoded
+from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named as escaped_label
 
 MAX_RATIO = 4  # ratio of the sides from which a square crop or resize loses most of an image
@@ -64,9 +64,9 @@ def check_empty_folders(sources: Sequence[str], split: str) -> Iterator[Finding]
         yield Finding("empty", "warning", len(empty_folders), text, [relative_path(path) for path in empty_folders])
 
 
-def image_sample(config: VisionConfig, encoded: Encoded) -> list[str]:
+def image_sample(task: Task, patches: PatchConfig, encoded: Encoded) -> list[str]:
     """Returns lines that show the model's input for the first image: size, channels and patches."""
-    row, patches = encoded.rows[0], config.patches
+    row = encoded.rows[0]
     height, width = patches.image_size
     size = row.values["image"].header().size
     resized = f" resized to {width} × {height}" if size != (width, height) else ""
@@ -74,7 +74,7 @@ def image_sample(config: VisionConfig, encoded: Encoded) -> list[str]:
     prefix = "".join(f" + {token}" for token in patches.prefix.split("+") if token != "none")
     patch_side = patches.patch_size
     escaped_name = escaped_label(Path(row.values["image"].name).name)
-    label = escaped_label(row.values["label"])
+    label = escaped_label(str(task.input_and_target(row)[1]))
     line = (
         f"  {escaped_name}, {_size_text(size)}{resized}, {plural(patches.channels, 'channel')}, "
         f"{plural(patch_count, 'patch', 'patches')} of {patch_side} × {patch_side}{prefix} → {label}"

@@ -12,6 +12,24 @@ from typing import Any
 from heedful.errors import HeedfulError
 
 
+class Texts:
+    """Reader of a column with one text or several: a cell becomes a tuple of texts, without blank ones.
+
+    >>> Texts().read("a cat", "text", "a.csv:1"), Texts().read(["a cat", " ", "a dog"], "text", "a.jsonl:1")
+    (('a cat',), ('a cat', 'a dog'))
+    """
+
+    def read(self, value: Any, column: str, location: str) -> tuple[str, ...]:
+        """Returns the texts in a cell; raises ``HeedfulError``, naming ``location``, for any other value."""
+        texts = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise HeedfulError(
+                f"{column!r} is {brief(json.dumps(value, default=str))}, but a text or a list of texts is expected, in "
+                f"{location}; write it so, or choose another column with --data.columns"
+            )
+        return tuple(checked_text(text, column, location) for text in texts if text.strip())
+
+
 class Labels:
     """Reader of one file's label column: a cell becomes a name, or a tuple of names if rows may have several or none.
 

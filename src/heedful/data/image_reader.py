@@ -53,6 +53,9 @@ def read_rows(
 ) -> Rows:
     """Reads images: a row has an "image" (`LazyImage`) and, if `columns` has a label column, a "label".
 
+    If `columns` has a column of texts instead, the source is a table, or a folder with one table: a row has an image
+    and a text, and a list of texts gives a row each.
+
     - A folder with a sub-folder for each label and images at any depth: ``DIR/LABEL/**/*.png`` (.jpg, .jpeg, .webp,
       .bmp, .gif, .tif, .tiff). Sub-folders called train, val (valid, validation) and test are splits, each with folders
       of labels. Without a label column, all images below the folder are read.
@@ -77,6 +80,8 @@ def read_rows(
     raises then.
     """
     image = next(name for name, kind in columns.items() if kind == "image")
+    if "texts" in columns.values():
+        return _checked_rows(_described_images(sources, columns, names, limit, remembered), sources, columns)
     label = next((name for name, kind in columns.items() if kind == "label"), None)
     if len(columns) != 1 + (label is not None):
         raise HeedfulError(
@@ -87,9 +92,52 @@ def read_rows(
             with open_file(source):  # raises, with a similar name
                 pass
     rows = _read(sources, columns, ImageColumns(image, label, limit), names, split, remembered)
+    return _checked_rows(rows, sources, columns)
+
+
+def _checked_rows(rows: Rows, sources: Sequence[str], columns: Mapping[str, Kind]) -> Rows:
+    """Returns the rows; raises ``HeedfulError`` if there are none."""
     if not rows:
         problem = f"only blank rows ({rows.skipped})" if rows.skipped else "no rows"
         raise HeedfulError(f"{problem} in {display_name(', '.join(sources))}; give a file with {' and '.join(columns)}")
+    return rows
+
+
+def _described_images(
+    sources: Sequence[str],
+    columns: Mapping[str, Kind],
+    names: Sequence[str] | None,
+    limit: int | None,
+    remembered: Mapping[str, str] | None,
+) -> Rows:
+    """Returns a row for each text of each image in a table."""
+    path = sources[0]
+    if len(sources) == 1 and os.path.isdir(path):
+        tables = [
+            entry.path for entry in sorted(os.scandir(path), key=lambda e: e.name) if extension(entry.name) in TABLES
+        ]
+        if len(tables) != 1:
+            found = f"{len(tables)} tables" if tables else "no table"
+            raise HeedfulError(
+                f"{found} in {path}; give the table ({', '.join(TABLES)}) with the images' paths, relative to its "
+                "folder, and their texts"
+            )
+        path = tables[0]
+    elif len(sources) > 1 or (extension(path) not in TABLES and path != STDIN):
+        raise HeedfulError(
+            f"{display_name(', '.join(sources))} cannot be read as {' and '.join(columns)}; give a table "
+            f"({', '.join(TABLES)}) with the paths of the images, relative to its folder, and their texts"
+        )
+    table = _table_rows(path, columns, names, None, remembered)
+    text = next(name for name, kind in columns.items() if kind == "texts")
+    rows = Rows(
+        (Row({**row.values, text: one}, row.file, row.line) for row in table for one in row.values[text]),
+        table.skipped,
+        table.columns,
+    )
+    rows.blank = table.blank
+    rows.inherit_from(table)
+    del rows[limit if limit is not None else len(rows) :]
     return rows
 
 
@@ -225,7 +273,7 @@ def _table_rows(
     table = Table(path, columns, names, remembered=remembered or {})
     rows = Rows()
     for line, cells in table:
-        if not cells or any(isinstance(cell, str) and not cell.strip() for cell in cells):
+        if not cells or any(cell == () or (isinstance(cell, str) and not cell.strip()) for cell in cells):
             rows.skip(path, line)
             continue
         values = {

@@ -11,6 +11,7 @@ from heedful.errors import HeedfulError
 # Kind of a column, and the type of its values. "?": the column is optional; rows of a file without it have no value.
 #   "text": a str, never blank
 #   "tag?": a short text that many rows share, such as the name of a language
+#   "texts": a text of an image; a list of texts in a table's cell is a row each
 #   "label": the name of a class (str), or a tuple of names in a file whose rows have several or none
 #   "document": a whole text (str) with its line ends
 #   "image": a `LazyImage`
@@ -24,6 +25,7 @@ Kind = Literal[
     "text",
     "text?",
     "tag?",
+    "texts",
     "label",
     "document",
     "image",

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from heedful.data.cell_values import Labels, Numbers, brief, checked_text
+from heedful.data.cell_values import Labels, Numbers, Texts, brief, checked_text
 from heedful.data.column_inference import (
     NEAR,
     SAMPLE,
@@ -36,7 +36,7 @@ from heedful.data.rows import Kind, Rows, required_columns
 from heedful.data.text_files import STDIN, display_name, extension, raw_lines, read_lines
 from heedful.errors import HeedfulError, plural
 
-Reader = Labels | Numbers
+Reader = Labels | Numbers | Texts
 MAX_FIELD = 2**31 - 1  # characters of a CSV field: the largest limit that every platform accepts
 
 
@@ -170,10 +170,11 @@ class Table:
         return [] if self.names else [column for column in self.columns if column not in self.chosen_columns]
 
     def _readers(self, features: Mapping[str, Any]) -> list[Reader | None]:
-        """Returns the reader of each chosen column; None for columns that are not labels or numbers."""
+        """Returns the reader of each chosen column; None for columns of other kinds."""
         readers: dict[str, Callable[[str], Reader]] = {
             "label": lambda name: Labels(self.separator, class_names(features, name)),
             "number": lambda name: Numbers(),
+            "texts": lambda name: Texts(),
         }
         kinds = [self.columns[column].rstrip("?") for column in self.chosen_columns]
         return [

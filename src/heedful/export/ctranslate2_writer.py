@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from heedful.config import EncoderConfig, EncoderDecoderConfig, VisionConfig
+from heedful.config import EncoderConfig, EncoderDecoderConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.export import hugging_face
 from heedful.export.target import copy_beside
@@ -33,8 +33,10 @@ PLAIN = {
 def write(source: Path, out: Path, quantization: str | None = None) -> dict[str, Any]:
     """Converts the model of ``source`` into the folder ``out``: ``model.bin``, ``config.json``, the vocabularies."""
     model = hugging_face.load_expressible(source)
-    if isinstance(model.config, EncoderConfig | VisionConfig):
-        raise HeedfulError(f"CTranslate2 runs only models that generate text, and {source} does not; use --to onnx")
+    if isinstance(model.config, EncoderConfig) or patches_of(model.config) is not None:
+        raise HeedfulError(
+            f"CTranslate2 runs only models that generate text from text, and {source} does not; use --to onnx"
+        )
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "hf"
         folder.mkdir()
@@ -89,7 +91,7 @@ def _reader(layout: str, model: Model, folder: Path) -> Iterator[None]:
         return
     config_class, architecture, embedding_norm = PLAIN[layout]
     target = Tokenizer.load(folder, TARGET_NAME) if (folder / f"{TARGET_NAME}.json").exists() else None
-    target_size = (config.target or config.source).vocab_size
+    target_size = config.tokens.vocab_size
 
     class PlainLoader(readers.BartLoader):
         """Reader of Marian and BART models; start token, embeddings and vocabularies stay as in the folder."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.export import Dim
 
-from heedful.config import ModelConfig, VisionConfig
+from heedful.config import ModelConfig
 from heedful.errors import HeedfulError
 from heedful.export.hugging_face import load_merged
 from heedful.export.target import copy_beside, copy_configuration
@@ -70,11 +70,14 @@ def write_file(source: Path, file: Path) -> dict[str, Any]:
 def _dynamic_axes(names: tuple[str, ...], config: ModelConfig) -> dict[str, dict[int, Any]]:
     """Returns the dynamic axes of each input: the batch, and lengths up to the number of positions."""
     batch = Dim("batch", min=1)
-    if isinstance(config, VisionConfig):
-        return {"pixel_values": {0: batch}}
     limits = axis_limits(config)
     dims = {name: Dim(name, min=1, max=limit) if limit else Dim(name, min=1) for name, limit in limits.items()}
-    return {name: {0: batch, 1: dims["decoder_length" if name.startswith("decoder_") else "length"]} for name in names}
+    return {
+        name: {0: batch}
+        if name == "pixel_values"
+        else {0: batch, 1: dims["decoder_length" if name.startswith("decoder_") else "length"]}
+        for name in names
+    }
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heedful.config import DecoderConfig, EncoderDecoderConfig, LanguageHead, StackConfig
+from heedful.config import DecoderConfig, EncoderDecoderConfig, LanguageHead, StackConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.export.hugging_face import load_merged, stored_dtype
 from heedful.export.target import copy_beside, copy_configuration, need
@@ -87,6 +87,8 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 def graphs(model: Model) -> list[Graph]:
     """Returns the graphs of a model."""
     config = model.config
+    if isinstance(config, EncoderDecoderConfig) and patches_of(config) is not None:
+        raise HeedfulError("OpenVINO is not written for a model that writes a text about an image; use --to onnx")
     inputs = example_inputs(input_names(config), model)
     generates = isinstance(config.head, LanguageHead)
     if isinstance(config, DecoderConfig) and generates:

@@ -21,6 +21,7 @@ from heedful.config import (
     SinusoidalPosition,
     StackConfig,
     VisionConfig,
+    patches_of,
 )
 from heedful.kernels.plan import Plan, apply_plan
 from heedful.layers.position import Sinusoidal
@@ -63,6 +64,16 @@ class TraceableImages(Traceable):
         return self.model(pixel_values)
 
 
+class TraceableCaptioner(Traceable):
+    """Traceable encoder-decoder of images without a cache: maps an image and a whole target to the target's logits."""
+
+    def forward(self, pixel_values: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """Returns the output of the head for each token of the target, such as logits (B, U, V), for pixels
+        (B, C, H, W) and the target's input ids (B, U), start token included.
+        """
+        return self.model(pixel_values, decoder_input_ids)
+
+
 class TraceableEncoderDecoder(Traceable):
     """Traceable encoder-decoder without a cache: maps a source and a whole target to the logits of the target."""
 
@@ -82,7 +93,8 @@ def traceable(model: Model, plan: str | Plan = "export") -> Traceable:
     if isinstance(model.config, VisionConfig):
         return TraceableImages(model, plan)
     if isinstance(model.config, EncoderDecoderConfig):
-        return TraceableEncoderDecoder(model, plan)
+        has_text = patches_of(model.config) is None
+        return (TraceableEncoderDecoder if has_text else TraceableCaptioner)(model, plan)
     return TraceableText(model, plan)
 
 
@@ -91,7 +103,8 @@ def input_names(config: ModelConfig) -> tuple[str, ...]:
     if isinstance(config, VisionConfig):
         return ("pixel_values",)
     if isinstance(config, EncoderDecoderConfig):
-        return ("input_ids", "attention_mask", "decoder_input_ids")
+        source = ("input_ids", "attention_mask") if patches_of(config) is None else ("pixel_values",)
+        return (*source, "decoder_input_ids")
     segments = isinstance(config, EncoderConfig) and config.embedding.segments > 0
     return ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
 
@@ -117,11 +130,10 @@ def axis_limits(config: ModelConfig) -> dict[str, int | None]:
 
 def example_inputs(names: tuple[str, ...], model: Model) -> dict[str, Tensor]:
     """Returns example inputs by name, to trace a model with: unequal sizes, and padding on both sides."""
-    if isinstance(model.config, VisionConfig):
-        patches = model.config.patches
-        return {"pixel_values": torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)}
     ids = torch.ones(3, 7, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]])
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     inputs["decoder_input_ids"] = torch.ones(3, 5, dtype=torch.long)
+    if (patches := patches_of(model.config)) is not None:
+        inputs["pixel_values"] = torch.zeros(3, patches.channels, *patches.image_size, dtype=model.dtype)
     return {name: inputs[name] for name in names}

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from heedful.config import patches_of
 from heedful.errors import HeedfulError
-from heedful.generation.decoder_state import NONE, DecoderState, EncoderDecoderState, create_state, learned_positions
+from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, learned_positions
 from heedful.generation.method import Method, MethodInput, Steps, decoding_mode
 from heedful.generation.processors import process
 from heedful.generation.sampling import choose_next, decode_stepwise
@@ -58,7 +59,7 @@ class LookaheadState:
     def __init__(self, inputs: MethodInput, proposer: Proposer, count: int) -> None:
         self.state, self.proposer, self.count = inputs.state, proposer, count
         self.prompt, self.prompt_lengths = inputs.state.prompt, inputs.state.prompt_lengths
-        self.given_ids, self.limits, self.width = inputs.state.given_ids, inputs.limits, inputs.width
+        self.limits, self.width = inputs.limits, inputs.width
         self.next_limit = int(inputs.limits.min())  # read once: each reading makes the host wait for a GPU
         self.context = inputs.context or inputs.width + inputs.max_steps
         self.state.keeps_all = True
@@ -248,16 +249,20 @@ def assistant_state(inputs: MethodInput) -> DecoderState:
     the model.
     """
     main, model = inputs.state, inputs.options.assistant_model
-    if hasattr(model, "encode") != isinstance(main, EncoderDecoderState):
+    same_source = (patches_of(model.config) is None) == (patches_of(main.model.config) is None)
+    if hasattr(model, "encode") != isinstance(main, EncoderDecoderState) or not same_source:
+        kinds = [
+            f"{each.config.kind!r}" + (" of images" if patches_of(each.config) is not None else "")
+            for each in (model, main.model)
+        ]
         raise HeedfulError(
-            f"the assistant is of kind {model.config.kind!r}, the model of kind {main.model.config.kind!r}; "
-            "give an assistant of the same kind"
+            f"the assistant is of kind {kinds[0]}, the model of kind {kinds[1]}; give an assistant of the same kind"
         )
     if model.device != main.given_ids.device:
         raise HeedfulError(
             f"the assistant is on {model.device}, the model on {main.given_ids.device}; move the assistant"
         )
-    state = create_state(model, main.given_ids.clamp(min=0), main.given_ids != NONE)
+    state = main.state_of(model)
     if state.vocab_size != main.vocab_size:
         raise HeedfulError(
             f"the assistant's vocabulary has {state.vocab_size} tokens, the model's {main.vocab_size}; give an "

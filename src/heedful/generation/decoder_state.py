@@ -1,10 +1,12 @@
 """State of a decoder during generation: the model, its cache, and the rows that are being decoded.
 
-Shapes: B prompts, T their tokens, R running rows (prompts × beams or samples), V vocabulary.
+The source of an encoder-decoder is token ids or an image. Shapes: B prompts, T their tokens, R running rows (prompts ×
+beams or samples), V vocabulary.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.cache import Cache
-from heedful.config import LanguageHead, LearnedPosition, StackConfig
+from heedful.config import LanguageHead, LearnedPosition, StackConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.layers.embedding import check_ids
 from heedful.layers.mask import attended_tokens
@@ -86,6 +88,15 @@ class DecoderState:
     def vocab_size(self) -> int:
         """Number of tokens that can be generated."""
         return int(self.model.config.embedding.vocab_size)
+
+    @property
+    def draw_ids(self) -> Tensor:
+        """Ids (B, N) on which the random numbers of a prompt depend, ``NONE`` for padding: those of the call."""
+        return self.given_ids
+
+    def state_of(self, model: Any) -> DecoderState:
+        """Returns the state of another model for the same prompts or sources, at their beginning."""
+        return create_state(model, self.given_ids.clamp(min=0), self.given_ids != NONE)
 
     @property
     def observers(self) -> list[Any]:
@@ -187,29 +198,32 @@ class EncoderDecoderState(DecoderState):
     side = "left"
 
     def __init__(self, model: Any, ids: Tensor, real: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
-        start = model.config.special.start
-        if start is None:
-            raise HeedfulError("the model's configuration has no start token; set special.start")
+        start = start_of(model)
         self.model, self.stack = model, model.config.decoder
         # right-padded, so that positions are the same whether or not a family counts padding
         self.ids, real = align(ids, real, self.side)
         self.real = None if bool(real.all()) else real
         self.given_ids = self.ids.where(real, NONE)
-        self.prompt = torch.full((len(ids), 1), start, device=ids.device)
+        self._begin_targets(start, real.sum(1), prefix)
+
+    def _begin_targets(self, start: int, source_tokens: Tensor, prefix: tuple[Tensor, Tensor] | None) -> None:
+        """Sets the beginnings of the targets, for sources with ``source_tokens`` (B,) tokens each."""
+        count, device = len(source_tokens), source_tokens.device
+        self.prompt = torch.full((count, 1), start, device=device)
         if prefix is not None:
             target, target_real = align(*prefix, "left")
             has_start = (target[:, :1] == start) & target_real[:, :1]
             target, target_real = torch.cat((self.prompt, target), 1), torch.cat((~has_start, target_real), 1)
             target, target_real = align(target, target_real, "right")
             self.prompt = target.where(target_real, NONE)
-        self.prompt_lengths, self.default_limits = (self.prompt != NONE).sum(1), 2 * real.sum(1) + 50
-        self.prompt_index = torch.arange(len(ids), device=ids.device)
-        self._first_observers = tuple(model.observers)
+        self.prompt_lengths, self.default_limits = (self.prompt != NONE).sum(1), 2 * source_tokens + 50
+        self.prompt_index = torch.arange(count, device=device)
+        self._first_observers = tuple(self.model.observers)
 
     @property
     def vocab_size(self) -> int:
         """Number of tokens that can be generated."""
-        return int((self.model.config.target or self.model.config.source).vocab_size)
+        return int(self.model.config.tokens.vocab_size)
 
     def prefill_hidden(self) -> Iterator[Tensor]:
         """Yields the decoder's hidden states (B, t, D) of the targets' beginnings, a chunk at a time."""
@@ -230,6 +244,38 @@ class EncoderDecoderState(DecoderState):
         self.real = None if self.real is None else self.real.index_select(0, rows if prompts is None else prompts)
 
 
+class ImageDecoderState(EncoderDecoderState):
+    """State of an encoder-decoder whose sources are images: ``prefill`` reads their patches.
+
+    The sources have no ids: ``given_ids`` is (B, 0).
+    """
+
+    def __init__(self, model: Any, pixels: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> None:
+        self.model, self.stack = model, model.config.decoder
+        self.ids, self.real = pixels, None
+        tokens = torch.full((len(pixels),), model.config.source.tokens, device=pixels.device)
+        self.given_ids = tokens.new_empty(len(pixels), 0)
+        self._begin_targets(start_of(model), tokens, prefix)
+
+    @property
+    def draw_ids(self) -> Tensor:
+        """Ids (B, 2) on which the random numbers of an image depend: a digest of its pixels."""
+        digests = [hashlib.blake2b(image.numpy().tobytes(), digest_size=8).digest() for image in self.ids.float().cpu()]
+        parts = [[int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")] for digest in digests]
+        return torch.tensor(parts, device=self.ids.device)
+
+    def state_of(self, model: Any) -> DecoderState:
+        """Returns the state of another model for the same images, at the beginning."""
+        return create_state(model, self.ids, None)
+
+
+def start_of(model: Any) -> int:
+    """Returns the token that an encoder-decoder's targets begin with; ``HeedfulError`` if the model has none."""
+    if model.config.special.start is None:
+        raise HeedfulError("the model's configuration has no start token; set special.start")
+    return int(model.config.special.start)
+
+
 def create_state(
     model: Any, ids: Tensor, mask: Tensor | None, prefix: tuple[Tensor, Tensor | None] | None = None
 ) -> DecoderState:
@@ -242,6 +288,9 @@ def create_state(
             f"a {model.config.kind!r} model with a {model.config.head.kind!r} head cannot generate; "
             "load a decoder or an encoder-decoder with its language-model head"
         )
+    if patches_of(model.config) is not None:
+        pixels = checked_pixels(ids, mask, model)
+        return ImageDecoderState(model, pixels, checked_prefix(prefix, len(pixels), model))
     if mask is not None and mask.shape == (*ids.shape, ids.size(1)):
         state = create_state(model, ids, attended_tokens(mask), prefix)
         pairs = mask.to(model.device)
@@ -252,12 +301,36 @@ def create_state(
         return (EncoderDecoderState if hasattr(model, "encode") else DecoderState)(model, ids, real)
     if not hasattr(model, "encode"):
         raise HeedfulError("decoder_input_ids are only for an encoder-decoder; for a decoder, put them in the prompt")
+    return EncoderDecoderState(model, ids, real, checked_prefix(prefix, len(ids), model))
+
+
+def checked_prefix(prefix: tuple[Tensor, Tensor | None] | None, rows: int, model: Any) -> tuple[Tensor, Tensor] | None:
+    """Returns the beginnings of the targets of ``rows`` sources, checked as ``checked_ids`` does; None if none are
+    given.
+    """
+    if prefix is None:
+        return None
     target = checked_ids("decoder_input_ids", *prefix, model)
-    if len(target[0]) != len(ids):
+    if len(target[0]) != rows:
         raise HeedfulError(
-            f"decoder_input_ids have {len(target[0])} rows, but the ids have {len(ids)}; give equally many rows"
+            f"decoder_input_ids have {len(target[0])} rows, but the ids have {rows}; give equally many rows"
         )
-    return EncoderDecoderState(model, ids, real, target)
+    return target
+
+
+def checked_pixels(pixels: Tensor, mask: Tensor | None, model: Any) -> Tensor:
+    """Returns ``pixels`` (B, channels, height, width) on the model's device in its dtype; raises ``HeedfulError`` for
+    ids, an image of another shape, and a mask.
+    """
+    shape = (model.config.source.channels, *model.config.source.image_size)
+    if pixels.shape[1:] != shape or not pixels.is_floating_point() or not len(pixels):
+        raise HeedfulError(
+            f"the model reads images, but the source is {pixels.dtype} of shape {tuple(pixels.shape)}; give pixels of "
+            f"shape (rows, {', '.join(map(str, shape))})"
+        )
+    if mask is not None:
+        raise HeedfulError("an image has no padding; leave the mask out")
+    return pixels.to(model.device, model.dtype)
 
 
 def checked_ids(name: str, ids: Tensor, mask: Tensor | None, model: Any) -> tuple[Tensor, Tensor]:

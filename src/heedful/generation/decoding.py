@@ -15,6 +15,7 @@ from heedful.generation.decoder_state import (
     NONE,
     DecoderState,
     EncoderDecoderState,
+    ImageDecoderState,
     align,
     create_state,
     learned_positions,
@@ -80,6 +81,7 @@ def _steps(
         state.prefill_chunk_size = options.prefill_chunk_size
         context = checked_context(state, options, context)
         check_whole_prompt(state, options, context)
+        check_source(state, options)
         limits = limits_of(state, options, context)
         special = model.config.special
         texts = options.stop_strings
@@ -194,7 +196,7 @@ def generate(
 
     Args:
         model: a decoder, or an encoder-decoder, with a language-model head.
-        ids: (B, T) prompts, or an encoder-decoder's sources.
+        ids: (B, T) prompts, or an encoder-decoder's sources, ids or the pixels of images (B, channels, height, width).
         mask: (B, T), False for padding, on either side; None: no padding. Or (B, T, T), boolean, True where the first
             token of the prompt (or source) may attend to the second, as ``heedful.layers.prefix_mask``; new tokens
             attend to all tokens before them, within the decoder's window.
@@ -318,6 +320,12 @@ def check_whole_prompt(state: DecoderState, options: Options, context: int | Non
     name = "context" if context is not None else "prefill_chunk_size" if options.prefill_chunk_size else ""
     if name:
         raise HeedfulError(f"a prompt with a mask of shape (B, T, T) is read at once; leave {name} out")
+
+
+def check_source(state: DecoderState, options: Options) -> None:
+    """Raises ``HeedfulError`` for options that need the tokens of a source if it is an image."""
+    if isinstance(state, ImageDecoderState) and options.encoder_no_repeat_ngram_size:
+        raise HeedfulError("encoder_no_repeat_ngram_size needs a source of tokens, not an image; leave it out")
 
 
 def checked_context(state: DecoderState, options: Options, context: int | None) -> int | None:

@@ -24,7 +24,6 @@ class StepwiseState(Protocol):
 
     prompt: Tensor
     prompt_lengths: Tensor
-    given_ids: Tensor
 
     def make_cache(self, steps: int | None) -> None:
         """Creates a cache with room for ``steps`` more tokens; None creates a growing cache."""
@@ -79,7 +78,7 @@ def decode_stepwise(
     context = inputs.context or width + steps
     keep = inputs.options.context_keep or max(1, context // 2)
     state.make_cache(min(steps, context - width) if inputs.context else steps)
-    numbers = _sampling_numbers(inputs, state.given_ids, numbers_per_token)
+    numbers = _sampling_numbers(inputs, numbers_per_token)
     starts = context_starts(width - state.prompt_lengths, width, context, keep)
     logits = state.prefill() if width <= context else state.reread(state.prompt, starts)
     prompt, limits = state.prompt, inputs.limits
@@ -116,12 +115,12 @@ def decode_stepwise(
     return rows.ids, rows.sums / rows.lengths, rows.log_p
 
 
-def _sampling_numbers(inputs: MethodInput, given_ids: Tensor, per_token: int) -> Tensor | None:
+def _sampling_numbers(inputs: MethodInput, per_token: int) -> Tensor | None:
     """Returns uniform numbers (B · n, steps, per_token); None for greedy decoding."""
     options, steps = inputs.options, inputs.max_steps
     if not options.do_sample:
         return None
-    numbers = uniform_numbers(given_ids, options.num_return_sequences, steps * per_token, options.seed)
+    numbers = uniform_numbers(inputs.state.draw_ids, options.num_return_sequences, steps * per_token, options.seed)
     return numbers.unflatten(1, (steps, per_token))
 
 

@@ -53,7 +53,7 @@ class StaticStep:
                 "record() and intervene() do not work with cache_implementation='static', whose keys stand in fixed "
                 "buffers; generate without it"
             )
-        self.state, self.prompt, self.given_ids = state, state.prompt, state.given_ids
+        self.state, self.prompt = state, state.prompt
         self.prompt_lengths = self.lengths = state.prompt_lengths
         self.last = self.lengths + limits - 2  # the last token of a row is never read
         if context is not None:

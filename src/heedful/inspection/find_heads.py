@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from heedful.config import LearnedPosition
+from heedful.config import LearnedPosition, patches_of
 from heedful.errors import HeedfulError, lookup
 from heedful.inspection.alignment import Link
 from heedful.inspection.attention_maps import precise
@@ -21,7 +21,7 @@ from heedful.inspection.eval_mode import evaluating, unwrap
 from heedful.inspection.head_scores import EXPECTED_KEYS, repeated_tokens
 from heedful.inspection.record import observe
 from heedful.inspection.tensor_paths import select_hook_points
-from heedful.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
+from heedful.models import Decoder, Encoder, EncoderDecoder
 from heedful.models.base import Model
 from heedful.renamed import old_attribute
 
@@ -126,7 +126,7 @@ def _sums(
         if gold is None:
             return _MutualInformation(real)
         return _ExpectedWeight(dict.fromkeys(paths, expects_links(gold, real, source_real, when)))
-    if isinstance(model, VisionTransformer) and by not in ("previous-token", "first-token"):
+    if patches_of(model.config) is not None and by not in ("previous-token", "first-token"):
         raise HeedfulError(f"{by!r} compares token ids, which an image does not have; give 'previous-token'")
     expected = {side: EXPECTED_KEYS[by](*tokens) for side, tokens in sides.items()}
     return _ExpectedWeight({path: expected[_side(path)] for path in paths})
@@ -247,9 +247,9 @@ def _sides(model: Model, *inputs: Tensor, **named: Any) -> dict[str, tuple[Tenso
         pairs = {"encoder": ("source", "source_mask"), "decoder": ("target", "target_mask")}
     else:
         pairs = {"decoder" if isinstance(model, Decoder) else "encoder": ("ids", "mask")}
-    if isinstance(model, VisionTransformer):
-        tokens = model.config.patches.tokens
-        arguments["ids"] = torch.zeros(len(arguments["pixels"]), tokens).long().to(model.device)
+    if (patches := patches_of(model.config)) is not None:
+        name, pixels = ("source" if isinstance(model, EncoderDecoder) else "ids"), arguments[next(iter(arguments))]
+        arguments[name] = torch.zeros(len(pixels), patches.tokens).long().to(model.device)
     sides = {}
     for side, (ids, mask) in pairs.items():
         real = arguments.get(mask)

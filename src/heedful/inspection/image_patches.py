@@ -6,16 +6,18 @@ Shapes: B images, D model width, P a patch's side, C channels; an image has rows
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from heedful.config import PatchConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.inspection.embedding_space import cosine_similarity, principal_components
 from heedful.inspection.eval_mode import evaluating
 from heedful.inspection.position_tables import position_table
 from heedful.inspection.record import record
-from heedful.models import VisionTransformer
+from heedful.models import EncoderDecoder, Model
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,8 @@ def grid(model: nn.Module) -> tuple[int, int]:
     >>> grid(heedful.create("vit-micro"))
     (4, 4)
     """
-    patches = _vision(model).config.patches
-    height, width = patches.image_size
-    return height // patches.patch_size, width // patches.patch_size
+    height, width = patches(model).image_size
+    return height // patches(model).patch_size, width // patches(model).patch_size
 
 
 def tokens(model: nn.Module) -> list[str]:
@@ -53,8 +54,7 @@ def tokens(model: nn.Module) -> list[str]:
     """
     rows, columns = grid(model)
     before = {"none": [], "class": ["[class]"], "class+distillation": ["[class]", "[distillation]"]}
-    patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    return before[_vision(model).config.patches.prefix] + patches
+    return before[patches(model).prefix] + [f"{row},{column}" for row in range(rows) for column in range(columns)]
 
 
 def filters(model: nn.Module) -> Tensor:
@@ -64,7 +64,8 @@ def filters(model: nn.Module) -> Tensor:
     >>> filters(heedful.create("vit-micro")).shape
     torch.Size([64, 7, 7, 1])
     """
-    return _vision(model).embedding.projection.weight.detach().permute(0, 2, 3, 1)  # (D, C, P, P) → (D, P, P, C)
+    weight: Tensor = _vision(model).embedding.projection.weight
+    return weight.detach().permute(0, 2, 3, 1)  # (D, C, P, P) → (D, P, P, C)
 
 
 def patch_filters(model: nn.Module, count: int = 28) -> PatchFilters:
@@ -111,10 +112,10 @@ def feature_maps(model: nn.Module, pixels: Tensor, layer: int | None = None) -> 
     if layer is not None and not 0 <= layer < len(vision.encoder.block):
         raise HeedfulError(f"the model has no block {layer}; it has {len(vision.encoder.block)}, numbered from 0")
     with evaluating(vision), torch.no_grad(), record(vision, name) as recorded:
-        vision(pixels)
+        vision.encode(pixels) if isinstance(vision, EncoderDecoder) else vision(pixels)
     if layer is None:
         return recorded[name]
-    return recorded[name][:, vision.config.patches.prefix_tokens :].mT.unflatten(-1, grid(model))
+    return recorded[name][:, patches(model).prefix_tokens :].mT.unflatten(-1, grid(model))
 
 
 def patch_position_similarity(model: nn.Module) -> Tensor:
@@ -127,13 +128,21 @@ def patch_position_similarity(model: nn.Module) -> Tensor:
     >>> patch_position_similarity(heedful.create("vit-micro", seed=0)).shape
     torch.Size([4, 4, 4, 4])
     """
-    patches = _vision(model).config.patches
-    rows = position_table(model, patches.tokens)[patches.prefix_tokens :]
+    rows = position_table(model, patches(model).tokens)[patches(model).prefix_tokens :]
     return cosine_similarity(rows).unflatten(1, grid(model)).unflatten(0, grid(model))
 
 
-def _vision(model: nn.Module) -> VisionTransformer:
-    vision = next((module for module in model.modules() if isinstance(module, VisionTransformer)), None)
+def patches(model: nn.Module) -> PatchConfig:
+    """Returns the configuration of a model's patches; raises ``HeedfulError`` for a model that reads no images."""
+    found = patches_of(_vision(model).config)
+    assert found is not None  # _vision has checked it
+    return found
+
+
+def _vision(model: nn.Module) -> Any:
+    """Returns the model that reads images: a vision Transformer, or an encoder-decoder of images."""
+    models = (module for module in model.modules() if isinstance(module, Model))
+    vision = next((module for module in models if patches_of(module.config) is not None), None)
     if vision is None:
         raise HeedfulError(f"a {type(model).__name__} reads no images; give a vision Transformer")
     return vision

@@ -113,3 +113,14 @@ class PatchEmbedding(nn.Module):
         if self.prefix is None:
             return patches.contiguous()  # otherwise all blocks would read transposed memory
         return torch.cat((self.prefix.expand(pixels.size(0), -1, -1), patches), dim=1)
+
+
+EMBEDDINGS: dict[type[EmbeddingConfig | PatchConfig], type[TokenEmbedding | PatchEmbedding]] = {
+    EmbeddingConfig: TokenEmbedding,
+    PatchConfig: PatchEmbedding,
+}
+
+
+def embedding_of(config: EmbeddingConfig | PatchConfig, dim: int) -> TokenEmbedding | PatchEmbedding:
+    """Returns the embedding of a configuration, of token ids or of image patches."""
+    return EMBEDDINGS[type(config)].of(config, dim)  # type: ignore[arg-type]  # the class of this configuration

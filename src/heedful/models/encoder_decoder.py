@@ -1,13 +1,15 @@
-"""Encoder-decoder family (the paper's Transformer, T5, BART, Marian)."""
+"""Encoder-decoder family (the paper's Transformer, T5, BART, Marian; a vision encoder with a text decoder)."""
 
 from __future__ import annotations
 
 from torch import Tensor
+from torch.nn import Identity
 
 from heedful.cache import NoCache
 from heedful.config import EncoderDecoderConfig
-from heedful.heads import head_of
-from heedful.layers.embedding import TokenEmbedding
+from heedful.heads import Dense, head_of
+from heedful.layers.embedding import TokenEmbedding, embedding_of
+from heedful.layers.linear import Linear
 from heedful.layers.mask import attended_tokens
 from heedful.models.base import Model
 from heedful.stack import Stack
@@ -19,10 +21,16 @@ class EncoderDecoder(Model):
     source → embedding → encoder; target → embedding → decoder with cross-attention → head. ``target`` is the decoder's
     *input*, start token included; the model does not shift it.
 
+    The source is token ids (B, S), or with ``config.source`` patches an image's pixels (B, channels, height, width). If
+    encoder and decoder have different widths, a linear map of the encoder's output joins them.
+
     >>> import heedful, torch
     >>> model = EncoderDecoder(heedful.presets.get("transformer-tiny"))
     >>> model(torch.tensor([[5, 7, 2]]), torch.tensor([[1, 9]])).shape
     torch.Size([1, 2, 4000])
+    >>> captioner = EncoderDecoder(heedful.presets.get("captioner-micro"))
+    >>> captioner(torch.randn(1, 3, 32, 32), torch.tensor([[1, 9]])).shape
+    torch.Size([1, 2, 1000])
     """
 
     config: EncoderDecoderConfig
@@ -30,21 +38,27 @@ class EncoderDecoder(Model):
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.config, self.main = config, config.encoder
-        self.embedding = TokenEmbedding.of(config.source, config.encoder.dim)
+        self.embedding = embedding_of(config.source, config.encoder.dim)
         self.encoder = Stack(config.encoder)
-        self.target_embedding = (
-            TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding
-        )
+        same_width = config.encoder.dim == config.decoder.dim
+        self.memory_projection = Identity() if same_width else Linear(config.encoder.dim, config.decoder.dim)
+        target = TokenEmbedding.of(config.target, config.decoder.dim) if config.target else self.embedding
+        assert isinstance(target, TokenEmbedding)  # the configuration has checked it
+        self.target_embedding = target
         self.decoder = Stack(config.decoder)
         self.head = head_of(config.head, config.decoder.dim, self.target_embedding.token)
+        # frozen: nothing that the model computes depends on it
+        self.pooler = Dense(config.encoder.dim, config.encoder.dim).requires_grad_(False) if config.pooler else None
         self.initialise_weights()
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns the encoder's final hidden states (B, S, D) of ``source`` (B, S).
+        """Returns the encoder's final hidden states (B, S, D) of ``source``, in the width of the decoder.
 
-        ``mask`` is (B, S), False at padding, or (B, S, S), True where the first token may attend to the second.
+        ``source`` is (B, S), or (B, channels, height, width): S is then the number of an image's tokens, prefix tokens
+        first, then patches. ``mask`` is (B, S), False at padding, or (B, S, S), True where the first token may attend
+        to the second.
         """
-        return self.encoder(self.embedding(source), mask)
+        return self.memory_projection(self.encoder(self.embedding(source), mask))
 
     def decode(
         self,
@@ -67,7 +81,7 @@ class EncoderDecoder(Model):
     def hidden(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Returns the decoder's final hidden states (B, T, D) for ``source`` (B, S) and ``target`` (B, T).
+        """Returns the decoder's final hidden states (B, T, D) for ``source``, as in ``encode``, and ``target`` (B, T).
 
         ``source_mask`` and ``target_mask`` are as in ``encode`` and ``decode``; of a source mask (B, S, S), targets
         attend to the tokens that some source token may attend to.
@@ -78,8 +92,8 @@ class EncoderDecoder(Model):
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Returns the output of the head, logits (B, T, V), for ``source`` (B, S) and ``target`` (B, T).
+        """Returns the output of the head, logits (B, T, V), for ``source``, as in ``encode``, and ``target`` (B, T).
 
-        The masks have the shapes of source and target, and are False at padding.
+        The masks have the shapes of source and target tokens, and are False at padding.
         """
         return self.output(self.hidden(source, target, source_mask, target_mask), target_mask)

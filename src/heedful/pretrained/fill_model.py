@@ -173,7 +173,8 @@ def build_head(model: Model) -> nn.Module:
     """Returns a new head of the kind in the model's configuration; it may share weights with the embedding."""
     config, embedding = model.config, getattr(model, "target_embedding", model.embedding)
     prefix = config.patches.prefix_tokens if isinstance(config, VisionConfig) else 0
-    return head_of(config.head, model.main.dim, getattr(embedding, "token", None), prefix)
+    token = getattr(embedding, "token", None)
+    return head_of(config.head, model.main.dim if token is None else token.embedding_dim, token, prefix)
 
 
 def fresh_head(model: Model, names: list[str]) -> Tensors:
@@ -195,7 +196,7 @@ def fill(model: Model, tensors: Tensors, dtype: torch.dtype, device: torch.devic
         for name in names:
             module, _, last = name.rpartition(".")
             if name == first and last not in modules[module]._buffers:
-                value = _parameter(value)
+                value = _parameter(value, modules[module].get_parameter(last).requires_grad)
             setattr(modules[module], last, value)
     for name, buffer in list(model.named_buffers()):  # computed buffers keep their precision
         module, _, last = name.rpartition(".")
@@ -213,14 +214,14 @@ def _converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tens
     return tensor if is_transposed else tensor.contiguous()
 
 
-def _parameter(tensor: Tensor) -> nn.Parameter:
+def _parameter(tensor: Tensor, requires_grad: bool) -> nn.Parameter:
     """Returns a parameter; a view is made contiguous when its first gradient arrives.
 
     PyTorch's fused optimisers walk through the memory of weight, gradient and state in parallel and ignore strides.
     A state that is loaded again belongs to contiguous weights.
     """
-    parameter = nn.Parameter(tensor)
-    if tensor.is_contiguous():
+    parameter = nn.Parameter(tensor, requires_grad)
+    if tensor.is_contiguous() or not requires_grad:
         return parameter
 
     def on_first_gradient(parameter: Tensor) -> None:

@@ -202,6 +202,6 @@ def _check_start(config: ModelConfig) -> None:
     """Raises ``HeedfulError`` for a start token outside the decoder's vocabulary."""
     if not isinstance(config, EncoderDecoderConfig) or config.special.start is None:
         return
-    start, tokens = config.special.start, (config.target or config.source).vocab_size
+    start, tokens = config.special.start, config.tokens.vocab_size
     if start >= tokens:
         raise HeedfulError(f"special.start is {start}, but the vocabulary has {tokens} tokens; give a smaller id")

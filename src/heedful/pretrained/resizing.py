@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heedful.config import (
     EmbeddingConfig,
+    EncoderDecoderConfig,
     LanguageHead,
     LearnedPosition,
     MaskedHead,
@@ -20,6 +21,7 @@ from heedful.config import (
     RotaryPosition,
     StackConfig,
     VisionConfig,
+    patches_of,
 )
 from heedful.errors import HeedfulError
 from heedful.pretrained.rules import Tensors
@@ -59,15 +61,15 @@ def resize(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[str]:
     bias is the mean bias. Positions of an image are interpolated on the grid of its patches, bicubic; those of prefix
     tokens are kept (Dosovitskiy et al. 2021, section 3.2).
     """
-    fresh = []
+    fresh, patches, new_patches = [], patches_of(old), patches_of(new)
     for name, stack in _parts(old, StackConfig).items():
         before, after = stack.position, getattr(new, name).position
         key = f"{name}.position.table.weight"
         if before == after or not isinstance(before, LearnedPosition) or key not in tensors:
             continue
         _check(key, tensors[key], before.length + before.offset)
-        if isinstance(old, VisionConfig) and isinstance(new, VisionConfig):
-            tensors[key] = _interpolated(tensors[key], old.patches, new.patches)
+        if name == "encoder" and patches is not None and new_patches is not None:
+            tensors[key] = _interpolated(tensors[key], patches, new_patches)
         else:
             drawn = torch.randn(max(0, after.length - before.length), stack.dim) * stack.init_std
             fresh += _lengthened(tensors, key, after.length + after.offset, drawn)
@@ -79,7 +81,7 @@ def _more_tokens(tensors: Tensors, old: ModelConfig, new: ModelConfig) -> list[s
     fresh: list[str] = []
     if embeddings == new_embeddings:
         return fresh
-    main = next(iter(_parts(old, StackConfig).values()))
+    *_, main = _parts(old, StackConfig).values()  # of the tokens: an encoder of images may have another width
     over_tokens = isinstance(new.head, LanguageHead | MaskedHead)
     largest = max(embedding.vocab_size for embedding in new_embeddings.values())
     noise = torch.randn(largest, main.dim)  # shared, so that tied tables remain equal
@@ -106,6 +108,8 @@ def _with_positions(config: ModelConfig, length: int) -> ModelConfig:
     if isinstance(config, VisionConfig):
         raise HeedfulError("positions applies to text models; for this image model give image_size")
     stacks = _parts(config, StackConfig)
+    if patches_of(config) is not None:
+        del stacks["encoder"]  # its positions are the patches
     for name, stack in stacks.items():
         if not isinstance(stack.position, LearnedPosition | RotaryPosition):
             kind = stack.position.kind
@@ -115,17 +119,21 @@ def _with_positions(config: ModelConfig, length: int) -> ModelConfig:
 
 
 def _with_images(config: ModelConfig, size: int | tuple[int, int]) -> ModelConfig:
-    if not isinstance(config, VisionConfig):
+    old = patches_of(config)
+    if old is None or not isinstance(config, VisionConfig | EncoderDecoderConfig):
         raise HeedfulError(f"image_size is {size}, but this model reads text; leave it out")
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
         raise HeedfulError(f"image_size is {size}; give one number, or height and width")
     height, width = (_whole("image_size", side) for side in sides)
-    patches = replace(config.patches, image_size=(height, width))
+    patches = replace(old, image_size=(height, width))
     position = config.encoder.position
     if isinstance(position, LearnedPosition):
         position = replace(position, length=patches.tokens)
-    return replace(config, patches=patches, encoder=replace(config.encoder, position=position))
+    encoder = replace(config.encoder, position=position)
+    if isinstance(config, VisionConfig):
+        return replace(config, patches=patches, encoder=encoder)
+    return replace(config, source=patches, encoder=encoder)
 
 
 def _with_tokens(config: ModelConfig, size: int) -> ModelConfig:

@@ -10,10 +10,10 @@ Torch is imported only where tensors are joined, so that reading a configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.errors import HeedfulError
 
@@ -259,6 +259,34 @@ class Drop(_OneTensorRule):
 
 
 Rule = Rename | Split | Join | Tie | Drop
+
+
+def rename_rules(rules: Iterable[Rule], prefix: str, moved: Iterable[tuple[str, str]] = ()) -> tuple[Rule, ...]:
+    """Returns the rules of a model that is a part of another: with ``prefix`` before the stored names.
+
+    ``moved`` has pairs of beginnings of our names: in the model on its own, and in the model that contains it.
+    """
+
+    def renamed(rule: Rule) -> Rule:
+        stored: Any = _each(lambda name: prefix + name, rule.theirs)
+        if isinstance(rule, Drop):
+            return replace(rule, theirs=stored)
+        return replace(rule, theirs=stored, ours=_each(lambda name: moved_name(name, moved), rule.ours))
+
+    return tuple(map(renamed, rules))
+
+
+def _each(change: Callable[[str], str], names: str | tuple[str, ...]) -> Any:
+    return change(names) if isinstance(names, str) else tuple(map(change, names))
+
+
+def moved_name(name: str, moved: Iterable[tuple[str, str]]) -> str:
+    """Returns a name, or a field's path, with its beginning replaced if ``moved`` has it.
+
+    >>> moved_name("patches.channels", [("patches.", "source.")])
+    'source.channels'
+    """
+    return next((new + name.removeprefix(old) for old, new in moved if name.startswith(old)), name)
 
 
 def same(tensors: Tensors) -> Tensor:

@@ -1,4 +1,4 @@
-"""Config keys that few model types have: rotary scaling, repeated keys, patches, windows, position rows, T5's head."""
+"""Config keys that few model types have: rotary scaling, patches, windows, T5's head, configurations in another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
-from heedful.pretrained.config_keys import ConfigKey, Inexpressible, StoredTensor, checked
+from heedful.pretrained.config_keys import (
+    AnyConfigKey,
+    ConfigKey,
+    Inexpressible,
+    OnlyValue,
+    StoredTensor,
+    TokenIdKey,
+    checked,
+)
 from heedful.pretrained.flat_config import Flat, nested
+from heedful.pretrained.rules import moved_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -274,3 +283,74 @@ class OwnHeadKeys(StoredTensor):
         scaled = ours.get("head.scale") == "sqrt"
         theirs["tie_word_embeddings"] = bool(ours.get("head.tied")) or scaled
         theirs["scale_decoder_outputs"] = scaled
+
+
+@dataclass(frozen=True)
+class SubConfig(OnlyValue):
+    """Key of ``config.json`` that holds the configuration of a model of its own, of the model type ``value``.
+
+    Attributes:
+        config_keys: the keys of that configuration.
+        moved: beginnings of our fields' paths: of the model on its own → of the model that contains it.
+        known: the model types that other architectures have here, for messages.
+    """
+
+    config_keys: tuple[AnyConfigKey, ...] = ()
+    moved: tuple[tuple[str, str], ...] = ()
+    known: tuple[str, ...] = ()
+
+    def matches(self, theirs: Mapping[str, Any]) -> bool:
+        """Returns True if the key holds the configuration of the model type ``value``."""
+        inner = theirs.get(self.theirs)
+        return isinstance(inner, Mapping) and inner.get("model_type") == self.value
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our fields from the keys of the inner configuration; messages name the key, ``encoder.hidden_size``."""
+        inner = theirs.get(self.theirs)
+        if not isinstance(inner, Mapping):
+            raise HeedfulError(f"{self.theirs} is {inner!r}; it must be an object, the model's configuration")
+        if not self.matches(theirs):
+            names = " and ".join(map(repr, self.known))
+            raise HeedfulError(f"{self.theirs}.model_type is {inner.get('model_type')!r}; only {names} is supported")
+        fields = self._inner_fields(ours)
+        for config_key in self.config_keys:
+            try:
+                config_key.read(inner, fields, stored)
+            except HeedfulError as error:
+                raise HeedfulError(f"{self.theirs}.{error}") from None
+        ours.update({moved_name(path, self.moved): value for path, value in fields.items()})
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the key to the inner configuration of our fields."""
+        fields, inner = self._inner_fields(ours), {"model_type": self.value}
+        for config_key in self.config_keys:
+            config_key.write(fields, inner)
+        theirs[self.theirs] = inner
+
+    def _inner_fields(self, ours: Flat) -> Flat:
+        """Returns our fields by their paths in the model on its own."""
+        back = [(outer, inner) for inner, outer in self.moved]
+        return {moved_name(path, back): value for path, value in ours.items()}
+
+
+@dataclass(frozen=True)
+class OuterTokenIdKey(TokenIdKey):
+    """Token id beside the two configurations, which the decoder's own id stands for if it is absent or null.
+
+    Of several keys (``fallback``), the first that is not null is read.
+    """
+
+    inner: str = ""  # the decoder's key
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our token id, or list of token ids."""
+        decoder = theirs.get("decoder")
+        own = decoder.get(self.inner, self.default) if isinstance(decoder, Mapping) else self.default
+        outer = (theirs.get(key) for key in (self.theirs, self.fallback) if key is not None)
+        value = next((token for token in outer if token is not None), own)
+        super().read({self.theirs: value}, ours, stored)
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the key, and the decoder's own, which would otherwise have its default."""
+        super().write(ours, theirs)
+        theirs["decoder"][self.inner] = theirs[self.theirs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from heedful import __version__
-from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig
+from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.kernels.plan import KERNELS
 from heedful.layers.attention import ATTENTIONS, Attention, CustomAttention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ScaledLinear
 from heedful.models import Model
-from heedful.pretrained.config_keys import StoredTensor, WrittenKey, label_tables
-from heedful.pretrained.configuration import GENERATION_KEYS
+from heedful.pretrained.config_keys import AnyConfigKey, StoredTensor, WrittenKey, label_tables
+from heedful.pretrained.configuration import GENERATION_KEYS, IDS
 from heedful.pretrained.fill_model import build_empty, tied_names
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
@@ -45,6 +45,7 @@ from heedful.pretrained.peft_config import ADAPTER_WEIGHTS
 from heedful.pretrained.pooling import module_files
 from heedful.pretrained.rules import Tensors
 from heedful.pretrained.scaled_output import stored
+from heedful.pretrained.special_config_keys import SubConfig
 
 # keys of the source's config.json that are not copied: about the file, labels or generation
 NOT_COPIED = {
@@ -106,8 +107,10 @@ def save(
     files: dict[str, Any] = {CONFIG: config_json}
     if isinstance(head, PooledHead) and model_type is not OWN:
         files |= module_files(head, model.main.dim)
-        unused_pooler = _zero_pooler(architecture, model.main.dim)
+        unused_pooler = _zero_pooler(architecture.config_keys, model)
         extra["head"] = head.kind
+    elif patches_of(model.config) is not None and isinstance(head, LanguageHead):
+        unused_pooler = _zero_pooler(model_type.config_keys, model)
     if model.adapter is None:
         shards, index = _split(model_type.tensors_out(_untied(model) | unused_pooler, architecture), shard_bytes)
         files |= {INDEX: index} if len(shards) > 1 else {}
@@ -235,6 +238,11 @@ def _with_source_keys(
         for key, value in model.source_config.items()
         if key in replaceable or key not in {*config_json, *NOT_COPIED}
     }
+    for config_key in (*model_type.config_keys, *architecture.config_keys):
+        if isinstance(config_key, SubConfig):
+            inner: Mapping[str, Any] = model.source_config[config_key.theirs]
+            written = {k: v for k, v in config_json[config_key.theirs].items() if k not in IDS or k not in inner}
+            copied[config_key.theirs] = dict(inner) | written
     stored_flags = {
         config_key.theirs: config_key.from_config(flat(model.config))
         for config_key in (*model_type.config_keys, *architecture.config_keys)
@@ -255,14 +263,13 @@ def _untied(model: Model) -> Tensors:
     return {first: state[first] for first in tied_names(model)}
 
 
-def _zero_pooler(architecture: Architecture, dim: int) -> Tensors:
-    """Returns a pooler of zeros if the architecture has a pooler, for a pooled model, which has no pooler."""
-    has_pooler = any(
-        isinstance(config_key, StoredTensor) and config_key.ours == "head.pooler"
-        for config_key in architecture.config_keys
-    )
-    shapes = {"weight": (dim, dim), "bias": (dim,)} if has_pooler else {}
-    return {f"head.pooler.dense.{name}": torch.zeros(shape) for name, shape in shapes.items()}
+def _zero_pooler(config_keys: Iterable[AnyConfigKey], model: Model) -> Tensors:
+    """Returns a pooler of zeros, which means that it is absent, if the layout has a pooler and the model has none."""
+    fields, dim = flat(model.config), model.main.dim
+    stored_parts = (config_key.ours for config_key in config_keys if isinstance(config_key, StoredTensor))
+    pooler = next((str(name) for name in stored_parts if str(name).endswith("pooler")), None)
+    shapes = {} if pooler is None or fields.get(pooler) else {"weight": (dim, dim), "bias": (dim,)}
+    return {f"{pooler}.dense.{name}": torch.zeros(shape) for name, shape in shapes.items()}
 
 
 def _label_entries(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:

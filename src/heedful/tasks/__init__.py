@@ -28,7 +28,8 @@ class TaskEntry:
     summary: str  # one line
     # The metric that chooses the best weights; of several, the first that the task's variant has.
     main_metrics: Sequence[str]
-    # (family, kind of head) of the published models that are for this task
+    # (kind of model, kind of head) of the published models that are for this task; a model of text and one of images
+    # are different kinds
     heads: Sequence[tuple[str, str]] = ()
     # "module:class" of a variant, by a family of models ("encoder-decoder") and by a kind of label ("number",
     # "preference")
@@ -108,6 +109,12 @@ TASKS = {
         summary="a label for an image",
         main_metrics=("accuracy",),
         heads=[("vision", "image")],
+    ),
+    "image-to-text": TaskEntry(
+        path="heedful.tasks.image_to_text:ImageToText",
+        summary="a text for an image: a caption",
+        main_metrics=("cider",),
+        heads=[("image encoder-decoder", "language-model")],
     ),
 }
 EMBEDDING_TASK = "feature-extraction"  # the task whose predictions are vectors of texts: ``heedful nearest``

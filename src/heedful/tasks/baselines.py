@@ -109,21 +109,35 @@ def linear_images(
     spaced.
     """
     sample, side = train[:: -(-len(train) // IMAGES)], min(side, SIDE)
-
-    def pixels(rows: Sequence[Row]) -> NDArray[np.float32]:
-        vectors = np.empty((len(rows), side * side * channels), dtype=np.float32)
-        for row, vector in zip(rows, vectors, strict=True):
-            image: LazyImage = row.values["image"]
-            vector[:] = resize(image.pixels(channels), (side, side)).ravel()
-        vectors /= 255
-        return vectors
-
     labels = [row.values["label"] for row in sample]
     name = f"{'logistic regression' if classifier is None else 'a linear SVM'} on {side} × {side} pixels"
     classify: Classifier = classifier or partial(logistic_regression, strength=1.0)
     if len(sample) < len(train):
         name += f" of {len(sample):,} images"
-    return name, classify(pixels(sample), labels, pixels(new))
+    return name, classify(_pixels(sample, channels, side), labels, _pixels(new, channels, side))
+
+
+def nearest_images(train: Rows, new: Rows, channels: Literal[1, 3], side: int) -> list[int]:
+    """Returns the index of the training image that is nearest to each of ``new``, by the distance of their pixels.
+
+    Images are resized to ``side`` × ``side`` pixels, at most 32. At most 10,000 training images are used, evenly
+    spaced.
+    """
+    step, side = -(-len(train) // IMAGES), min(side, SIDE)
+    known, vectors = _pixels(train[::step], channels, side), _pixels(new, channels, side)
+    lengths = (known**2).sum(1)
+    nearest = [int((lengths - 2 * known @ vector).argmin()) for vector in vectors]
+    return [step * place for place in nearest]
+
+
+def _pixels(rows: Sequence[Row], channels: Literal[1, 3], side: int) -> NDArray[np.float32]:
+    """Returns the pixels of images resized to ``side`` × ``side``, a vector for each, from 0 to 1."""
+    vectors = np.empty((len(rows), side * side * channels), dtype=np.float32)
+    for row, vector in zip(rows, vectors, strict=True):
+        image: LazyImage = row.values["image"]
+        vector[:] = resize(image.pixels(channels), (side, side)).ravel()
+    vectors /= 255
+    return vectors
 
 
 def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> list[Any]:

@@ -9,6 +9,7 @@ the length of a window). Settings given by a person or a recipe take precedence.
     preference_tuning             text generation from preferences (DPO), with ``--from``
     encoder_decoder               translation and summarization, both ways; ``span_corruption`` of T5 too
     vision                        image classification, both ways
+    captioning                    image-to-text, both ways
 
 ``examples`` and ``characters`` are the size of the training data; ``given`` holds the settings of the person or recipe.
 """
@@ -120,6 +121,17 @@ class VisionSize(NamedTuple):
     batch_size: int
 
 
+class CaptioningSize(NamedTuple):
+    """Default model size and training settings of a captioner, chosen by the number of texts."""
+
+    preset: str
+    vocabulary: int
+    side: int  # pixels, of images that are large or of several sizes
+    dropout: float
+    epochs: int
+    batch_size: int
+
+
 # classification, tagging, questions and embeddings; larger sets have larger models, which learn with half the rate
 ENCODER: Sizes[EncoderSize] = (
     (50_000, EncoderSize("bert-tiny", vocabulary=8_000, dropout=0.3, epochs=20, lr=FROM_SCRATCH_LR)),
@@ -159,6 +171,14 @@ VISION: Sizes[VisionSize] = (
     (200_000, VisionSize("vit-micro", side=64, epochs=30, batch_size=64)),
     # fewer images do not teach a model of so many patches anything from scratch
     (float("inf"), VisionSize("deit-ti", side=224, epochs=30, batch_size=128)),
+)
+
+CAPTION_SIDE = 64
+CAPTIONING: Sizes[CaptioningSize] = (
+    (5_000, CaptioningSize("captioner-micro", 1000, CAPTION_SIDE, dropout=0.0, epochs=60, batch_size=64)),
+    (20_000, CaptioningSize("captioner-micro", 1000, CAPTION_SIDE, dropout=0.0, epochs=20, batch_size=64)),
+    (500_000, CaptioningSize("captioner-micro", 8000, CAPTION_SIDE, dropout=0.1, epochs=10, batch_size=64)),
+    (float("inf"), CaptioningSize("vit-gpt2", 16000, 224, dropout=0.1, epochs=10, batch_size=128)),
 )
 
 
@@ -388,6 +408,37 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
         image=replace(given.image, crop_padding=side // 32, flip=False, rand_augment=0, random_erasing=0.0, mixup=0.0),
         training=_training(
             lr=lr,
+            schedule="cosine",
+            warmup=min(500, (given.max_steps or steps) // 10 + 1),
+            batch_size=size.batch_size,
+            label_smoothing=0.1,
+            weight_decay=0.05,
+            betas=(0.9, 0.98),
+            eps=1e-8,
+        ),
+        averaging=AveragingSettings(polynomial=0.1),
+    )
+
+
+def captioning(texts: int, given: RunSettings, dim: int) -> RunSettings:
+    """Returns settings for a captioner with a decoder of width ``dim``; preset, sizes of images and patches, and the
+    maximum length are left to the caller.
+
+    Label smoothing and β are those of an encoder-decoder, weight decay and the cosine schedule those of a vision model.
+    Images are neither mirrored nor shifted by default, since a text may say where things are.
+    """
+    size = size_for(texts, CAPTIONING)
+    peak = DECODER_FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
+    epochs = VISION_FINETUNING_EPOCHS if given.start_from else size.epochs
+    steps = int((given.max_epochs or epochs) * texts / (given.training.batch_size or size.batch_size))
+    return replace(
+        given,
+        max_epochs=epochs,
+        image=replace(given.image, crop_padding=0, flip=False, rand_augment=0, random_erasing=0.0),
+        tokenizer=TokenizerSettings() if given.start_from else TokenizerSettings(kind="bpe", size=size.vocabulary),
+        model=ModelSettings(dropout=None if given.preset or given.start_from else size.dropout),
+        training=_training(
+            lr=lr_for_width(peak, 256, dim),
             schedule="cosine",
             warmup=min(500, (given.max_steps or steps) // 10 + 1),
             batch_size=size.batch_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens, source_tokens
+from heedful.data.batching import evaluation_batches
 from heedful.errors import HeedfulError
+from heedful.generation import decode
 from heedful.generation.options import NAMES, Options, resolve
+from heedful.generation.stopping import cut
 from heedful.kernels.varlen import needs_mask_if_right_padded
 from heedful.metrics.example_scores import Metrics, Sums
 from heedful.models import EncoderDecoder, Model
@@ -34,9 +37,20 @@ from heedful.tasks.model_setup import (
 from heedful.tasks.output_loss import output_loss
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.r_drop import interleave_passes, repeat_batch
-from heedful.tasks.task import TEXTS, Batch, Task
-from heedful.tasks.token_batches import IGNORED, label_index, padded, padded_with_mask, with_label_index
+from heedful.tasks.task import EVALUATED, TEXTS, Batch, Task
+from heedful.tasks.token_batches import (
+    IGNORED,
+    GeneratedText,
+    by_prompt,
+    label_index,
+    new_token_logprobs,
+    padded,
+    padded_with_mask,
+    seed_per_prompt,
+    with_label_index,
+)
 from heedful.text import Tokenizer
+from heedful.util import sharding
 from heedful.util.exact import exact
 
 Pair = tuple[list[int], list[int]]
@@ -100,8 +114,8 @@ class EncoderDecoderTask(Task):
         head = config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied)
         return replace(
             config,
-            source=replace(config.source, vocab_size=self.source.vocab_size),
-            target=None if shared else replace(config.source, vocab_size=self.target.vocab_size),
+            source=replace(source_tokens(config), vocab_size=self.source.vocab_size),
+            target=None if shared else replace(source_tokens(config), vocab_size=self.target.vocab_size),
             encoder=with_settings(config.encoder, settings.model, settings.model.encoder_depth),
             decoder=with_settings(config.decoder, settings.model, settings.model.decoder_depth),
             head=head,
@@ -119,7 +133,7 @@ class EncoderDecoderTask(Task):
                 f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
                 f"{config.kind!r} and its head of kind {config.head.kind!r}; choose another model"
             )
-        sides = ("source", self.source, config.source), ("target", self.target, config.target or config.source)
+        sides = ("source", self.source, source_tokens(config)), ("target", self.target, config.tokens)
         for side, tokenizer, embedding in sides:
             check_vocabulary(tokenizer, embedding, f"{side} tokenizer")
         start_of(config)
@@ -142,12 +156,16 @@ class EncoderDecoderTask(Task):
         the next tokens.
         """
         source, mask = padded_with_mask([source for source, _ in pairs], self.pad)
+        return {"source": source, "source_mask": mask, **self.target_tensors([target for _, target in pairs])}
+
+    def target_tensors(self, targets: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """Returns the ids of targets as ``target`` (B, T), the decoder's input, and ``labels`` (B, T), the next
+        tokens.
+        """
         start = special_id(self.first)
         return {
-            "source": source,
-            "source_mask": mask,
-            "target": padded([[start, *target[:-1]] for _, target in pairs], self.pad),
-            "labels": padded([target for _, target in pairs], IGNORED),
+            "target": padded([[start, *target[:-1]] for target in targets], self.pad),
+            "labels": padded(targets, IGNORED),
         }
 
     def sides(self, batch: Batch, row: int = 0) -> list[Side]:
@@ -182,7 +200,7 @@ class EncoderDecoderTask(Task):
             index = torch.cat((index, index + batch["labels"].numel()))
             batch = repeat_batch(batch)
         target_mask = batch["labels"] != IGNORED if needs_mask_if_right_padded(model.decoder) else None
-        hidden = model.hidden(batch["source"], batch["target"], batch["source_mask"], target_mask)
+        hidden = model.hidden(batch["source"], batch["target"], batch.get("source_mask"), target_mask)
         hidden, labels = (x.flatten(0, 1).index_select(0, index) for x in (hidden, batch["labels"]))
         if not self.agreement:
             return output_loss(model.head, hidden, labels, label_smoothing)
@@ -198,13 +216,51 @@ class EncoderDecoderTask(Task):
         losses = np.zeros((len(examples), 2))
 
         def sums(batch: Batch) -> np.ndarray:
-            logits, labels = model(batch["source"], batch["target"], batch["source_mask"]), batch["labels"]
+            logits, labels = model(batch["source"], batch["target"], batch.get("source_mask")), batch["labels"]
             nats = F.cross_entropy(logits.transpose(1, 2).float(), labels, ignore_index=IGNORED, reduction="none")
             return torch.stack([exact(nats).sum(1).cpu(), (labels != IGNORED).sum(1).cpu()], 1).numpy()
 
         for indices, batch_losses in self.map_batches(model, examples, sums):
             losses[indices] = batch_losses
         return losses
+
+    # ------------------------------------------------------------------------------------------------------- prediction
+
+    def generated_texts(
+        self,
+        model: Model,
+        lengths: Sequence[int],
+        keys: Sequence[Sequence[int]],
+        sources: Callable[[np.ndarray], tuple[Tensor, Tensor | None]],
+        decoding: Options,
+        batch_tokens: int | None = None,
+        logprobs: bool = False,
+    ) -> Iterator[tuple[int, list[GeneratedText]]]:
+        """Yields (index of a source, its outputs), generated in batches of sources of similar lengths.
+
+        Args:
+            model: the model.
+            lengths: number of tokens of each source.
+            keys: whole numbers that differ between different sources, such as their ids: equal sources draw different
+                random numbers.
+            sources: returns the source tensor and mask of the sources with the given indices.
+            decoding: the decoding options; a list of seeds has one for each source.
+            batch_tokens: maximum number of tokens in a batch; by default 4,096.
+            logprobs: if True, outputs have log p of each generated token.
+        """
+        seeded = seed_per_prompt(decoding, keys)
+
+        def decoded(batch: np.ndarray) -> list[list[GeneratedText]]:
+            own_options = seeded.for_rows(batch, len(lengths))
+            generated = decode(model, *sources(batch), decoding=own_options, tokenizer=self.target, logprobs=logprobs)
+            texts = [cut(text, seeded.stop_strings) for text in self.target.decode(generated.ids.tolist())]
+            log_p = new_token_logprobs(generated, [1] * len(texts))
+            return by_prompt(map(GeneratedText, texts, generated.scores.tolist(), log_p), decoding)
+
+        for batch, outputs in sharding.each(
+            evaluation_batches(lengths, batch_tokens or EVALUATED, max_rows=128), decoded
+        ):
+            yield from zip(batch.tolist(), outputs, strict=True)
 
 
 def with_loss(scores: Sums, losses: np.ndarray) -> Sums:

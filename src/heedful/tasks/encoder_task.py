@@ -15,13 +15,13 @@ from torch import Tensor
 from heedful.config import (
     Config,
     EncoderConfig,
-    EncoderDecoderConfig,
     Head,
     LearnedPosition,
     ModelConfig,
     SpecialTokens,
     StackConfig,
-    VisionConfig,
+    patches_of,
+    source_tokens,
 )
 from heedful.data import Row
 from heedful.errors import HeedfulError
@@ -131,13 +131,12 @@ class EncoderTask(Task):
         A model fits if it has the family and the head of the task, and an embedding for each token of the tokenizer.
         """
         config = model.config
-        if isinstance(config, VisionConfig) or not isinstance(config, self.families):
+        if patches_of(config) is not None or not isinstance(config, self.families):
             raise HeedfulError(
                 f"{self.name} needs {self.needs}; this model is of kind {config.kind!r}; choose another model"
             )
         self.check_head(model)
-        source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
-        check_vocabulary(self.tokenizer, source)
+        check_vocabulary(self.tokenizer, source_tokens(config))
         limit_length(self.tokenizer, config)
 
     @abstractmethod

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
 from heedful.data import Kind, LazyImage, Row, Rows
-from heedful.data.image_arrays import channel_moments
-from heedful.data.image_transforms import erase, flip, mixup, pad_crop, rand_augment
+from heedful.data.image_transforms import mixup
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, plural
 from heedful.heads import head_of
@@ -33,6 +32,16 @@ from heedful.settings import ImageSettings, ModelSettings, RunSettings
 from heedful.stack import initialise
 from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_images, svm
+from heedful.tasks.image_inputs import (
+    Pictures,
+    channels_of,
+    check_image_size,
+    normalised,
+    patch_of,
+    preprocessing_for,
+    shape_text,
+    side_of,
+)
 from heedful.tasks.labels import (
     checked_top_k,
     label_ids,
@@ -59,25 +68,16 @@ from heedful.tasks.task import (
 from heedful.util.random_state import seeded
 
 SMALLEST = "vit-micro"
-SMALL = 64  # pixels up to which images of one size keep it
-SIZE_SAMPLE = 200  # images from which sizes and channels are inferred
-MOMENTS_SAMPLE = 1000  # images from which mean and deviation are computed
 QUICK = 2_000  # training images of the quick baseline
 TOP = 5
 LabelledImage = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's index
 
 
-class Unlabelled(Sequence[LabelledImage]):
-    """Sequence of examples without labels, decoded from images on access, so that only a batch is in memory."""
-
-    def __init__(self, pictures: Sequence[LazyImage], preprocessing: Preprocessing) -> None:
-        self.pictures, self.preprocessing = pictures, preprocessing
-
-    def __len__(self) -> int:
-        return len(self.pictures)
+class Unlabelled(Pictures):
+    """Sequence of examples without labels, decoded on access."""
 
     def __getitem__(self, index: Any) -> Any:
-        return self.preprocessing.fitted(self.pictures[index].pixels(self.preprocessing.channels)), 0
+        return super().__getitem__(index), 0
 
 
 class ImageClassification(Task):
@@ -95,7 +95,9 @@ class ImageClassification(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"image": "image", "label": "label"})
     unit = "images"
     main_metric: str = "accuracy"
-    used_settings: ClassVar[frozenset[str]] = frozenset({"image", "model.patch_size", "model.class_token"})
+    used_settings: ClassVar[frozenset[str]] = frozenset(
+        {"image", "image.mixup", "model.patch_size", "model.class_token"}
+    )
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k", "mirror"})
     hub_fixed: Mapping[str, Any] = MappingProxyType({"function_to_apply": "softmax"})
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 5})
@@ -150,13 +152,7 @@ class ImageClassification(Task):
         """Creates the task with the training labels in alphabetical order, and the mean and standard deviation of each
         channel over at most 1,000 images.
         """
-        labels, side, channels = _label_names(rows), settings.image.size or SMALL, settings.image.channels or 3
-        plain = Preprocessing(size=side, mean=(0.0,) * channels, std=(1.0,) * channels)
-        sample = rows[:: -(-len(rows) // MOMENTS_SAMPLE)]
-        mean, std = channel_moments(plain.fitted(row.values["image"].pixels(channels)) for row in sample)
-        mean, std = mean.round(6), std.round(6)
-        std[std < 1e-3] = 1.0  # a constant channel
-        return cls(labels, replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist())))
+        return cls(_label_names(rows), preprocessing_for(rows, settings.image))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
@@ -243,13 +239,7 @@ class ImageClassification(Task):
                 f"{self.name} needs a vision model; this model is of kind {config.kind!r}; choose another model"
             )
         check_classifier(self.name, model, self.labels, ImageHead)
-        shape = (config.patches.channels, *config.patches.image_size)
-        if shape != self.preprocessing.shape:
-            raise HeedfulError(
-                f"the model takes images of {_shape_text(shape)}, but its preprocessor_config.json produces "
-                f"{_shape_text(self.preprocessing.shape)}; correct that file"
-            )
-        self.tokens = config.patches.tokens
+        self.tokens = check_image_size(config, self.preprocessing).tokens
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
@@ -264,7 +254,7 @@ class ImageClassification(Task):
             resized += image.shape[:2] != (self.preprocessing.size, self.preprocessing.size)
             target[:] = self.preprocessing.fitted(image)
             examples.append((target, label))
-        note = f"{plural(resized, 'image')} resized to {_shape_text(self.preprocessing.shape)} (--image.size)"
+        note = f"{plural(resized, 'image')} resized to {shape_text(self.preprocessing.shape)} (--image.size)"
         return Encoded(examples, rows, note if resized else "")
 
     def lengths(self, examples: Sequence[LabelledImage]) -> np.ndarray:
@@ -281,18 +271,11 @@ class ImageClassification(Task):
         """
         pixels = np.stack([image for image, _ in examples])
         labels = np.array([label for _, label in examples], dtype=np.int64)
-        preprocessing, augmentation = self.preprocessing, self.augmentation
-        if random is None:
-            return _tensors(preprocessing.normalised(pixels), labels)
-        pixels = pad_crop(pixels, augmentation.crop_padding or 0, random)
-        if augmentation.flip:
-            pixels = flip(pixels, random)
-        pixels = rand_augment(pixels, augmentation.rand_augment or 0, random)
-        pixels = preprocessing.normalised(erase(pixels, augmentation.random_erasing or 0.0, random))
-        if not augmentation.mixup:
+        pixels = normalised(pixels, self.preprocessing, self.augmentation, random)
+        if random is None or not self.augmentation.mixup:
             return _tensors(pixels, labels)
         targets = np.eye(len(self.labels), dtype=np.float32)[labels]
-        return _tensors(*mixup(pixels, targets, augmentation.mixup, random))
+        return _tensors(*mixup(pixels, targets, self.augmentation.mixup, random))
 
     # --------------------------------------------------------------------------------------------------------- training
 
@@ -436,35 +419,3 @@ def _check_single_label(row: Row) -> None:
 
 def _tensors(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:
     return {"pixels": torch.from_numpy(pixels), "labels": torch.from_numpy(labels)}
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    channels, height, width = shape
-    return f"{height} × {width}, {'grey' if channels == 1 else 'colour'}"
-
-
-def side_of(rows: Sequence[Row]) -> int | None:
-    """Returns the side in pixels at which images are read, if all are small and have one size; None for other images.
-
-    A size that no patch size divides is rounded up to a multiple of 4.
-    """
-    sizes = {row.values["image"].size for row in rows[:SIZE_SAMPLE]}
-    side = max(max(size) for size in sizes)
-    if len(sizes) > 1 or side > SMALL:
-        return None
-    return side if patch_of(side) else -(-side // 4) * 4
-
-
-def channels_of(rows: Sequence[Row]) -> Literal[1, 3]:
-    """Returns 1 if all images are grey, else 3."""
-    return 3 if any(row.values["image"].pixels().shape[2] == 3 for row in rows[:SIZE_SAMPLE]) else 1
-
-
-def patch_of(side: int) -> int | None:
-    """Returns the patch size for images of ``side`` pixels; None if no suitable size divides the side.
-
-    There are about four patches along a side, two if the side is short. Large images have patches of 8 or 16 pixels.
-    """
-    count = max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
-    divisors = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * count]
-    return min(divisors, key=lambda patch: abs(math.log(side / patch / count)), default=None)

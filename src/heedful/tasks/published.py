@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.config import DecoderConfig, EncoderDecoderConfig, PooledHead
+from heedful.config import DecoderConfig, EncoderDecoderConfig, PooledHead, patches_of
 from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import read_card
@@ -40,7 +40,9 @@ def task_of(folder: Path) -> str:
         HeedfulError: no task of Heedful uses such a model.
     """
     config = config_of(folder)
-    fitting = [name for name, entry in TASKS.items() if (config.kind, config.head.kind) in entry.heads]
+    reads_images = isinstance(config, EncoderDecoderConfig) and patches_of(config) is not None
+    kind = f"image {config.kind}" if reads_images else config.kind
+    fitting = [name for name, entry in TASKS.items() if (kind, config.head.kind) in entry.heads]
     if len(fitting) > 1:
         named = {name.partition("_")[0] for name in _entries(folder)}
         return next((name for name in fitting if named == {name}), fitting[0])

@@ -14,11 +14,8 @@ from torch import Tensor
 
 from heedful.config import EncoderDecoderConfig, SpecialTokens
 from heedful.data import Row, Rows
-from heedful.data.batching import evaluation_batches
 from heedful.errors import HeedfulError, plural
-from heedful.generation import decode
 from heedful.generation.options import Options
-from heedful.generation.stopping import cut
 from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
@@ -28,18 +25,9 @@ from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
-from heedful.tasks.token_batches import (
-    GeneratedText,
-    by_prompt,
-    new_token_logprobs,
-    outputs_of_call,
-    padded_with_mask,
-    prediction_of,
-    seed_per_prompt,
-)
+from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, prediction_of
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
-from heedful.util import sharding
 from heedful.util.input_warnings import CountWarning, InputWarning
 
 log = logging.getLogger("heedful")
@@ -266,20 +254,14 @@ class SequenceToSequence(EncoderDecoderTask):
             return predictions
         prefix = self.prefix if prefix is None else prefix
         sources = self._encode_inputs([prefix + inputs[i] for i in filled], filled, max(batch_tokens or 0, EVALUATED))
-        seeded = seed_per_prompt(decoding.for_rows(filled, len(inputs)), sources)
+        own_options = decoding.for_rows(filled, len(inputs))
 
-        def decoded(batch: np.ndarray) -> list[list[GeneratedText]]:
-            ids, mask = padded_with_mask([sources[i] for i in batch], self.pad)
-            own_options = seeded.for_rows(batch, len(filled))
-            generated = decode(model, ids, mask, decoding=own_options, tokenizer=self.target, logprobs=logprobs)
-            texts = [cut(text, seeded.stop_strings) for text in self.target.decode(generated.ids.tolist())]
-            log_p = new_token_logprobs(generated, [1] * len(texts))
-            return by_prompt(map(GeneratedText, texts, generated.scores.tolist(), log_p), decoding)
+        def batch_of(batch: np.ndarray) -> tuple[Tensor, Tensor]:
+            return padded_with_mask([sources[i] for i in batch], self.pad)
 
-        batches = evaluation_batches([len(ids) for ids in sources], batch_tokens or EVALUATED, max_rows=128)
-        for batch, outputs in sharding.each(batches, decoded):
-            for i, of_source in zip(batch, outputs, strict=True):
-                predictions[filled[i]] = prediction_of(inputs[filled[i]], of_source, decoding)
+        lengths = [len(ids) for ids in sources]
+        for i, outputs in self.generated_texts(model, lengths, sources, batch_of, own_options, batch_tokens, logprobs):
+            predictions[filled[i]] = prediction_of(inputs[filled[i]], outputs, decoding)
         return predictions
 
     def hub_output(self, prediction: Prediction) -> Any:

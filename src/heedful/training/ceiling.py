@@ -19,10 +19,12 @@ from heedful.config import (
     EncoderDecoderConfig,
     LanguageHead,
     MaskedHead,
+    PatchConfig,
     SpanHead,
     StackConfig,
     TokenHead,
     VisionConfig,
+    patches_of,
 )
 from heedful.kernels.onednn_linear import emulates_bfloat16, has_onednn, onednn_product
 from heedful.tasks.token_batches import IGNORED
@@ -157,8 +159,16 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
 
     if isinstance(config, EncoderDecoderConfig):
         first, second = _Stack(model.encoder, config.encoder), _Stack(model.decoder, config.decoder)
+        first.token += _maps(model.memory_projection)
+        patches = patches_of(config)
+        patch_flops = 0.0 if patches is None else _of_patches(model, patches)
 
         def of_pairs(batch: Batch) -> float:
+            if patches is not None:
+                target = _labelled_lengths(batch["labels"])
+                source = torch.full_like(target, patches.tokens)
+                pixels = patch_flops * len(target)
+                return pixels + first(source, source) + second(target, target, source) + of_head(batch, target)
             if "source" in batch:
                 source, target = _lengths(batch["source"], batch.get("source_mask")), _labelled_lengths(batch["labels"])
             else:  # a classifier, whose decoder reads the text again
@@ -209,11 +219,16 @@ class _Stack:
 
 
 def _of_images(model: Any, config: VisionConfig) -> Callable[[Batch], float]:
-    tokens, before = config.patches.tokens, config.patches.prefix_tokens
-    row, projection = torch.tensor([float(tokens)]), model.embedding.projection.weight
-    flops = (tokens - before) * (FORWARD + BACKWARD * projection.requires_grad) * projection.numel()
-    flops += _Stack(model.encoder, config.encoder)(row, row) + _maps(model.head)
+    row = torch.tensor([float(config.patches.tokens)])
+    flops = _of_patches(model, config.patches) + _Stack(model.encoder, config.encoder)(row, row) + _maps(model.head)
     return lambda batch: float(flops * len(batch["pixels"]))
+
+
+def _of_patches(model: Any, patches: PatchConfig) -> float:
+    """Returns the FLOPs of the projection of an image's patches, whose input needs no gradient."""
+    projection = model.embedding.projection.weight
+    factor = FORWARD + BACKWARD * projection.requires_grad
+    return float((patches.tokens - patches.prefix_tokens) * factor * projection.numel())
 
 
 def _maps(part: nn.Module) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.config import DecoderConfig, EncoderDecoderConfig, VisionConfig
+from heedful.config import DecoderConfig, EncoderDecoderConfig, VisionConfig, patches_of
 from heedful.data import LazyImage, Row, Rows
 from heedful.errors import HeedfulError
 from heedful.inspection.image_patches import grid, tokens
@@ -172,6 +172,8 @@ class AttentionRecorder:
         for name, kind in columns.items():
             if kind == "image":
                 values[name] = LazyImage.of(text)
+            elif kind == "texts":
+                values[name] = self._generated(text)
             elif kind == "document":
                 values[name] = text
             elif kind == "label":
@@ -206,8 +208,9 @@ class AttentionRecorder:
         if "pixels" in batch:
             return {"encoder": tokens(self.model)}
         if "source" in batch:
+            images = patches_of(self.model.config) is not None
             return {
-                "encoder": task.source.pieces(batch["source"][0].tolist()),
+                "encoder": tokens(self.model) if images else task.source.pieces(batch["source"][0].tolist()),
                 "decoder": task.target.pieces(batch["target"][0].tolist()),
                 "written": task.target.pieces(batch["labels"][0].tolist()),
             }
@@ -220,7 +223,7 @@ class AttentionRecorder:
 
     def _image(self, text: str) -> dict[str, Any] | None:
         """Returns the pixels that the model reads of an image, (H, W, C) in base64; None for a text."""
-        if not isinstance(self.model.config, VisionConfig):
+        if patches_of(self.model.config) is None:
             return None
         task: Any = self.task  # a vision model's task has preprocessing
         channels = task.preprocessing.channels

@@ -17,6 +17,7 @@ from heedful.config import (
     SequenceHead,
     TokenHead,
     VisionConfig,
+    patches_of,
 )
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
@@ -132,7 +133,7 @@ BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, as shares of the longes
 def padded(verified: VerifiedFolder, side: Side) -> Comparison:
     """Compares the outputs of rows padded in a batch with the outputs of each row alone."""
     config = verified.config
-    images = isinstance(config, VisionConfig)
+    images = patches_of(config) is not None and not isinstance(config, EncoderDecoderConfig)
     if images and side != "mixed":
         raise Skipped("images have no padding")
     model, pad = verified.model(torch.float64), None if isinstance(config, VisionConfig) else config.special.pad
@@ -148,6 +149,8 @@ def generated(verified: VerifiedFolder) -> Comparison:
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
     rows = prompts(verified)
+    if rows[0].dim() > 1:  # images, which have no padding
+        return _generated_for_images(model, torch.stack(rows).to(model.dtype), count)
     alone = [greedy_ids(model, row[None], None, count)[0].tolist() for row in rows]
     differing = set()
     for side in ("left", "right"):
@@ -160,6 +163,14 @@ def generated(verified: VerifiedFolder) -> Comparison:
         batched = greedy_ids(model, ids, mask, count)
         differing |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
     reason = f"rows {', '.join(map(str, sorted(differing)))}" if differing else ""
+    return Comparison(difference=float(len(differing)), tolerance=0.0, reason=reason)
+
+
+def _generated_for_images(model: Any, images: Tensor, count: int) -> Comparison:
+    batched = greedy_ids(model, images, None, count).tolist()
+    alone = [greedy_ids(model, image[None], None, count)[0].tolist() for image in images]
+    differing = [n for n, ids in enumerate(alone) if batched[n][: len(ids)] != ids]
+    reason = f"rows {', '.join(map(str, differing))}" if differing else ""
     return Comparison(difference=float(len(differing)), tolerance=0.0, reason=reason)
 
 
@@ -197,7 +208,8 @@ def _stepwise_output(model: torch.nn.Module, call: ModelCall, cache: Cache | Non
     tokens, mask = (call.ids, call.mask) if call.target is None else (call.target, call.target_mask)
     assert mask is not None
     prefix = int(mask.int().argmax(1).max()) + 1  # tokens after which no row starts with padding
-    memory = None if call.target is None else model.encode(call.ids, call.mask)  # type: ignore[operator]
+    source = call.ids.double() if call.ids.is_floating_point() else call.ids  # the model's precision
+    memory = None if call.target is None else model.encode(source, call.mask)  # type: ignore[operator]
     width = tokens.size(1)
     cuts = [width] if cache is None else range(prefix, width + 1)
     parts, start = [], 0

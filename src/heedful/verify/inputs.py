@@ -6,7 +6,7 @@ Rows are drawn from a fixed seed, so that a verification can be repeated. Shapes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from heedful.config import (
     DecoderConfig,
-    EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
     LanguageHead,
@@ -26,6 +25,8 @@ from heedful.config import (
     SpanHead,
     TokenHead,
     VisionConfig,
+    patches_of,
+    source_tokens,
 )
 from heedful.generation import generate
 from heedful.tasks.model_setup import stacks_of
@@ -60,14 +61,10 @@ class ModelCall:
     segments: Tensor | None = None  # (B, T)
 
 
-def embedding_of(config: EncoderConfig | DecoderConfig | EncoderDecoderConfig) -> EmbeddingConfig:
-    """Returns the configuration of the input's embedding; that of the source for an encoder-decoder."""
-    return config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
-
-
 def token_limit(config: ModelConfig, max_tokens: int = LONGEST) -> int:
     """Returns the maximum number of tokens in a row: ``max_tokens``, or fewer if there are fewer learned positions."""
-    learned = [s.position.length for s in stacks_of(config) if isinstance(s.position, LearnedPosition)]
+    stacks = stacks_of(config) if patches_of(config) is None else stacks_of(config)[1:]  # an image has its patches
+    learned = [s.position.length for s in stacks if isinstance(s.position, LearnedPosition)]
     return min([max_tokens, *learned])
 
 
@@ -78,15 +75,19 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
     vocabulary has no others.
     """
     random = torch.Generator().manual_seed(seed)
-    if isinstance(config, VisionConfig):
-        shape = (config.patches.channels, *config.patches.image_size)
-        return [InputRow(torch.randn(shape, generator=random, dtype=torch.float64)) for _ in shares]
-    source = embedding_of(config)
-    special = {config.special.pad or 0, config.special.start, *config.special.end}
+    if (patches := patches_of(config)) is not None:
+        shape = (patches.channels, *patches.image_size)
+        images = [InputRow(torch.randn(shape, generator=random, dtype=torch.float64)) for _ in shares]
+        if not isinstance(config, EncoderDecoderConfig):
+            return images
+        lengths = [max(1, round(share * token_limit(config))) for share in shares]
+        targets = [_random_ids(config, length, config.tokens.vocab_size, random) for length in lengths]
+        return [replace(image, target=target) for image, target in zip(images, targets, strict=True)]
+    assert not isinstance(config, VisionConfig)
+    source = source_tokens(config)
 
     def random_ids(count: int, vocabulary: int) -> Tensor:
-        plain = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
-        return plain[torch.randint(len(plain), (count,), generator=random)]
+        return _random_ids(config, count, vocabulary, random)
 
     rows, max_tokens = [], token_limit(config)
     for share in shares:
@@ -94,7 +95,7 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
         ids, target, segments = random_ids(length, source.vocab_size), None, None
         if isinstance(config, EncoderDecoderConfig):
             # not the source's length
-            target = random_ids(max(1, round((1.2 - share) * max_tokens * 0.8)), (config.target or source).vocab_size)
+            target = random_ids(max(1, round((1.2 - share) * max_tokens * 0.8)), config.tokens.vocab_size)
             start = config.special.start
             target[0] = target[0] if start is None else start
             if isinstance(
@@ -106,6 +107,14 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
             segments = torch.arange(length) * source.segments // length
         rows.append(InputRow(ids, target, segments))
     return rows
+
+
+def _random_ids(config: ModelConfig, count: int, vocabulary: int, random: torch.Generator) -> Tensor:
+    """Returns ``count`` random ids that are not special tokens, unless the vocabulary has no others."""
+    assert not isinstance(config, VisionConfig)
+    special = {config.special.pad or 0, config.special.start, *config.special.end}
+    plain = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
+    return plain[torch.randint(len(plain), (count,), generator=random)]
 
 
 def batch_of(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall:
@@ -121,7 +130,11 @@ def batch_of(rows: Sequence[InputRow], side: Side, pad: int | None) -> ModelCall
         target = torch.stack(targets) if targets else None
         segments = torch.stack(segments_of_rows) if segments_of_rows else None
         return ModelCall(torch.stack(ids_of_rows), target=target, segments=segments)
-    ids, mask = _padded(ids_of_rows, side, pad or 0)
+    mask: Tensor | None = None
+    if ids_of_rows[0].dim() > 1:  # images, which have no padding
+        ids = torch.stack(ids_of_rows)
+    else:
+        ids, mask = _padded(ids_of_rows, side, pad or 0)
     if targets:
         target, target_mask = _padded(targets, side, pad or 0)
     if segments_of_rows:
@@ -145,10 +158,11 @@ def _padded(rows: Sequence[Tensor], side: Side, pad: int) -> tuple[Tensor, Tenso
 def output(model: Any, call: ModelCall) -> Tensor:
     """Returns the output of a model of heedful for one call."""
     config = model.config
+    source = call.ids if patches_of(config) is None else call.ids.to(model.dtype)
     if isinstance(config, VisionConfig):
-        return model(call.ids.to(model.dtype))
+        return model(source)
     if isinstance(config, EncoderDecoderConfig):
-        return model(call.ids, call.target, call.mask, call.target_mask)
+        return model(source, call.target, call.mask, call.target_mask)
     return (
         model(call.ids, call.mask, call.segments) if isinstance(config, EncoderConfig) else model(call.ids, call.mask)
     )
@@ -183,14 +197,16 @@ def need_language_head(verified: VerifiedFolder) -> DecoderConfig | EncoderDecod
 def prompts(verified: VerifiedFolder) -> list[Tensor]:
     """Returns prompts as ids (T,): the user's texts, or else ``TEXTS``, and two random prompts.
 
-    Texts are left out if the folder has no tokenizer.
+    Texts are left out if the folder has no tokenizer. For a model of images, returns three random images (C, H, W).
     """
     config = need_language_head(verified)
+    if patches_of(config) is not None:
+        return [row.ids.to(torch.float32) for row in random_rows(config, (0.7, 0.2, 0.5))]
     encoded: list[list[int]] = []
     if verified.tokenizer is not None:
         end = list(config.special.end[:1]) if isinstance(config, EncoderDecoderConfig) else []
         encoded = [ids + end for ids in verified.tokenizer.encode(list(verified.texts or TEXTS)) if ids]
-    vocabulary = embedding_of(config).vocab_size
+    vocabulary = source_tokens(config).vocab_size
     max_tokens = max(1, token_limit(config, PROMPT + NEW) - new_tokens(verified))
     texts = [torch.tensor(ids[:max_tokens]) for ids in encoded if max(ids) < vocabulary]
     return [*texts, *(row.ids[:max_tokens] for row in random_rows(config, (0.7, 0.2)))]

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from heedful.cache import token_positions
-from heedful.config import AlibiPosition, ModelConfig, NoPosition, PooledHead, RelativePosition, VisionConfig
+from heedful.config import (
+    AlibiPosition,
+    ModelConfig,
+    NoPosition,
+    PooledHead,
+    RelativePosition,
+    VisionConfig,
+    patches_of,
+)
 from heedful.pretrained.folder import CONFIG, read_json
 from heedful.tasks.model_setup import stacks_of
 from heedful.verify.check_report import Skipped
@@ -102,6 +110,8 @@ def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
     """
     if isinstance(config, VisionConfig):
         return ["none"], ""
+    if patches_of(config) is not None:
+        return ["none", "right"], ""
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
     relative = isinstance(stacks_of(config)[0].position, RelativePosition | AlibiPosition | NoPosition)
     if not takes_positions and not relative:
@@ -115,9 +125,8 @@ def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
 def output(model: Any, call: ModelCall, config: ModelConfig) -> Tensor:
     """Returns the output of a ``transformers`` model for one call; raises ``Skipped`` if heedful has no such output."""
     names = inspect.signature(model.forward).parameters
-    if isinstance(config, VisionConfig):
-        return _tensor(model(pixel_values=call.ids.to(model.dtype)))
-    arguments: dict[str, Any] = {"input_ids": call.ids}
+    images = patches_of(config) is not None
+    arguments: dict[str, Any] = {"pixel_values": call.ids.to(model.dtype)} if images else {"input_ids": call.ids}
     if call.mask is not None:
         arguments["attention_mask"] = call.mask.long()
         if "position_ids" in names:

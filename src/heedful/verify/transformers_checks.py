@@ -62,10 +62,9 @@ def greedy_text(verified: VerifiedFolder) -> Comparison:
             other.generation_config.stop_strings = None
             pairs = []
             for row in rows:
-                ids = row[None]
-                generated = other.generate(
-                    ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=count
-                )
+                ids = row[None] if row.dim() == 1 else row[None].to(dtype)  # ids, or an image
+                mask = {"attention_mask": torch.ones_like(ids)} if row.dim() == 1 else {}
+                generated = other.generate(ids, **mask, do_sample=False, num_beams=1, max_new_tokens=count)
                 pairs.append((inputs.greedy_ids(ours, ids, None, count)[0].tolist(), generated[0].tolist()))
             differing = sum(_differing(*pair) for pair in pairs)
             if not differing:

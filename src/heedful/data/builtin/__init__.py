@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heedful.data.builtin import code_roles, dates, digits, docstrings, functions, languages, parameters, stdlib
+from heedful.data.builtin import code_roles, dates, digits, docstrings, functions, languages, parameters, shapes, stdlib
 from heedful.errors import HeedfulError, nearest
 
 PREFIX = "builtin:"
@@ -26,6 +26,7 @@ _SETS: dict[str, tuple[Callable[[str | None, str], list[dict[str, Any]]], str]] 
         parameters.rows,
         "questions on function parameters, answered by spans of docstrings; parameters/unanswered: some have no answer",
     ),
+    "shapes": (shapes.rows, "drawn images of two coloured shapes, each with a sentence: image captioning"),
     "stdlib": (stdlib.rows, "the source of Python's standard library; each module is a document"),
 }
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.config import EncoderDecoderConfig, LearnedPosition, ModelConfig, VisionConfig
+from heedful.config import EncoderDecoderConfig, LearnedPosition, ModelConfig, patches_of
 from heedful.errors import HeedfulError
 from heedful.inspection.summary.memory import measure_memory
 from heedful.inspection.summary.table import Layer, Memory, Summary, Unfused
@@ -160,11 +160,14 @@ def _inputs(
             raise HeedfulError("a module needs an input_shape, such as (1, 5, 768)")
         return (torch.empty(*shape, device="meta"),)
     config = module.config
-    if isinstance(config, VisionConfig):
+    if (patches := patches_of(config)) is not None:
         if length is not None:
             raise HeedfulError("an image has no length; give image_size, or leave length out")
-        patches = config.patches
-        return (torch.empty(*(shape or (rows, patches.channels, *patches.image_size)), device="meta"),)
+        pixels = torch.empty(*(shape or (rows, patches.channels, *patches.image_size)), device="meta")
+        if not isinstance(config, EncoderDecoderConfig):
+            return (pixels,)
+        limit = config.decoder.position.length if isinstance(config.decoder.position, LearnedPosition) else LENGTH
+        return pixels, torch.zeros(len(pixels), min(LENGTH, limit), dtype=torch.long, device="meta")
     position = module.main.position
     positions = position.length if isinstance(position, LearnedPosition) else None
     given_length = length if shape is None else shape[-1]

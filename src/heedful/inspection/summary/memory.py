@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from heedful.config import EncoderDecoderConfig, ModelConfig, StackConfig, VisionConfig
+from heedful.config import EncoderDecoderConfig, ModelConfig, StackConfig, VisionConfig, patches_of
 from heedful.inspection.summary.table import CacheBytes, Memory, Unfused
 
 Storage = torch.UntypedStorage
@@ -174,7 +174,8 @@ def cache_bytes(config: ModelConfig, ids: Tensor, dtype: torch.dtype) -> CacheBy
     if stack is None or isinstance(config, VisionConfig):
         return None
     numbers = 2 * (stack.kv_heads or stack.heads) * (stack.head_dim or stack.dim // stack.heads)
-    rows, tokens = ids.shape
+    patches = patches_of(config)
+    rows, tokens = ids.shape if patches is None else (len(ids), patches.tokens)
     block = numbers * dtype.itemsize
     token = stack.depth * block
     source = token if isinstance(config, EncoderDecoderConfig) else 0

@@ -13,6 +13,7 @@ BART = ModelType(
     prefix="model.",
     fixed={
         "kind": "encoder-decoder",
+        "source.kind": "embedding",
         "target": None,
         "encoder.placement": "post",
         "encoder.embedding_norm": True,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from heedful.pretrained.config_keys import LabelKeys, StoredTensor
 from heedful.pretrained.model_type import Architecture, ModelType
-from heedful.pretrained.model_types.vit import BODY, VIT
+from heedful.pretrained.model_types.vit import BODY, POOLER, VIT
 from heedful.pretrained.rules import Join, Rename
 
+TOKENS = Join(("embeddings.cls_token", "embeddings.distillation_token"), "embedding.prefix")
 LABELS = (LabelKeys("id2label", "head.labels", 2),)
 
 DEIT = ModelType(
@@ -14,7 +15,7 @@ DEIT = ModelType(
     prefix="deit.",
     fixed={**VIT.fixed, "patches.prefix": "class+distillation"},
     config_keys=VIT.config_keys,
-    rules=(Join(("embeddings.cls_token", "embeddings.distillation_token"), "embedding.prefix"), *BODY),
+    rules=(TOKENS, *BODY, POOLER),
     architectures=(
         Architecture(
             name="DeiTModel",

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from heedful.pretrained.config_keys import ACTIVATIONS, ConfigKey, LabelKeys, TokenIdKey, required_values
+from heedful.pretrained.config_keys import ACTIVATIONS, AnyConfigKey, ConfigKey, LabelKeys, TokenIdKey, required_values
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.rules import Drop, Rename, Split, Transpose
 from heedful.pretrained.special_config_keys import RepeatedKey
 
 OUR_BLOCK = "decoder.block.{i}"
+CONFIG_KEYS: tuple[AnyConfigKey, ...] = (  # of the decoder, with or without cross-attention
+    ConfigKey("vocab_size", "embedding.vocab_size", 50257),
+    ConfigKey("n_positions", "decoder.position.length", 1024),
+    ConfigKey("n_embd", "decoder.dim", 768),
+    ConfigKey("n_layer", "decoder.depth", 12),
+    ConfigKey("n_head", "decoder.heads", 12),
+    ConfigKey("n_inner", "decoder.ff_dim", None),
+    ConfigKey("activation_function", "decoder.activation", "gelu_new", ACTIVATIONS),
+    ConfigKey("layer_norm_epsilon", "decoder.norm_eps", 1e-5),
+    ConfigKey("embd_pdrop", "decoder.dropout.embedding", 0.1),
+    ConfigKey("attn_pdrop", "decoder.dropout.attention", 0.1),
+    ConfigKey("resid_pdrop", "decoder.dropout.residual", 0.1),
+    ConfigKey("initializer_range", "decoder.init_std", 0.02),
+    RepeatedKey("num_attention_heads", "decoder.heads"),
+    *required_values(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, is_causal=True),
+)
 
 GPT2 = ModelType(
     name="gpt2",
@@ -19,24 +35,11 @@ GPT2 = ModelType(
         "decoder.init": "scaled",
     },
     config_keys=(
-        ConfigKey("vocab_size", "embedding.vocab_size", 50257),
-        ConfigKey("n_positions", "decoder.position.length", 1024),
-        ConfigKey("n_embd", "decoder.dim", 768),
-        ConfigKey("n_layer", "decoder.depth", 12),
-        ConfigKey("n_head", "decoder.heads", 12),
-        ConfigKey("n_inner", "decoder.ff_dim", None),
-        ConfigKey("activation_function", "decoder.activation", "gelu_new", ACTIVATIONS),
-        ConfigKey("layer_norm_epsilon", "decoder.norm_eps", 1e-5),
-        ConfigKey("embd_pdrop", "decoder.dropout.embedding", 0.1),
-        ConfigKey("attn_pdrop", "decoder.dropout.attention", 0.1),
-        ConfigKey("resid_pdrop", "decoder.dropout.residual", 0.1),
-        ConfigKey("initializer_range", "decoder.init_std", 0.02),
+        *CONFIG_KEYS,
         TokenIdKey("bos_token_id", "special.start", 50256),
         TokenIdKey("eos_token_id", "special.end", 50256, several=True),
         TokenIdKey("pad_token_id", "special.pad", None),
-        RepeatedKey("num_attention_heads", "decoder.heads"),
-        *required_values(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False),
-        *required_values(add_cross_attention=False, is_causal=True),
+        *required_values(add_cross_attention=False),
     ),
     rules=(
         Drop("h.{i}.attn.bias"),  # the causal mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heedful.pretrained.config_keys import LabelKeys, StoredTensor
 from heedful.pretrained.model_type import Architecture, ModelType
-from heedful.pretrained.model_types.vit import BODY, VIT
+from heedful.pretrained.model_types.vit import BODY, POOLER, VIT
 from heedful.pretrained.rules import Rename
 
 IJEPA = ModelType(
@@ -12,7 +12,7 @@ IJEPA = ModelType(
     prefix="ijepa.",
     fixed={**VIT.fixed, "patches.prefix": "none"},
     config_keys=VIT.config_keys,
-    rules=BODY,
+    rules=(*BODY, POOLER),
     architectures=(
         Architecture(
             name="IJepaModel",

@@ -52,6 +52,7 @@ MARIAN = ModelType(
     prefix="model.",
     fixed={
         "kind": "encoder-decoder",
+        "source.kind": "embedding",
         "encoder.placement": "post",
         "encoder.position.kind": "sinusoidal",
         "encoder.position.order": "halves",

@@ -33,6 +33,7 @@ T5 = ModelType(
     name="t5",
     fixed={
         "kind": "encoder-decoder",
+        "source.kind": "embedding",
         "target": None,
         "encoder.norm": "rms",
         "encoder.attention_bias": "none",

@@ -21,8 +21,9 @@ BODY: tuple[Rule, ...] = (  # DeiT's too
     Rename(THEIR_LAYER + ".intermediate.dense.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
     Rename(THEIR_LAYER + ".output.dense.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
     Rename("layernorm.{p}", "encoder.norm.{p}"),
-    Rename("pooler.dense.{p}", "head.pooler.dense.{p}"),
 )
+CLASS_TOKEN = Rename("embeddings.cls_token", "embedding.prefix")
+POOLER = Rename("pooler.dense.{p}", "head.pooler.dense.{p}")
 
 VIT = ModelType(
     name="vit",
@@ -50,7 +51,7 @@ VIT = ModelType(
         ConfigKey("initializer_range", "encoder.init_std", 0.02),
         *required_values(pooler_act="tanh"),
     ),
-    rules=(Rename("embeddings.cls_token", "embedding.prefix"), *BODY),
+    rules=(CLASS_TOKEN, *BODY, POOLER),
     architectures=(
         Architecture(
             name="ViTModel",

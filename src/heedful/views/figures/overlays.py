@@ -15,6 +15,7 @@ from heedful.views.text import cut, visible, width
 
 PIECES, FILTERS = 1000, 256
 STORED = 512  # pixels a side of a stored image
+WORD, ACROSS = 104.0, 9  # pixels a side of a word's image, and images in a row
 
 FRAMES = ".peak{fill:none;stroke:#fff;stroke-width:2}.edge{fill:none;stroke:#0b0b10;stroke-width:4}"
 PIECE = """
@@ -56,6 +57,41 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     framed = ", ".join(f"{formatted(numbers[r, c], 3)} (row {r + 1}, column {c + 1})" for r, c in best)
     notes = [note, f"{shares.shape[0]} × {shares.shape[1]} patches; the brighter, the larger; framed: {framed}"]
     return figure(title, notes, (left + wide, high), parts, "An image lit by a number per patch", raster.STYLE + FRAMES)
+
+
+def lit_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", *, note: str = "") -> str:
+    """Returns the same image for each of M names, such as words, each lit by the name's own values of the patches.
+
+    The pixels of a patch with the value v are multiplied by 0.12 + 0.88 v / max v, with the largest value of that name.
+
+    Args:
+        pixels: uint8 (H, W, 1 or 3).
+        values: (M, rows, columns), 0 or more: a number for each name and patch.
+        names: the M names.
+        title: the heading.
+        note: a line below the title.
+
+    Raises:
+        HeedfulError: other shapes, values that are not finite, or over 256 names.
+    """
+    image, shares = raster.checked(pixels), array(values, "MRC", "values of patches")
+    shown = checked_names(names, len(shares), "values")
+    if len(shown) > FILTERS:
+        raise HeedfulError(f"{len(shown):,} words in one figure are not readable; draw at most {FILTERS}")
+    high, wide = (WORD * side / max(image.shape[:2]) for side in image.shape[:2])
+    rows, columns = (np.arange(size) * n // size for size, n in zip(image.shape[:2], shares.shape[1:], strict=True))
+    across, parts, best = min(ACROSS, len(shown)), [], []
+    for i, (name, own) in enumerate(zip(shown, shares, strict=True)):
+        x, y = i % across * (wide + 12), i // across * (high + 34)
+        lit = np.rint(image * (0.12 + 0.88 * own[rows][:, columns, None] / (own.max() or 1.0))).astype(np.uint8)
+        parts.append(raster.image(lit, (x, y), (wide, high), STORED, f"the image, lit for {name}"))
+        parts.append(label(cut(name, wide, 14), x + wide / 2, y + high + 18, "token", "middle"))
+        row, column = divmod(int(own.argmax()), own.shape[1])
+        best.append(f"{name}: row {row + 1}, column {column + 1}")
+    size = across * (wide + 12) - 12, -(-len(shown) // across) * (high + 34) - 8
+    grid = f"{shares.shape[1]} × {shares.shape[2]} patches; the brighter, the larger the weight of the word"
+    described = f"Strongest patches: {'; '.join(best)}"
+    return figure(title, [note, grid], size, parts, described, raster.STYLE + ".token{font-size:14px}")
 
 
 def saliency(pieces: Sequence[str], values: Any, title: str = "", *, note: str = "") -> str:

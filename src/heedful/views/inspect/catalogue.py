@@ -16,7 +16,7 @@ from heedful.config import (
     SequenceHead,
     SpanHead,
     StackConfig,
-    VisionConfig,
+    patches_of,
 )
 
 # --------------------------------------------------------------------------------------------------- kinds of models
@@ -38,7 +38,7 @@ def speaks(config: ModelConfig) -> bool:
 
 
 def translates(config: ModelConfig) -> bool:
-    """Returns True if the model reads one text and writes another."""
+    """Returns True if the model reads one text, or an image, and writes another text."""
     return isinstance(config, EncoderDecoderConfig) and not isinstance(config.head, SequenceHead)
 
 
@@ -49,7 +49,7 @@ def classifies(config: ModelConfig) -> bool:
 
 def sees(config: ModelConfig) -> bool:
     """Returns True if the model's inputs are images."""
-    return isinstance(config, VisionConfig)
+    return patches_of(config) is not None
 
 
 def takes_text(config: ModelConfig) -> bool:
@@ -58,7 +58,9 @@ def takes_text(config: ModelConfig) -> bool:
 
 
 def _explains(config: ModelConfig) -> bool:
-    return writes(config) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
+    return (
+        (writes(config) and takes_text(config)) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
+    )
 
 
 def _has_positions(config: ModelConfig) -> bool:
@@ -129,11 +131,18 @@ VIEWS: dict[str, View] = {
         whose="image classifiers",
         takes=frozenset({"layers", "heads"}),
     ),
+    "words": View(
+        home="heedful.views.inspect.words_view:look",
+        shows="the patches to which each written word attends",
+        has=lambda config: sees(config) and writes(config),
+        whose="models that write a text about an image",
+        takes=frozenset({"target", "layers", "heads", "decoding"}),
+    ),
     "gradient": View(
         home="heedful.views.inspect.gradient_views:look_at_gradient",
         shows="how much each part of the input contributes to the prediction",
         has=_explains,
-        whose="models that write, classify or fill masks",
+        whose="models of text that write, classify or fill masks, and image classifiers",
         takes=frozenset({"target", "decoding"}),
     ),
     "embeddings": View(
@@ -169,8 +178,8 @@ VIEWS: dict[str, View] = {
     "importance": View(
         home="heedful.views.inspect.gradient_views:look_at_importance",
         shows="how much the loss depends on each head",
-        has=lambda config: writes(config) or classifies(config),
-        whose="models that write text or classify",
+        has=lambda config: (writes(config) and takes_text(config)) or classifies(config),
+        whose="models that continue or translate text, or classify",
         takes=frozenset({"target", "decoding"}),
         most=None,
     ),

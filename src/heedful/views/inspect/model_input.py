@@ -6,14 +6,14 @@ Shapes: B = 1, T tokens of the text or patches of the image.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.config import EncoderConfig, EncoderDecoderConfig, LearnedPosition, VisionConfig
+from heedful.config import EncoderConfig, EncoderDecoderConfig, LearnedPosition
 from heedful.data import LazyImage
 from heedful.errors import HeedfulError
 from heedful.generation import decode
@@ -24,7 +24,7 @@ from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
 from heedful.text.chat_template import is_conversation, render_prompt
-from heedful.views.inspect.catalogue import stacks_of, translates, writes
+from heedful.views.inspect.catalogue import sees, stacks_of, translates, writes
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, writes_target
 
@@ -64,8 +64,8 @@ def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     Raises ``HeedfulError`` for an invalid, empty or too long input.
     """
     config = opened.model.config
-    if isinstance(config, VisionConfig):
-        reading = _image(opened, config, item)
+    if sees(config):
+        reading = _captioned(opened, item, request) if writes(config) else _image(opened, item)
     elif translates(config):
         reading = _pair(opened, item, request)
     elif writes(config):
@@ -89,6 +89,17 @@ def check_fits(opened: OpenedModel, stack: str, length: int, name: str = "the te
         )
 
 
+def source_of(opened: OpenedModel, item: Any) -> tuple[str, list[str], Tensor]:
+    """Returns the name of an input, the names of its tokens, and the input of the model's first stack, a batch of
+    one; generates nothing.
+    """
+    if sees(opened.model.config):
+        image = _image(opened, item)
+        return image.name, image.read["encoder"], image.arguments[0]
+    name, ids = read_source(opened, item)
+    return name, pieces_of(opened.source, ids), row_of(opened, ids)
+
+
 def read_source(opened: OpenedModel, item: Any) -> tuple[str, list[int]]:
     """Returns the name and token ids of one text, which is the source of an encoder-decoder; generates nothing."""
     if translates(opened.model.config):
@@ -101,7 +112,22 @@ def read_source(opened: OpenedModel, item: Any) -> tuple[str, list[int]]:
 # ---------------------------------------------------------------------------------------------------------------- texts
 
 
-def _image(opened: OpenedModel, config: VisionConfig, item: Any) -> ModelInput:
+def _captioned(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
+    """Returns an image and the text about it, which is given or generated."""
+    image = _image(opened, item)
+    target_ids, note = target_of(opened, image.arguments[0], request)
+    shifted = [start_of(opened.model.config), *target_ids[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
+    return replace(
+        image,
+        arguments=(*image.arguments, row_of(opened, shifted)),
+        read={**image.read, "decoder": pieces_of(opened.target, shifted)},
+        written=pieces_of(opened.target, target_ids),
+        answer=target_ids,
+        note=note,
+    )
+
+
+def _image(opened: OpenedModel, item: Any) -> ModelInput:
     preprocessing = opened.preprocessing
     assert preprocessing is not None
     image = LazyImage.of(item)
@@ -199,7 +225,7 @@ def _pair(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     """Returns a source and its target, which is given or generated."""
     source, target = opened.source, opened.target
     ids = _source(opened, item)
-    target_ids, note = target_of(opened, ids, request)
+    target_ids, note = target_of(opened, row_of(opened, ids), request)
     shifted = [start_of(opened.model.config), *target_ids[:-1]]  # type: ignore[arg-type]  # an encoder-decoder's
     return ModelInput(
         name=name_of(item),
@@ -221,15 +247,15 @@ def _source(opened: OpenedModel, item: Any) -> list[int]:
     return ids
 
 
-def target_of(opened: OpenedModel, ids: Sequence[int], request: Request) -> tuple[list[int], str]:
-    """Returns the target's ids with the end token, and a note on their origin."""
+def target_of(opened: OpenedModel, source: Tensor, request: Request) -> tuple[list[int], str]:
+    """Returns the target's ids with the end token, and a note on their origin; ``source`` is a batch of one."""
     if request.target is not None and not isinstance(request.target, str):
         return checked_ids(opened, request.target), "The target was given."
     if request.target is not None:
         _check_not_empty(opened.target.encode([request.target]), "the target")
         return encode_with_special(opened.target, [request.target])[0], "The target was given."
     options = {"defaults": opened.model.generation, "tokenizer": opened.target, **single_output(request)}
-    output = decode(opened.model, row_of(opened, ids), **options)
+    output = decode(opened.model, source, **options)
     return output.ids[0, 1 : int(output.lengths[0])].tolist(), "The target was generated by the model."
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful import tasks
-from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig
+from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig, patches_of, source_tokens
 from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.models.base import device_of
@@ -105,25 +105,30 @@ def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
 def _preparation(model: Model, folder: Path) -> dict[str, Any]:
     """Returns the fields of ``OpenedModel`` that prepare inputs."""
     config = model.config
-    if isinstance(config, VisionConfig):
-        preprocessing = read_preprocessing(folder)
-        shape = (config.patches.channels, *config.patches.image_size)
+    images: dict[str, Any] = {}
+    if (patches := patches_of(config)) is not None:
+        images["preprocessing"] = preprocessing = read_preprocessing(folder)
+        shape = (patches.channels, *patches.image_size)
         if shape != preprocessing.shape:
             raise HeedfulError(
                 f"{folder}: the model takes images of {shape}, but preprocessor_config.json makes "
                 f"{preprocessing.shape}; correct that file"
             )
-        return {"preprocessing": preprocessing}
+        if isinstance(config, VisionConfig):
+            return images
     source = target = tokenizer_of(folder)
     if template := read_template(folder) or read_template(home(folder)):
         source.config["chat_template"] = template
-    first = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
-    check_vocabulary(source, first)
+    if images:
+        assert isinstance(config, EncoderDecoderConfig)
+        check_vocabulary(target, config.tokens)
+        return {"tokenizers": (source, target), **images}
+    check_vocabulary(source, source_tokens(config))
     if isinstance(config, EncoderDecoderConfig):
         own = folder if Tokenizer.has_files(folder) else home(folder)
         if Tokenizer.has_files(own, "tokenizer.target"):
             target = Tokenizer.load(own, "tokenizer.target")
-        check_vocabulary(target, config.target or config.source, "target tokenizer")
+        check_vocabulary(target, config.tokens, "target tokenizer")
     name = str(read_card(folder).get("task"))
     return {
         "tokenizers": (source, target),

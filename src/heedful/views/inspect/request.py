@@ -229,5 +229,5 @@ def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int) -> None
 
 
 def default_view(config: ModelConfig) -> str:
-    """Returns the default view of a model: image for image classifiers, heads for all others."""
-    return "image" if VIEWS["image"].has(config) else "heads"
+    """Returns the default view of a model: image or words for models of images that have it, heads for all others."""
+    return next((name for name in ("image", "words") if VIEWS[name].has(config)), "heads")

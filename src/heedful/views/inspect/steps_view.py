@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.config import DecoderConfig, EncoderDecoderConfig, LearnedPosition
+from heedful.data import LazyImage
 from heedful.errors import HeedfulError
 from heedful.generation import decode
 from heedful.inspection import record
@@ -24,16 +25,16 @@ from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import MAX_WEIGHTS, maps_as_data
-from heedful.views.inspect.catalogue import stacks_of
+from heedful.views.inspect.catalogue import sees, stacks_of
 from heedful.views.inspect.model_input import (
     Array,
     check_fits,
     continued,
     name_of,
     pieces_of,
-    read_source,
     row_of,
     single_output,
+    source_of,
     target_of,
 )
 from heedful.views.inspect.opened_model import OpenedModel
@@ -49,9 +50,10 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of a generation step by step: one text that the model continues or translates."""
     text = request.inputs[0]
     steps = steps_of(opened, text, request)
-    title = f"{opened.name}: {name_of(text)}"
+    name = LazyImage.of(text).name if sees(opened.model.config) else name_of(text)
+    title = f"{opened.name}: {name}"
     data = {
-        "input": text,
+        "input": name if sees(opened.model.config) else text,
         "prompt": list(steps.prompt),
         "generated": list(steps.generated),
         "probabilities": list(steps.chosen),
@@ -70,7 +72,7 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
 
 def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationSteps:
     """Returns the steps by which the model continues ``text``, or translates it."""
-    model, tokenizer, target = opened.model, opened.source, opened.target
+    model, target = opened.model, opened.target
     has_encoder = isinstance(model.config, EncoderDecoderConfig)
     stack = stacks_of(model.config)["decoder"]
     layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
@@ -85,24 +87,20 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
     all_paths = [path for layer_paths in paths.values() for path in layer_paths]
     recording = partial(record, model, all_paths, heads=heads)
     if request.target is None:
-        ids, row, begin, recorded = _generated(opened, text, request, recording)
-        probabilities = _probabilities(opened, ids, row, begin)
+        source, inputs, row, begin, recorded = _generated(opened, text, request, recording)
+        probabilities = _probabilities(opened, inputs, row, begin)
     else:
-        ids, row, begin = _given(opened, text, request)
-        requested = len(all_paths) * len(heads) * (len(row) - begin) * max(len(row), len(ids))
+        source, inputs, row, begin = _given(opened, text, request)
+        requested = len(all_paths) * len(heads) * (len(row) - begin) * max(len(row), len(source))
         if requested > MAX_WEIGHTS:
             raise HeedfulError(
                 f"the steps have up to {requested:,} weights, but at most {MAX_WEIGHTS:,} can be shown; choose fewer "
                 "layers or heads"
             )
         with recording(queries=range(begin - 1, len(row) - 1)) as recorded:
-            probabilities = _probabilities(opened, ids, row, begin)
+            probabilities = _probabilities(opened, inputs, row, begin)
     generated = row[begin:]
-    source, row_pieces, generated_pieces = (
-        pieces_of(tokenizer, ids),
-        pieces_of(target, row),
-        pieces_of(target, generated),
-    )
+    row_pieces, generated_pieces = pieces_of(target, row), pieces_of(target, generated)
     maps = [
         AttentionMaps.of(
             f"decoder {name}" if has_encoder and name == "self-attention" else name,
@@ -130,36 +128,40 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
 
 def _generated(
     opened: OpenedModel, text: Any, request: Request, recording: Callable[..., Any]
-) -> tuple[list[int], list[int], int, Mapping[str, Tensor]]:
-    """Generates, and returns the ids of the source or prompt, the whole row, its first generated token, the maps."""
+) -> tuple[list[str], list[Tensor], list[int], int, Mapping[str, Tensor]]:
+    """Generates, and returns the tokens of the source or prompt, an encoder's input, the whole row, its first generated
+    token, and the maps.
+    """
     model, has_encoder = opened.model, isinstance(opened.model.config, EncoderDecoderConfig)
-    _, ids = read_source(opened, text)
-    check_fits(opened, "encoder" if has_encoder else "decoder", len(ids))
+    _, source, tensor = source_of(opened, text)
+    check_fits(opened, "encoder" if has_encoder else "decoder", len(source))
     options = single_output(request)
     if "max_new_tokens" not in options and "max_length" not in options:
-        options |= _default_length(model.config, ids)
+        options |= _default_length(model.config, len(source))
     with recording() as recorded:
-        output = decode(model, row_of(opened, ids), defaults=model.generation, tokenizer=opened.target, **options)
+        output = decode(model, tensor, defaults=model.generation, tokenizer=opened.target, **options)
     row = output.ids[0, : int(output.lengths[0])].tolist()
-    return ids, row, 1 if has_encoder else len(ids), recorded  # after the start token, or after the prompt
+    begin = 1 if has_encoder else len(source)  # after the start token, or after the prompt
+    return source, [tensor] if has_encoder else [], row, begin, recorded
 
 
-def _given(opened: OpenedModel, text: Any, request: Request) -> tuple[list[int], list[int], int]:
-    """Returns the ids of the source or prompt, those of the row that ends in the target, and where the target begins.
+def _given(opened: OpenedModel, text: Any, request: Request) -> tuple[list[str], list[Tensor], list[int], int]:
+    """Returns the tokens of the source or prompt, an encoder's input, the ids of the row that ends in the target, and
+    where the target begins.
 
     Raises ``HeedfulError`` for a row that the model has no positions for; its last token is predicted and not read.
     """
     config = opened.model.config
     assert request.target is not None
     if isinstance(config, EncoderDecoderConfig):
-        _, ids = read_source(opened, text)
-        target, _ = target_of(opened, ids, request)
-        row, begin = [start_of(config), *target], 1
+        _, source, tensor = source_of(opened, text)
+        target, _ = target_of(opened, tensor, request)
+        inputs, row, begin = [tensor], [start_of(config), *target], 1
     else:
         row, begin = continued(opened, text, request.target)
-        ids = row[:begin]
+        source, inputs = pieces_of(opened.source, row[:begin]), []
     check_fits(opened, "decoder", len(row) - 1, "the target" if begin == 1 else "the text")
-    return ids, row, begin
+    return source, inputs, row, begin
 
 
 def _stacked(recorded: Sequence[Tensor], steps: int, length: int, name: str) -> Array:
@@ -177,22 +179,22 @@ def _check_numbers(kind: str, numbers: list[int], count: int) -> None:
         raise HeedfulError(f"no {kind} {unknown[0]}; the decoder's {kind}s are 0 to {count - 1}")
 
 
-def _default_length(config: Any, ids: list[int]) -> dict[str, int]:
+def _default_length(config: Any, length: int) -> dict[str, int]:
     """Returns the default ``max_new_tokens`` of a decoder, within its positions."""
     if not isinstance(config, DecoderConfig):
         return {}
     scheme = config.decoder.position
-    room = scheme.length + 1 - len(ids) if isinstance(scheme, LearnedPosition) else DEFAULT_NEW_TOKENS
+    room = scheme.length + 1 - length if isinstance(scheme, LearnedPosition) else DEFAULT_NEW_TOKENS
     return {"max_new_tokens": max(1, min(DEFAULT_NEW_TOKENS, room))}
 
 
 @torch.no_grad()
-def _probabilities(opened: OpenedModel, ids: list[int], row: list[int], begin: int) -> Tensor:
-    """Returns the probabilities (M, V) at each step of ``row``, whose tokens from ``begin`` on were generated."""
-    model, inputs = opened.model, [row_of(opened, row[:-1])]
-    if isinstance(model.config, EncoderDecoderConfig):
-        inputs.insert(0, row_of(opened, ids))
-    stream = model.hidden(*inputs)  # type: ignore[operator]  # every model's
+def _probabilities(opened: OpenedModel, inputs: Sequence[Tensor], row: list[int], begin: int) -> Tensor:
+    """Returns the probabilities (M, V) at each step of ``row``, whose tokens from ``begin`` on were generated, after an
+    encoder's ``inputs``.
+    """
+    model = opened.model
+    stream = model.hidden(*inputs, row_of(opened, row[:-1]))  # type: ignore[operator]  # every model's
     logits: Tensor = model.head(stream[:, begin - 1 :])[0]
     return logits.float().softmax(-1).cpu()
 

@@ -26,7 +26,7 @@ from heedful.inspection.image_patches import filters, patch_filters
 from heedful.inspection.position_tables import position_bias, position_similarity
 from heedful.views import figures
 from heedful.views.inspect.catalogue import stacks_of
-from heedful.views.inspect.model_input import Array, pieces_of, read, read_source, row_of
+from heedful.views.inspect.model_input import Array, pieces_of, read, read_source, source_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
 from heedful.views.inspect.result import InspectionResult
@@ -114,8 +114,8 @@ def _pooling(opened: OpenedModel) -> tuple[str, str]:
 def _vector(opened: OpenedModel, item: Any, pooling: str, request: Request) -> tuple[str, Tensor]:
     model = opened.model
     if isinstance(model.config, EncoderDecoderConfig):
-        name, ids = read_source(opened, item)
-        stream = model.encode(row_of(opened, ids))  # type: ignore[operator]  # an encoder-decoder's
+        name, _, source = source_of(opened, item)
+        stream = model.encode(source)  # type: ignore[operator]  # an encoder-decoder's
     else:
         reading = read(opened, item, request)
         if isinstance(model.config.head, PooledHead):
