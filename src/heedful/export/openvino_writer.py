@@ -179,6 +179,6 @@ def _compressed(model: Any) -> Any:
     os.environ.setdefault("NNCF_CI", "1")  # else it reports its use to Intel
     import nncf
 
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # nncf.set_log_level would change the user's handlers too
     with redirect_stdout(sys.stderr):  # it draws a progress bar
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
