@@ -361,7 +361,7 @@ def test_special_tokens_lie_in_the_vocabulary() -> None:
     for name in presets.names():
         config = presets.get(name)
         if config.kind != "vision":
-            size = (config.source if config.kind == "encoder-decoder" else config.embedding).vocab_size
+            size = (config.tokens if config.kind == "encoder-decoder" else config.embedding).vocab_size
             ids = [config.special.pad, config.special.start, *config.special.end]
             assert all(i is None or 0 <= i < size for i in ids), name
 

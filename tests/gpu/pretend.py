@@ -406,6 +406,9 @@ class Attention(TorchFunctionMode):
             elif kwargs.get("enable_gqa"):
                 kernel = "math"
             self.watch.attention[f"{kernel} ({str(args[0].dtype).removeprefix('torch.')})"] += 1
+        if function is Tensor.expand and isinstance(args[0], PretendTensor) and torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():  # PyTorch has no view of a subclass in inference mode
+                return function(*args, **kwargs)
         return function(*args, **kwargs)
 
 

@@ -19,6 +19,7 @@ from heedful.config import (
     ModelConfig,
     StackConfig,
     VisionConfig,
+    patches_of,
 )
 from heedful.errors import HeedfulError
 
@@ -69,9 +70,16 @@ def products(config: ModelConfig, tokens: int) -> int:
             + rows * dim * config.head.labels
         )
     if isinstance(config, EncoderDecoderConfig):
-        both = config.encoder.depth * block_products(config.encoder, tokens)
-        both += config.decoder.depth * block_products(config.decoder, tokens, memory=tokens)
-        return both + tokens * config.decoder.dim * config.source.vocab_size
+        memory, both = tokens, 0
+        if (patches := patches_of(config)) is not None:
+            memory = patches.tokens
+            pixels = patches.patch_size**2 * patches.channels
+            both = (memory - patches.prefix_tokens) * pixels * config.encoder.dim
+        if config.encoder.dim != config.decoder.dim:  # the memory's projection
+            both += memory * config.encoder.dim * config.decoder.dim
+        both += config.encoder.depth * block_products(config.encoder, memory)
+        both += config.decoder.depth * block_products(config.decoder, tokens, memory=memory)
+        return both + tokens * config.decoder.dim * config.tokens.vocab_size
     if isinstance(config, DecoderConfig):
         stack = config.decoder
         return stack.depth * block_products(stack, tokens) + tokens * stack.dim * config.embedding.vocab_size
@@ -86,7 +94,7 @@ def test_multiply_adds_of_every_preset_by_hand(name: str) -> None:
     two = {part: replace(getattr(config, part), depth=2) for part in ("encoder", "decoder") if hasattr(config, part)}
     config = replace(config, **two)
     info = heedful.summary(config)
-    assert info.multiply_adds == products(config, info.input[0][1])
+    assert info.multiply_adds == products(config, info.input[-1][1])
 
 
 @pytest.mark.parametrize("name", ["gpt-micro", "stories260k", "bert-tiny", "vit-micro", "transformer-tiny"])

@@ -204,7 +204,7 @@ def test_a_seed_for_each_text(task: Translation) -> None:
 
 def test_the_list_of_tasks() -> None:
     listed = [entry["name"] for entry in names()]
-    assert len(listed) == 9
+    assert len(listed) == 11
     assert {"translation", "summarization"} <= set(listed)
     assert [get(name).name for name in listed] == listed
     assert get("translation") is Translation

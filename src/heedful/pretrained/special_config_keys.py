@@ -353,4 +353,5 @@ class OuterTokenIdKey(TokenIdKey):
     def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
         """Sets the key, and the decoder's own, which would otherwise have its default."""
         super().write(ours, theirs)
-        theirs["decoder"][self.inner] = theirs[self.theirs]
+        if "decoder" in theirs:  # else the configuration has parts that the layout lacks
+            theirs["decoder"][self.inner] = theirs[self.theirs]
