@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from graph_cases import CASES, inputs, randomised, wanted
 
+import heedful
+from answering_folders import saved
 from heedful import cli
 from heedful.config import DecoderConfig, EncoderConfig
 from heedful.errors import HeedfulError
 from heedful.export import export
 from heedful.pretrained import save
+from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.text import Tokenizer
 
 
@@ -75,6 +79,45 @@ def test_an_adapted_model_and_what_travels_along(tmp_path: Path) -> None:
     found = session(tmp_path / "out" / "model.onnx").run(None, {name: given[name].numpy() for name in names})[0]
     apart = (torch.tensor(found) - wanted(model.eval(), given)).abs()[given["attention_mask"].bool()]
     assert apart.max() <= 1e-4 * float(abs(found).max())
+
+
+def test_a_captioner_generates_the_same_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = saved("image-to-text", tmp_path / "model"), tmp_path / "out"
+    assert cli.main(["export", str(folder), "--to", "onnx", "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["inputs"], told["outputs"]) == (["pixel_values", "decoder_input_ids"], ["logits"])
+    assert {"preprocessor_config.json", "tokenizer.json"} <= set(told["files"])
+    graph, model = session(out / "model.onnx"), heedful.from_pretrained(folder)
+
+    def logits(pixels: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        return graph.run(None, {"pixel_values": pixels, "decoder_input_ids": ids})[0]
+
+    files = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    pixels = read_preprocessing(out).normalised(files.transpose(0, 3, 1, 2))
+    for rows, length in ((1, 1), (4, 32)):
+        ids = np.random.default_rng(length).integers(0, model.config.tokens.vocab_size, (rows, length))
+        with torch.no_grad():
+            ours = model(torch.from_numpy(pixels[:rows]), torch.from_numpy(ids)).numpy()
+        found = logits(pixels[:rows], ids)
+        assert found.shape == ours.shape
+        assert abs(found - ours).max() <= 1e-4 * abs(ours).max()
+    ids = np.full((1, 1), model.config.special.start)
+    while ids.shape[1] < 12 and ids[0, -1] not in model.config.special.end:  # greedy, without a cache
+        ids = np.append(ids, logits(pixels[:1], ids)[:, -1:].argmax(-1), 1)
+    assert ids.tolist() == model.generate(torch.from_numpy(pixels[:1]), max_new_tokens=11).tolist()
+    assert ids.shape[1] > 4
+
+
+@pytest.mark.parametrize(("to", "name"), [("ctranslate2", "out"), ("openvino", "out"), ("gguf", "out.gguf")])
+def test_other_formats_refuse_a_captioner_in_one_line(
+    to: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved("image-to-text", tmp_path / "model")
+    assert cli.main(["export", str(folder), "--to", to, "--out", str(tmp_path / name)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "\n" not in told
+    assert "--to onnx" in told
+    assert not (tmp_path / name).exists()
 
 
 def test_what_cannot_be_traced_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

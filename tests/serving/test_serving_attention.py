@@ -17,6 +17,8 @@ from running_server import Running
 import heedful
 from answering_folders import saved
 from heedful.serving import attention
+from heedful.text import Tokenizer
+from heedful.views.inspect.inspect import inspect
 
 ROUTE = "/v1/attention"
 
@@ -97,3 +99,37 @@ def test_an_image(serving: Callable[..., Running], tmp_path: Path) -> None:
     assert server.refused(ROUTE, input=base64.b64encode(file.getvalue()).decode())[0] == 413
     for name in ("http://127.0.0.1/cat.png", "/etc/passwd", str(tmp_path / "cat.png")):
         assert server.refused(ROUTE, input=name)[0] == 400
+
+
+def test_a_caption(serving: Callable[..., Running], tmp_path: Path) -> None:
+    folder, stream, target = saved("image-to-text", tmp_path / "captions"), io.BytesIO(), "the pear is a tool"
+    server = serving(heedful.pipeline(None, folder))
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(stream, "PNG")
+    file = stream.getvalue()
+    asked = {"input": base64.b64encode(file).decode(), "target": target}
+    theirs = inspect((server.service.pipe.model, folder), file, target=target)
+    answer = server.post(ROUTE, **asked)
+    assert (answer["view"], answer["words"], answer["grid"]) == ("words", target.split(), theirs.data["grid"])
+    np.testing.assert_array_equal(answer["weights"], np.round(theirs.data["weights"].astype(np.float64), 6))
+    packed = server.post(ROUTE, **asked, encoding_format="base64")["weights"]
+    assert packed["shape"] == list(theirs.data["weights"].shape)
+    pages = {"html": theirs.html(), "svg": theirs.svg()}
+    for name, page in pages.items():
+        assert server.http.post(ROUTE, json={**asked, "format": name}).text == page
+    (ids,) = Tokenizer.load(folder).encode([target])
+    assert server.post(ROUTE, **{**asked, "target": ids})["words"] == target.split()
+
+    for wrong in (b"no image", file[:45], b""):
+        status, error = server.refused(ROUTE, input=base64.b64encode(wrong).decode(), target=target)
+        assert status == 400, error
+        assert "image" in error["message"]
+    assert server.refused(ROUTE, **{**asked, "input": "unseen.png"})[0] == 400
+    assert server.refused(ROUTE, messages=[{"role": "user", "content": "a"}], target=target)[0] == 400
+    assert "generate it first" in server.refused(ROUTE, input=asked["input"])[1]["message"]
+    assert (
+        "40 tokens, but captions takes at most 32"
+        in server.refused(ROUTE, **{**asked, "target": [5] * 40})[1]["message"]
+    )
+    for long in ("a" * 10_000, [5] * 10_000):
+        assert server.refused(ROUTE, **{**asked, "target": long})[0] == 413
+    assert server.post(ROUTE, **asked) == answer

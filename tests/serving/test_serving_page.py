@@ -91,6 +91,25 @@ def data_of(frame: Any) -> Any:
     return json.loads(frame.locator("#data").text_content())
 
 
+def png(size: int, channels: int) -> bytes:
+    """A file of an image of noise."""
+    pixels, file = np.random.default_rng(0).integers(0, 255, (size, size, channels), dtype=np.uint8), io.BytesIO()
+    Image.fromarray(pixels.squeeze()).save(file, "PNG")
+    return file.getvalue()
+
+
+def drop(page: Any, file: bytes) -> None:
+    """Drops an image file on the form."""
+    page.evaluate(
+        """bytes => { const files = new DataTransfer();
+        files.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
+        const event = new DragEvent("drop", { dataTransfer: files, bubbles: true });
+        document.querySelector(".drop").dispatchEvent(event); }""",
+        list(file),
+    )
+    page.locator(".drop", has_text="dropped.png").wait_for()
+
+
 def word(page: Any, where: str, text: str, nth: int = 0) -> Any:
     return page.locator(f"{where} .word", has_text=re.compile(f"^{re.escape(text)}$")).nth(nth)
 
@@ -362,31 +381,58 @@ def test_two_texts_are_compared(opened: Open) -> None:
 
 def test_an_image_is_chosen_or_dropped(opened: Open) -> None:
     page, server, folder = opened("image-classification")
-    pixels = np.random.default_rng(0).integers(0, 255, (28, 28), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    file = png(28, 1)
     page.locator(".go").click()
     page.locator(".error", has_text="choose an image first").wait_for()
-    labels = heedful.pipeline(None, folder)(file.getvalue(), top_k=5)["output"]
-    picture = {"name": "it's.png", "mimeType": "image/png", "buffer": file.getvalue()}
+    labels = heedful.pipeline(None, folder)(file, top_k=5)["output"]
+    picture = {"name": "it's.png", "mimeType": "image/png", "buffer": file}
     page.locator("input[type=file]").set_input_files(picture)
     page.locator(".drop img").wait_for()
     page.locator(".go").click()
     page.locator(".bars").wait_for()
     assert page.locator(".bars .name").all_text_contents() == [one["label"] for one in labels]
     assert "base64 < 'it'\\''s.png'" in page.locator(".sent code").text_content()
-    page.evaluate(
-        """bytes => { const files = new DataTransfer();
-        files.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
-        const event = new DragEvent("drop", { dataTransfer: files, bubbles: true });
-        document.querySelector(".drop").dispatchEvent(event); }""",
-        list(file.getvalue()),
-    )
-    page.locator(".drop", has_text="dropped.png").wait_for()
+    drop(page, file)
     page.locator(".go").click()
     page.locator("button", has_text="what the model looked at").click()
     frame = look_of(page)
-    assert data_of(frame) == facts_of(inspect((server.service.pipe.model, folder), file.getvalue()).html())
+    assert data_of(frame) == facts_of(inspect((server.service.pipe.model, folder), file).html())
+
+
+def test_the_words_of_a_caption_show_the_patches_behind_them(opened: Open, until: Callable[..., None]) -> None:
+    page, server, folder = opened("image-to-text")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(server.address)))
+    file = png(8, 3)
+    drop(page, file)
+    options = {"do_sample": True, "temperature": 3.0, "seed": 4}  # of random weights the likeliest text has no words
+    page.locator("summary", has_text="options").click()
+    for name, value in options.items():
+        page.locator(f"input[name={name}]").fill(json.dumps(value))
+    page.locator(".go").click()
+    answered(page)
+    caption = heedful.pipeline(None, folder)(file, **options)["output"]
+    assert page.locator(".sides h2").all_text_contents() == ["image", "output"]
+    assert page.locator(".sides .text").all_text_contents() == [caption]
+    assert page.locator(".sides img").get_attribute("src") == page.locator(".drop img").get_attribute("src")
+    theirs = inspect((server.service.pipe.model, folder), file, target=caption)
+    words, buttons = theirs.data["words"], page.locator(".sides .word")
+    assert "".join(words) == caption.replace(" ", "")
+    assert len(words) == 2
+    for place, button in enumerate((buttons.first, buttons.last)):
+        button.click()
+        said = f"what the model looked at before it wrote “{button.text_content()}”"
+        assert page.locator(".look h2").text_content() == said
+        frame = look_of(page)
+        assert data_of(frame) == facts_of(theirs.html())
+        frame.locator(f"figure.chosen[data-word='{place}']").wait_for()
+        assert frame.locator(".status").text_content().startswith(f"“{words[place]}”: ")
+    assert [path for path in asked if path.startswith("/v1")] == ["/v1/attention"]
+    page.set_viewport_size({"width": 360, "height": 740})
+    box = frame.locator(".words img").first.bounding_box()
+    assert box["width"] == box["height"] > 100
+    for place in (page, frame):
+        assert place.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
 
 # ------------------------------------------------------------------------------------------------------------- the page

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from heedful.serving import attention
 from heedful.serving.admission import RequestError
-from heedful.serving.requests import estimated_tokens, image_of
+from heedful.serving.requests import estimated_tokens, image_of, takes_images
 from heedful.serving.responses import json_response, while_connected
 from heedful.serving.service import Batch, Service
 
@@ -22,13 +22,14 @@ POLICY = (
 
 def _tokens_of(service: Service, data: dict[str, Any]) -> int:
     """Returns about how many tokens a request has; raises ``RequestError`` for too many, or too large an image."""
-    values = data.get("input")
-    if "image" in service.pipe.task.input_columns.values():
+    task, values, target = service.pipe.task, data.get("input"), data.get("target") or ""
+    texts = [data.get("messages") or "", target]
+    if takes_images(task):
         for value in values if isinstance(values, list) else [] if values is None else [values]:
             image_of(value, service.limits)
-        return 0
-    texts = [data.get(name) or "" for name in ("input", "messages", "target")]
-    tokens = estimated_tokens(service.pipe.task, texts, {}, service.limits)
+    else:
+        texts.append(values or "")
+    tokens = estimated_tokens(task, texts, {}, service.limits) + (len(target) if isinstance(target, list) else 0)
     if tokens > 2 * service.max_tokens:  # of an estimate that may be twice too high
         raise RequestError(
             413, f"the input has more than {service.max_tokens:,} tokens; give a shorter one", "too_long"

@@ -36,9 +36,13 @@ function addDrop() {
 async function readImage(file) {   // reads and shows an image
   const address = await new Promise((done) => { const reader = new FileReader(); reader.onload = () => done(reader.result); reader.readAsDataURL(file); });
   state.image = { name: file.name, code: address.slice(address.indexOf(",") + 1), address };
-  const picture = make("img");
-  picture.src = address; picture.alt = file.name;
-  find(".drop span").replaceChildren(picture, make("br"), file.name);
+  find(".drop span").replaceChildren(picture(), make("br"), file.name);
+}
+
+function picture() {               // the chosen image
+  const image = make("img");
+  image.src = state.image.address; image.alt = state.image.name;
+  return image;
 }
 
 function buildForm() {
@@ -193,7 +197,10 @@ function placeOf(tokens, texts, which, offset, word) {     // the token at an of
 }
 
 async function addressOf({ request, texts, target }, which, offset, word) {      // the view of a word, and its place in it
-  if (pictured) return [{ ...request }, ""];
+  if (pictured) {                  // the page of a written text has its words
+    const { words } = await pageOf(request), place = target === undefined ? -1 : placeOf(words, [target], 0, offset, word);
+    return [request, place < 0 ? "" : `#word=${place}`];
+  }
   const small = await (await post("/v1/attention", { ...request, view: "heads", layers: [0], heads: [0], queries: "0:1", keys: "0:1" })).json();
   const [first] = small.maps, crosses = data.family === "encoder-decoder" && target !== undefined;
   if (which < texts.length) {
@@ -210,19 +217,19 @@ async function showAttention(about, which, offset, word) {
   const section = find(".look"), frame = find("iframe"), pending = (state.pending = {});
   state.from = document.activeElement;
   section.hidden = false;
-  find(".look h2").textContent = pictured ? "what the model looked at" : which < about.texts.length ? `what “${word}” attends to` : `what the model looked at before it wrote “${word}”`;
+  find(".look h2").textContent = !word ? "what the model looked at" : which < about.texts.length ? `what “${word}” attends to` : `what the model looked at before it wrote “${word}”`;
   section.setAttribute("aria-busy", "true");
   showError("");
   try {
     const [request, hash] = await addressOf(about, which, offset, word);
-    let address;
-    try { address = await pageOf(request); }
+    let page;
+    try { page = await pageOf(request); }
     catch (error) {                // a long text has too many steps for a page: its attention has a window
       if (request.view !== "steps") throw error;
-      address = await pageOf({ ...request, view: "heads" });
+      page = await pageOf({ ...request, view: "heads" });
     }
     if (pending !== state.pending) return;
-    frame.src = address + hash;
+    frame.src = page.address + hash;
     section.scrollIntoView({ block: "nearest" });
   } catch (error) {
     if (pending !== state.pending) return;       // another word was chosen, or the section closed
@@ -231,13 +238,15 @@ async function showAttention(about, which, offset, word) {
   section.setAttribute("aria-busy", "false");
 }
 
-async function pageOf(request) {   // as an address of this page's own; what it holds inherits the policy, and so needs its nonce
+async function pageOf(request) {   // its address, of this page's own, and its words below images; what it holds inherits the policy, and so needs its nonce
   const key = JSON.stringify(request);
   if (!state.pages.has(key)) {
     const html = await (await post("/v1/attention", { ...request, format: "html" })).text();
     const allowed = html.replace(/<(style|script)>/g, `<$1 nonce="${nonce}">`);
-    for (const address of state.pages.values()) URL.revokeObjectURL(address);
-    state.pages = new Map([[key, URL.createObjectURL(new Blob([allowed], { type: "text/html" }))]]);
+    for (const { address } of state.pages.values()) URL.revokeObjectURL(address);
+    const captions = pictured ? new DOMParser().parseFromString(allowed, "text/html").querySelectorAll("figcaption") : [];
+    const address = URL.createObjectURL(new Blob([allowed], { type: "text/html" }));
+    state.pages = new Map([[key, { address, words: [...captions].map(({ textContent }) => textContent) }]]);
   }
   return state.pages.get(key);
 }
@@ -292,19 +301,18 @@ function drawn(about, output) {    // the elements of an answer that is not stre
   return [card(bars(output)), ...(pictured ? [seen(about)] : [card(...given())])];
 }
 
-function sideBySide(about, output) { // a generated text beside its source, or what it was made from
+function sideBySide(about, output) { // a generated text beside what it was made from, but for optional columns, such as a language
   about.target = about.request.target = output;
   const target = output ? clickable(output, (word, offset) => showAttention(about, about.texts.length, offset, word)) : make("p", "quiet", "(empty)");
-  const given = about.texts.map((_, i) => card(heading(spaced(columns[i][0])), passage(about, i, [])));
+  const given = columns.filter(([, kind]) => !kind.endsWith("?")).map(([name], i) => card(heading(spaced(name)), pictured ? picture() : passage(about, i, [])));
   return make("div", "sides", ...given, card(heading("output"), target));
 }
 
 function seen(about) {
-  const button = make("button", "", "what the model looked at"), picture = make("img");
-  picture.src = state.image.address; picture.alt = state.image.name;
+  const button = make("button", "", "what the model looked at");
   button.type = "button";
   button.addEventListener("click", () => showAttention(about, 0, 0, ""));
-  return card(picture, make("div", "tools", button));
+  return card(picture(), make("div", "tools", button));
 }
 
 function vectors(about, output) {

@@ -35,7 +35,7 @@ function change(news) {
 function readHash() {              // #layer=1&head=2&word=3; layers and heads by number
   state.layer = 1 + data.layers.indexOf(asked().get("layer"));
   state.head = 1 + data.heads.indexOf(asked().get("head"));
-  state.word = whole("word", M - 1);
+  state.word = whole("word", M);
   paint();
 }
 

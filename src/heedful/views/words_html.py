@@ -60,7 +60,7 @@ def words_page(maps: WordMaps, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -
     attended to when it wrote the word.
 
     Layer and head are chosen in two lists; by default it is the mean over all of them. Point at a word, or move to it
-    with Tab, to see its image large. The address keeps the view: ``page.html#layer=1&head=2&word=3``.
+    with Tab, to read its strongest patch. The address keeps the view: ``page.html#layer=1&head=2&word=3``.
 
     Args:
         maps: the words with their weights, which are stored in 8 bits, relative to the largest of their word.
@@ -96,10 +96,11 @@ def words_page(maps: WordMaps, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -
 def _body(maps: WordMaps, source: str, note: str) -> str:
     crisp = 'class="crisp" ' if raster.crisp(maps.pixels) else ""
     high, wide = maps.pixels.shape[:2]
+    first = f'src="{source}" '  # the script gives it to the other images
     cards = "".join(
-        f'<figure tabindex="0" data-word="{i}"><div class="frame" style="aspect-ratio:{wide}/{high}">'
-        f'<img {crisp}alt="" src="{source if i == 0 else ""}"><canvas role="img" aria-label="patches that '
-        f'{escaped(word)} attends to"></canvas></div><figcaption><b>{escaped(word)}</b></figcaption></figure>'
+        f'<figure tabindex="0" data-word="{i}"><div class="frame"><img {crisp}{"" if i else first}alt="">'
+        f'<canvas role="img" aria-label="patches that {escaped(word)} attends to"></canvas></div>'
+        f"<figcaption><b>{escaped(word)}</b></figcaption></figure>"
         for i, word in enumerate(maps.words)
     )
     return f"""<p class="quiet">The model's text about an image of {wide} × {high} pixels. Each word has the image, lit

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 import heedful
+from heedful.adapters import LoraConfig, add_adapter
 from heedful.generation import decode
 from heedful.inspection import intervene
 from heedful.text import Tokenizer
@@ -160,6 +161,25 @@ def test_messages_are_written_with_the_chat_template(made: Make, tmp_path: Path)
     assert ours.title == "talker: two cats"
     plain = inspect(folder, "two cats a red ball").data["maps"][0]["queries"]
     assert inspect(folder, talk, view="steps", max_new_tokens=2).data["prompt"] == plain
+
+
+def test_the_chat_template_of_an_adapter_wins_over_that_of_its_base(made: Make, tmp_path: Path) -> None:
+    base, tuned = tmp_path / "base", tmp_path / "tuned"
+    shutil.copytree(made("decoder"), base)
+    (base / "chat_template.jinja").write_text("{{ messages[0].content }} a red ball", encoding="utf-8")
+    model = add_adapter(heedful.from_pretrained(base), LoraConfig(rank=2), seed=0)
+    model.save_pretrained(tuned)
+    talk = [{"role": "user", "content": "two cats"}]
+
+    def pieces() -> str:
+        return "".join(inspect(tuned, talk, target=" sees").data["maps"][0]["queries"])
+
+    assert pieces() == "two cats a red ball sees"
+    tokenizer = Tokenizer.load(base)
+    tokenizer.config["chat_template"] = "a dog {{ messages[0].content }}"
+    tokenizer.save(tuned)
+    assert not (tuned / "chat_template.jinja").exists()
+    assert pieces() == "a dog two cats sees"
 
 
 def test_steps_stop_where_the_positions_end(made: Make) -> None:

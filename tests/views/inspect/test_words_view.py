@@ -86,6 +86,16 @@ def test_a_text_of_its_own_and_the_other_views(folder: Path, tmp_path: Path) -> 
             heedful.inspect(folder, image, view=view)
 
 
+def test_a_text_that_fills_all_positions(folder: Path) -> None:
+    image = str(folder.parent / "x.png")
+    target = "the pear is a tool" + " a" * 7  # 32 tokens, as many as the decoder has positions
+    for view, name in (("words", "words"), ("steps", "generated")):
+        pieces = heedful.inspect(folder, image, view=view, target=target).data[name]
+        assert "".join(pieces).replace(" ", "") == target.replace(" ", "")
+    with pytest.raises(HeedfulError, match="the target has 34 tokens, but model takes at most 32"):
+        heedful.inspect(folder, image, target=target + "s")
+
+
 @torch.no_grad()
 def test_functions_of_patches_read_a_captioner(folder: Path) -> None:
     model = heedful.from_pretrained(folder)

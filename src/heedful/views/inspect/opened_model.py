@@ -17,11 +17,11 @@ from heedful.pretrained.configuration import config_of, home
 from heedful.pretrained.folder import find, read_card
 from heedful.pretrained.pooling import pooled_head
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
-from heedful.tasks.model_setup import check_vocabulary, tokenizer_of
+from heedful.tasks.conversations import tokenizer_with_template
+from heedful.tasks.model_setup import check_vocabulary
 from heedful.tasks.published import prefix_of
 from heedful.tasks.task import Task
 from heedful.text import Tokenizer
-from heedful.text.chat_template import read_template
 from heedful.views.inspect.request import Request, check_request, model_name
 
 ModelSource = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
@@ -116,9 +116,7 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
             )
         if isinstance(config, VisionConfig):
             return images
-    source = target = tokenizer_of(folder)
-    if template := read_template(folder) or read_template(home(folder)):
-        source.config["chat_template"] = template
+    source = target = tokenizer_with_template(folder)
     if images:
         assert isinstance(config, EncoderDecoderConfig)
         check_vocabulary(target, config.tokens)
