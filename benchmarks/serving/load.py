@@ -30,6 +30,7 @@ class Answer:
     text: str = ""
     times: list[float] = field(default_factory=list)
     end: float = 0.0
+    retry_after: float = 0.0  # seconds, of a refusal
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ async def ask(target: Target, request: Request, leave_after: int | None = None, 
         writer.write(head.encode() + data)
         hurry = None if is_streamed or leave_after is None else leave_after / 100
         try:
-            status, chunked = await asyncio.wait_for(_head(reader), hurry)
+            status, chunked, answer.retry_after = await asyncio.wait_for(_head(reader), hurry)
         except TimeoutError:
             if hurry is None:
                 raise
@@ -103,13 +104,15 @@ def _part_of(event: dict[str, Any]) -> tuple[str, bool]:
     return str(text), bool(first.get("finish_reason"))
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, bool]:
-    """Returns the status, and whether the body comes in chunks."""
+async def _head(reader: asyncio.StreamReader) -> tuple[int, bool, float]:
+    """Returns the status, whether the body comes in chunks, and after how many seconds to ask again."""
     line = await asyncio.wait_for(reader.readline(), READ_TIMEOUT)
-    chunked = False
+    chunked, retry_after = False, 0.0
     while (header := (await reader.readline()).strip().lower()) != b"":
         chunked = chunked or header == b"transfer-encoding: chunked"
-    return int(line.split()[1]), chunked
+        if header.startswith(b"retry-after:"):
+            retry_after = float(header.split(b":")[1])
+    return int(line.split()[1]), chunked, retry_after
 
 
 async def _lines(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[bytes]:
@@ -162,7 +165,7 @@ async def closed_loops(
             answers.append(answer)
             turn += clients
             if answer.kind == "refused":
-                await asyncio.sleep(0.05)  # a client that is refused waits; servers say how long, these are impatient
+                await asyncio.sleep(max(0.05, answer.retry_after))  # as the server says
 
     await asyncio.gather(*(client(number) for number in range(clients)))
     return answers
