@@ -204,7 +204,7 @@ def test_a_seed_for_each_text(task: Translation) -> None:
 
 def test_the_list_of_tasks() -> None:
     listed = [entry["name"] for entry in names()]
-    assert len(listed) == 9
+    assert len(listed) == 11
     assert {"translation", "summarization"} <= set(listed)
     assert [get(name).name for name in listed] == listed
     assert get("translation") is Translation
@@ -225,6 +225,11 @@ def test_an_embedding_with_other_rows_than_the_tokenizer(task: Translation, tmp_
             heedful.pipeline("translation", tmp_path)
     else:
         assert isinstance(heedful.pipeline("translation", tmp_path)("a b", max_new_tokens=4)["output"], str)
+
+
+def test_a_model_that_reads_images_is_refused(task: Translation) -> None:
+    with pytest.raises(HeedfulError, match="translation needs a model that reads text, but this one reads images"):
+        task.check_model(heedful.create("captioner-micro"))
 
 
 def test_a_model_of_another_family_is_refused(task: Translation, tmp_path: Path) -> None:
