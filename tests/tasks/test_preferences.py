@@ -511,6 +511,18 @@ def test_a_reward_model_reads_conversations(tmp_path: Path, capsys: pytest.Captu
         assert "has no effect on chosen and rejected answers" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command_name", ["train", "audit"])
+def test_preferences_do_not_validate_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command_name: str
+) -> None:
+    labels = [{"text": f"cat {number}", "label": "xy"[number % 2]} for number in range(12)]
+    data = ["--train", str(written(tmp_path / "a.jsonl", labels)), "--valid", str(written(tmp_path / "b.jsonl", LIKED))]
+    out = ["--out", str(tmp_path / "out")] if command_name == "train" else []
+    assert cli.main([command_name, "text-classification", *data, *out]) == 2
+    told = capsys.readouterr().err
+    assert "b.jsonl has prompt, chosen, rejected, but the training data label, text; give validation data of" in told
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("task", ["text-generation", "text-classification"])
 def test_two_processes_learn_what_one_does(
