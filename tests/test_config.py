@@ -110,6 +110,11 @@ def test_frozen_and_by_keyword() -> None:
         ({"window": (None, True), "causal": True, "depth": 2}, r"stack\.window is \(None, True\); give"),
         ({"window": (), "causal": True}, r"stack\.window has 0 numbers for 1 blocks; give 1 to 1"),
         ({"window": (4, None), "causal": True}, r"stack\.window has 2 numbers for 1 blocks"),
+        (
+            {"window": [None, "4"], "causal": True, "depth": 2},
+            r"window is \(None, '4'\); give .* or a list of whole numbers$",
+        ),
+        ({"window": 10**30, "causal": True}, r"stack\.window is 10{30}; give less than"),
         ({"window": (None, 4), "depth": 2}, r"stack\.window is \(None, 4\), but the stack is not causal"),
         ({"dim": 0}, "dim"),
         ({"dim": -16}, "dim"),

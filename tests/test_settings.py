@@ -87,7 +87,7 @@ def test_wrong_dictionaries_are_refused(values: dict[str, Any], message: str) ->
         (TokenizerSettings, "kind", 1, "--tokenizer.kind must be one of bpe, unigram, wordpiece, character, not 1"),
         (TokenizerSettings, "lowercase", 1, "--tokenizer.lowercase must be true or false, not 1"),
         (DataSettings, "valid_fraction", 1.0, "--data.valid-fraction must be below 1, not 1.0"),
-        (DataSettings, "columns", "en", "--data.columns must be a list of a text, not 'en'"),
+        (DataSettings, "columns", "en", "--data.columns must be a list of texts, not 'en'"),
         (DecodingSettings, "num_beams", 0, "--num-beams must be at least 1, not 0"),
     ],
 )
@@ -116,7 +116,7 @@ def test_one_text_of_columns_is_split_at_its_commas() -> None:
     assert DataSettings(columns=("en, fr",)).columns == ("en", "fr")
     assert DataSettings(columns=("a,b", "c")).columns == ("a,b", "c")
     assert LoraSettings(rank=2, targets=("query, up",)).targets == ("query", "up")
-    with pytest.raises(HeedfulError, match=r"^--data\.columns must be a list of a text, not \(2,\)"):
+    with pytest.raises(HeedfulError, match=r"^--data\.columns must be a list of texts, not \(2,\)"):
         DataSettings(columns=[2])  # type: ignore[arg-type]  # as a TOML file may say
 
 

@@ -188,6 +188,7 @@ def test_one_window_is_written_as_before() -> None:
     assert stack(window=4).to_dict()["window"] == 4
     assert stack().to_dict()["window"] is None
     assert stack(window=(None, 4)).to_dict()["window"] == [None, 4]
+    assert stack(window=[None, 4]) == stack(window=(None, 4))  # as JSON has it
 
 
 def test_a_folder_keeps_the_pattern(tmp_path: Any) -> None:

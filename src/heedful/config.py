@@ -52,6 +52,9 @@ def unregistered(kind: str, name: str) -> str:
     return f"register it first: heedful.register({kind!r}, {name!r}, ...), or --import the file with that line"
 
 
+INTEGERS = 1 << 63  # tensors hold integers below this
+
+
 class Config:
     """Base class of all configurations: checks its fields, and converts to a dictionary and back.
 
@@ -84,6 +87,8 @@ class Config:
             for number in value if isinstance(value, tuple) else (value,):
                 if type(number) is int and number < least:
                     raise HeedfulError(f"{self.kind}.{f.name} is {number}; give at least {least}")
+                if type(number) is int and number >= INTEGERS:
+                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; give less than {INTEGERS}, as tensors hold")
                 is_valid, valid = _RANGES.get(f.name, (math.isfinite, "a finite number"))
                 if hint in (float, float | None) and number is not None and not is_valid(number):
                     raise HeedfulError(f"{self.kind}.{f.name} is {number}; give {valid}")
@@ -287,6 +292,8 @@ class StackConfig(Config):
     def __post_init__(self) -> None:
         if isinstance(self.position, str):
             object.__setattr__(self, "position", CustomPosition(scheme=self.position))
+        if isinstance(self.window, list):
+            object.__setattr__(self, "window", tuple(self.window))
         super().__post_init__()
         if self.head_dim is None and self.dim % self.heads:
             raise HeedfulError(f"dim {self.dim} is not a multiple of {self.heads} heads; change one, or give head_dim")

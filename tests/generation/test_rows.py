@@ -73,8 +73,10 @@ def test_a_context_longer_than_learned_positions_is_refused(prompts):
     model = heedful.create("gpt-micro", seed=0)
     with pytest.raises(HeedfulError, match=r"prompt 1 has 65 tokens .* 64 learned positions"):
         generate(model, *prompts([3, 65]))
-    with pytest.raises(HeedfulError, match="prompt 0 has 60 tokens and needs 6"):
+    with pytest.raises(HeedfulError, match=r"prompt 0 has 60 tokens and needs 6 .*; lower max_new_tokens"):
         generate(model, *prompts([60, 3]), max_new_tokens=6)
+    with pytest.raises(HeedfulError, match=r"prompt 0 has 1 token and needs 99 "):
+        generate(model, *prompts([1]), max_new_tokens=99)
     assert generate(model, *prompts([60, 3]), max_new_tokens=5).shape == (2, 65)
 
 

@@ -198,10 +198,43 @@ def test_a_question_that_leaves_no_room_is_cut(caplog: pytest.LogCaptureFixture)
     assert any("cut to half of a window" in message for message in caplog.messages)
     with pytest.raises(HeedfulError, match="stride 30 is too large for windows of 40 tokens; give 20 or less"):
         Pipeline(task, model)([asked], stride=30)
-    with pytest.raises(
-        HeedfulError, match=r"--data.max-length 5 has no room for a question and a text; give \d+ or more"
-    ):
+    with pytest.raises(HeedfulError, match=r"windows of 5 tokens have no room .*, which need 9; give a larger") as told:
         task.encode(SETS["all"], 5)
+    least = int(str(told.value).partition("need ")[2].partition(";")[0])
+    task.stride = None
+    assert task.encode(SETS["all"], least).examples
+    task.stride = 13
+    with pytest.raises(HeedfulError, match=r"windows of 40 tokens have no room .*, or a shorter prefix"):
+        Pipeline(task, model)([asked], prefix="which " * 50)
+
+
+def test_the_context_of_a_decoder_holds_window_and_answer() -> None:
+    task, _ = made("decoder", length=20)
+    assert (task.window_tokens, task.answer_room) == (16, 4)
+    task.window = 9
+    with pytest.raises(HeedfulError, match=r"windows of 5 tokens beside the 4 tokens of an answer have no room .*need"):
+        task.encode(SETS["all"])
+    with pytest.raises(HeedfulError, match=r"--data\.max-length 64 is more than the 20 tokens that the model reads"):
+        task.encode(SETS["all"], 64)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("length", [30, 47, 100])
+def test_the_default_stride_suits_the_windows(family: str, length: int) -> None:
+    """Also where the model's folder limits the windows, and where half of a decoder's context is for the answer."""
+    rows = Rows([row("Who came?", FILLER, FILLER[:300])])
+    asked = RunSettings(task=NAME, train=("-",), out="-", preset=FAMILIES[family], data=DataSettings(max_length=length))
+    kind: Any = tasks.get(NAME, family)
+    settings = resolve(asked, kind.suggested_settings(rows, asked))
+    task = kind.prepare(rows, settings)
+    assert settings.data.stride <= (length - (length // 2 if family == "decoder" else 0)) // 2
+    assert task.answer_room == (length // 2 if family == "decoder" else 0)
+
+
+def test_the_default_stride_suits_the_model_of_a_folder(tmp_path: Path) -> None:
+    folder = saved(*made("encoder-decoder", length=40), tmp_path)
+    given = RunSettings(task=NAME, train=("-",), out="-", start_from=str(folder))
+    assert GenerativeQuestionAnswering.suggested_settings(SETS["all"], given).data.stride == 13
 
 
 def test_what_each_window_learns() -> None:

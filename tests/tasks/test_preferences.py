@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +109,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**PAIR, "chosen": [{"role": "assistant"}]}, "message 1 of 'chosen' needs .* in .*:2"),
     ({"prompt": "", "chosen": "x", "rejected": "y"}, "no beginning in common, so the prompt is unknown, in .*:2"),
     ({"prompt": "", "chosen": [assistant("x")], "rejected": [user("y")]}, "no beginning in common.*:2"),
+    ({**PAIR, "chosen": [user("Q"), assistant("x")]}, "chosen begins with the prompt, but rejected does not, in .*:2"),
     ({**PAIR, "chosen": [user("x")]}, 'chosen has no message with the role "assistant" after the prompt, in .*:2'),
 ]
 
@@ -325,14 +328,44 @@ def test_a_tuned_folder_is_scored_against_its_reference(
     assert "bits_per_byte" in evaluate(str(tuned), [str(documents)], say=lambda line: None)["metrics"]
     with pytest.raises(HeedfulError, match="the model did not learn from preferences; tune it"):
         evaluate(str(assistant_folder), [str(data)], say=lambda line: None)
-    card["preference"]["reference"] = str(tmp_path / "gone")
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in tuned.glob("*.*"):
         (copy / path.name).write_bytes(path.read_bytes())
-    (copy / "heedful.json").write_text(json.dumps(card), encoding="utf-8")
+
+    def scored(preference: Any) -> dict[str, Any]:
+        (copy / "heedful.json").write_text(json.dumps({**card, "preference": preference}), encoding="utf-8")
+        return evaluate(str(copy), [str(data)], say=lambda line: None)["metrics"]
+
+    gone, other = str(tmp_path / "gone"), tmp_path / "other"
     with pytest.raises(HeedfulError, match=r"the run started from, .*gone, which cannot be loaded .*put it back"):
-        evaluate(str(copy), [str(data)], say=lambda line: None)
+        scored({"beta": 0.1, "reference": gone})
+    heedful.create("gpt-micro", seed=0).save_pretrained(other)
+    with pytest.raises(HeedfulError, match=r"the run started from, .*other, but there is another model now; put it"):
+        scored({"beta": 0.1, "reference": str(other)})
+    for wrong in (
+        None,
+        [],
+        "x",
+        {"beta": 0.1},
+        {"beta": "1", "reference": gone},
+        {"beta": math.inf, "reference": gone},
+    ):
+        with pytest.raises(HeedfulError, match=r"heedful\.json: preference is .*; write"):
+            scored(wrong)
+    beside = os.path.relpath(assistant_folder, copy)
+    assert scored({"beta": 0.1, "reference": beside}) == scored({"beta": 0.1, "reference": str(assistant_folder)})
+
+
+def test_a_reference_named_by_a_relative_path_is_found_from_anywhere(
+    assistant_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = command(assistant_folder, tmp_path, "--max-steps=1", "--out", "tuned")
+    run[run.index("--from") + 1] = assistant_folder.name
+    monkeypatch.chdir(assistant_folder.parent)
+    assert cli.main(run) == 0
+    card = json.loads(Path("tuned", "heedful.json").read_text(encoding="utf-8"))
+    assert card["preference"]["reference"] == str(assistant_folder.resolve())
 
 
 @pytest.mark.parametrize("more", [(), ("--lora.rank=2", "--training.precision=bf16")], ids=["whole", "adapter"])
@@ -381,6 +414,8 @@ def test_wrong_settings_are_one_line(
     cases["--preference.beta has no effect"] = [
         *("train", "text-generation", "--train", str(documents), "--out", str(tmp_path / "out"), "--preference.beta=1")
     ]
+    own = str(shutil.copytree(assistant_folder, tmp_path / "own"))
+    cases["against which answers are scored; choose another --out"] = [*run, "--from", own, "--out", own, "--overwrite"]
     cases["the validation data has no chosen and rejected answers"] = [*run, "--valid", str(documents)]
     for message, arguments in cases.items():
         assert cli.main(arguments) == 2, message
@@ -466,10 +501,26 @@ def test_a_reward_model_reads_conversations(tmp_path: Path, capsys: pytest.Captu
     assert given["output"] == approx(rewards[0, 0].item(), "layer")
     with pytest.raises(HeedfulError, match="the last message is not the assistant's"):
         pipe([[user("cat ")]])
+    with pytest.raises(HeedfulError, match="the last message is not the assistant's"):
+        pipe([[user("cat "), "runs !"]])
+    with pytest.raises(HeedfulError, match=r"^the model's chat template refuses the messages"):
+        pipe([[user("cat "), {"role": "assistant"}]])
     capsys.readouterr()
     for more in ("--data.label-kind=class", "--model.r-drop=1"):
         assert cli.main([*run[:4], "--out", str(tmp_path / "no"), more]) == 2
         assert "has no effect on chosen and rejected answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command_name", ["train", "audit"])
+def test_preferences_do_not_validate_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command_name: str
+) -> None:
+    labels = [{"text": f"cat {number}", "label": "xy"[number % 2]} for number in range(12)]
+    data = ["--train", str(written(tmp_path / "a.jsonl", labels)), "--valid", str(written(tmp_path / "b.jsonl", LIKED))]
+    out = ["--out", str(tmp_path / "out")] if command_name == "train" else []
+    assert cli.main([command_name, "text-classification", *data, *out]) == 2
+    told = capsys.readouterr().err
+    assert "b.jsonl has prompt, chosen, rejected, but the training data label, text; give validation data of" in told
 
 
 @pytest.mark.full

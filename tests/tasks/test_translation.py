@@ -227,6 +227,11 @@ def test_an_embedding_with_other_rows_than_the_tokenizer(task: Translation, tmp_
         assert isinstance(heedful.pipeline("translation", tmp_path)("a b", max_new_tokens=4)["output"], str)
 
 
+def test_a_model_that_reads_images_is_refused(task: Translation) -> None:
+    with pytest.raises(HeedfulError, match="translation needs a model that reads text, but this one reads images"):
+        task.check_model(heedful.create("captioner-micro"))
+
+
 def test_a_model_of_another_family_is_refused(task: Translation, tmp_path: Path) -> None:
     heedful.create("gpt-micro", seed=0).save_pretrained(tmp_path)
     task.save(tmp_path)

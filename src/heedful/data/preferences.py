@@ -106,7 +106,11 @@ def _values(cells: Mapping[str, Any], location: str) -> dict[str, Turns] | None:
         return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
     first, second = (_messages(value, "assistant") for value in (chosen, rejected))
     before = _messages(prompt, "user") if _has_text(prompt) else ()
-    if not before or (first[: len(before)] == before and second[: len(before)] == before):
+    repeats = [answer[: len(before)] == before for answer in (first, second)]
+    if before and repeats[0] != repeats[1]:
+        repeating, other = ANSWERS if repeats[0] else ANSWERS[::-1]
+        raise HeedfulError(f"{repeating} begins with the prompt, but {other} does not, in {location}; correct one")
+    if all(repeats):
         before = _common_messages(first, second)
         first, second = first[len(before) :], second[len(before) :]
     if not before:

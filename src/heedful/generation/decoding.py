@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, plural
 from heedful.generation.captured_step import fixed_step
 from heedful.generation.decoder_state import (
     NONE,
@@ -301,9 +301,10 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
         required = limits if limits is not state.default_limits else torch.ones_like(limits)
         if bool((required > room).any()):
             row = int((required - room).argmax())
+            read = plural(int(state.prompt_lengths[row]), "token")
             raise HeedfulError(
-                f"prompt {row} has {int(state.prompt_lengths[row])} tokens and needs {int(required[row])} new ones, "
-                f"but the model has {positions} learned positions; shorten the prompt, or set max_new_tokens"
+                f"prompt {row} has {read} and needs {int(required[row])} new ones, but the model has {positions} "
+                "learned positions; lower max_new_tokens, or shorten the prompt"
             )
         limits = limits.minimum(room)
     if options.min_new_tokens > int(limits.min()):

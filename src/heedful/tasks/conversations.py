@@ -166,8 +166,11 @@ def encode_answer(
     return _conversation(tokenizer, row, answer_parts(tokenizer, row, prompt, answer))
 
 
-def answer_parts(tokenizer: Tokenizer, row: Row, prompt: Turns, answer: Turns) -> list[tuple[str, bool]]:
-    """Returns the rendered parts of a conversation, (text, True if it is the assistant's and of the answer)."""
+def answer_parts(tokenizer: Tokenizer, row: Row | None, prompt: Turns, answer: Turns) -> list[tuple[str, bool]]:
+    """Returns the rendered parts of a conversation, (text, True if it is the assistant's and of the answer).
+
+    An error names the ``row``, if there is one.
+    """
     messages = [message for turns in (prompt, answer) if not isinstance(turns, str) for message in turns]
     parts = rendered_conversation(tokenizer, row, messages)
     own = sum(message["role"] == "assistant" for message in answer if not isinstance(message, str))
@@ -175,12 +178,12 @@ def answer_parts(tokenizer: Tokenizer, row: Row, prompt: Turns, answer: Turns) -
     return [(text, number in answers) for number, (text, _) in enumerate(parts)]
 
 
-def rendered_conversation(tokenizer: Tokenizer, row: Row, messages: Sequence[Any]) -> list[tuple[str, bool]]:
-    """Returns ``chat_template.render_conversation``; an error names the ``row``."""
+def rendered_conversation(tokenizer: Tokenizer, row: Row | None, messages: Sequence[Any]) -> list[tuple[str, bool]]:
+    """Returns ``chat_template.render_conversation``; an error names the ``row``, if there is one."""
     try:
         return chat_template.render_conversation(tokenizer, messages)
     except HeedfulError as error:
-        raise HeedfulError(f"{row.file}:{row.line}: {error}") from None
+        raise HeedfulError(f"{row.file}:{row.line}: {error}" if row else str(error)) from None
 
 
 def _instruction(tokenizer: Tokenizer, prompt: str, answer: str, begins: Sequence[int], end: int) -> InstructionExample:

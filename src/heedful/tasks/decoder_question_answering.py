@@ -54,7 +54,7 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         """Returns default training settings as for instructions, in examples of 512 tokens, or less if the model takes
-        less.
+        less; windows share 128 tokens, or less if they are short.
         """
         suggested = TextGeneration.suggested_settings(_instructions(rows), given)
         longest = given.data.max_length or suggested.data.max_length or CONTEXT
@@ -62,7 +62,9 @@ class DecoderQuestionAnswering(GeneratedAnswers):
             longest = CONTEXT
             windows = (suggested.training.batch_tokens or longest) // (suggested.data.max_length or longest)
             suggested = replace(suggested, training=replace(suggested.training, batch_tokens=windows * longest))
-        data = replace(suggested.data, max_length=longest, stride=min(STRIDE, longest // 3))
+        answer = 1 + max((len(row.values["answers"][0].encode()) for row in rows if row.values["answers"]), default=0)
+        window = longest - min(answer, longest // 2)  # at least: an answer has no more tokens than bytes
+        data = replace(suggested.data, max_length=longest, stride=min(STRIDE, longest // 3, window // 2))
         return replace(suggested, data=data)
 
     @classmethod
@@ -130,9 +132,14 @@ class DecoderQuestionAnswering(GeneratedAnswers):
         return self.tokenizer
 
     @property
+    def answer_room(self) -> int:  # type: ignore[override]  # a constant of other families
+        """The number of tokens of the context that are kept for the answer."""
+        return min(self.answer_tokens, self._context() // 2)
+
+    @property
     def window_tokens(self) -> int:
         """The maximum number of tokens of a prompt: the context of training, without the tokens kept for an answer."""
-        return self._context() - min(self.answer_tokens, self._context() // 2)
+        return self._context() - self.answer_room
 
     def _context(self, max_length: int | None = None) -> int:
         """Returns the number of tokens of an example: that of training, or less if the model takes less."""
@@ -145,6 +152,11 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     def _prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of prompts as the model continues them: after the tokens that its tokenizer puts first."""
         return [[*self.writer.before, *ids] for ids in self.tokenizer.encode(texts)]
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Encodes the windows of each row; raises ``HeedfulError`` if the model reads no ``max_length`` tokens."""
+        self.writer.checked_length(max_length)
+        return super().encode(rows, max_length)
 
     def encode_windows(self, rows: Rows, max_length: int | None) -> Encoded:
         """Encodes the prompt and the answer of each window; a window with a longer answer is left out."""

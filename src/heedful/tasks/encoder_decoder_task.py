@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens, source_tokens
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens, patches_of, source_tokens
 from heedful.data.batching import evaluation_batches
 from heedful.errors import HeedfulError
 from heedful.generation import decode
@@ -133,6 +133,8 @@ class EncoderDecoderTask(Task):
                 f"{self.name} needs an encoder-decoder with a language-model head; this model is of kind "
                 f"{config.kind!r} and its head of kind {config.head.kind!r}; choose another model"
             )
+        if patches_of(config) is not None:
+            raise HeedfulError(f"{self.name} needs a model that reads text, but this one reads images; choose another")
         sides = ("source", self.source, source_tokens(config)), ("target", self.target, config.tokens)
         for side, tokenizer, embedding in sides:
             check_vocabulary(tokenizer, embedding, f"{side} tokenizer")

@@ -15,11 +15,12 @@ import numpy as np
 
 from heedful.data import Kind, Row, Rows
 from heedful.data.split import Same, content_digest
+from heedful.errors import HeedfulError, plural
 from heedful.generation.options import Options
 from heedful.metrics.example_scores import overall
 from heedful.metrics.squad import best_thresholds, by_kind, normalised, score, squad_sums
 from heedful.models import Model
-from heedful.tasks.passages import TextWindow, TextWindows, text_windows
+from heedful.tasks.passages import ROOM, TextWindow, TextWindows, text_windows
 from heedful.tasks.questions import mistakes_of, question_and_context, question_line, sentence_baseline, split_questions
 from heedful.tasks.task import EVALUATED, Baseline, Encoded, Measured, Prediction, Task
 from heedful.tasks.token_batches import GeneratedText, outputs_of_call, prediction_of
@@ -104,6 +105,7 @@ class GeneratedAnswers(Task):
     )
     hub_tasks: ClassVar[frozenset[str]] = frozenset({"question-answering"})
 
+    answer_room: int = 0  # tokens of a decoder's context that are kept for the answer
     window: int | None = None  # tokens of a window in training; None: as many as the model reads
     stride: int | None = None  # tokens that neighbouring windows share; None: as in ``question_windows``
 
@@ -192,6 +194,13 @@ class GeneratedAnswers(Task):
         def count(pairs: Sequence[tuple[str, str]]) -> list[int]:
             return self.token_counts([self.prefixed(pair, prefix) for pair in pairs])
 
+        [frame] = count([("", "")])
+        if most < frame + ROOM:
+            kept = f" beside the {plural(self.answer_room, 'token')} of an answer" if self.answer_room else ""
+            raise HeedfulError(
+                f"windows of {plural(most, 'token')}{kept} have no room for a question and a text, which need "
+                f"{frame + ROOM}; give a larger --data.max-length, or a shorter prefix"
+            )
         return text_windows(self.context_tokenizer, questions, most, stride, count)
 
     def prefixed(self, pair: tuple[str, str], prefix: str | None) -> str:

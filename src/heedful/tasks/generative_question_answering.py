@@ -58,6 +58,8 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
         """
         suggested = super().suggested_settings(rows, given)
         longest = given.data.max_length or suggested.data.max_length or cls.default_length
+        if given.start_from is not None:
+            longest = min(longest, cls.load(given.start_from).longest or longest)
         return replace(suggested, data=replace(suggested.data, stride=min(STRIDE, longest // 3)))
 
     @classmethod

@@ -16,6 +16,7 @@ from heedful.text.word_boundaries import is_word_border
 
 LONGEST, STRIDE = 384, 128  # default tokens of a window, and of the overlap of two (as in BERT's run_squad.py)
 BATCH = 1000  # texts tokenised at a time, since the library's offsets take much more memory than these arrays
+ROOM = 4  # least number of tokens of a window for a question and a text
 NOWHERE = -1  # the answer is not in the window
 
 
@@ -133,13 +134,13 @@ def question_windows(
 def shared_tokens(most: int, room: int, stride: int | None) -> int:
     """Returns the number of tokens that neighbouring windows of ``most`` tokens share; None for the default ``stride``.
 
-    Raises ``HeedfulError`` if ``room``, what special tokens leave of a window, is less than 4, or if the stride is more
-    than half of a window.
+    Raises ``HeedfulError`` if ``room``, what special tokens leave of a window, is less than ``ROOM``, or if the stride
+    is more than half of a window.
     """
     shared = min(STRIDE, most // 3) if stride is None else stride
-    if room < 4:
+    if room < ROOM:
         raise HeedfulError(
-            f"--data.max-length {most} has no room for a question and a text; give {most - room + 4} or more"
+            f"--data.max-length {most} has no room for a question and a text; give {most - room + ROOM} or more"
         )
     if shared > most // 2:
         raise HeedfulError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from heedful.config import DecoderConfig
 from heedful.data import Row, Rows
 from heedful.data.preferences import ANSWERS, texts_of
 from heedful.data.split import Same, content_digest, split
@@ -22,7 +24,7 @@ from heedful.metrics.example_scores import overall
 from heedful.metrics.preference import preference_scores
 from heedful.models import Decoder, Model
 from heedful.pretrained import load, read_card
-from heedful.pretrained.folder import find
+from heedful.pretrained.folder import HEEDFUL_JSON, find
 from heedful.settings import PreferenceSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.conversations import InstructionExample, collate_instructions, encode_answer
@@ -38,10 +40,11 @@ from heedful.tasks.preferences import (
     preference_line,
     preference_loss,
 )
-from heedful.tasks.task import Baseline, Batch, Encoded, Measured
+from heedful.tasks.task import Baseline, Batch, Encoded, Measured, short
 from heedful.tasks.text_generation import CONTEXT, TextGeneration
 from heedful.tasks.token_batches import label_index, with_label_index
 from heedful.text import Tokenizer
+from heedful.util.values import fits
 
 KEY = 16  # bytes of the digest of an answer
 
@@ -73,7 +76,8 @@ class PreferenceTuning(TextGeneration):
 
     Attributes:
         beta: β.
-        reference: the folder of the reference model, for evaluation.
+        reference: the folder of the reference model, an absolute path, or its name on the Hub; for evaluation.
+        card: the ``heedful.json`` that names the reference.
         reference_log_p: log π_ref(y|x) of answers, by ``PreferenceExample.keys``.
     """
 
@@ -84,7 +88,7 @@ class PreferenceTuning(TextGeneration):
         self, tokenizer: Tokenizer, context: int | None, ends: Sequence[int] = (), separate: bool = False
     ) -> None:
         super().__init__(tokenizer, context, ends, separate)
-        self.beta, self.reference = BETA, ""
+        self.beta, self.reference, self.card = BETA, "", Path(HEEDFUL_JSON)
         self.reference_log_p: dict[bytes, float] = {}
 
     # --------------------------------------------------------------------------------------------------------- creation
@@ -104,6 +108,10 @@ class PreferenceTuning(TextGeneration):
                 "it with --from MODEL (heedful train text-generation with prompts and completions trains one)"
             )
         check_settings(given, ())
+        if find(given.start_from).resolve().is_relative_to(Path(given.out).resolve()):
+            raise HeedfulError(
+                f"--out {given.out} holds {given.start_from}, against which answers are scored; choose another --out"
+            )
         context = given.data.max_length or cls.load(given.start_from).context or CONTEXT
         suggested = defaults.preference_tuning(len(rows), given, given.start_from, context)
         return replace(suggested, preference=PreferenceSettings(beta=BETA))
@@ -111,9 +119,9 @@ class PreferenceTuning(TextGeneration):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Loads what ``TextGeneration.load`` loads, β and the path of the reference."""
-        task = super().load(folder)
-        stored = read_card(find(folder)).get("preference", {})
-        task.beta, task.reference = stored.get("beta", BETA), stored.get("reference", "")
+        task, folder = super().load(folder), find(folder)
+        task.beta, task.reference = _stored_preference(folder)
+        task.card = folder / HEEDFUL_JSON
         return task
 
     def card_entries(self) -> dict[str, Any]:
@@ -123,7 +131,8 @@ class PreferenceTuning(TextGeneration):
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Stores β and the path of the reference, and switches the model's dropout off; an adapter keeps its own."""
         super().before_training(model, settings)
-        self.beta, self.reference = settings.preference.beta or BETA, settings.start_from or ""
+        self.beta, start = settings.preference.beta or BETA, settings.start_from or ""
+        self.reference = str(Path(start).resolve()) if Path(start).is_dir() else start
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -285,13 +294,15 @@ class PreferenceTuning(TextGeneration):
         """Computes log π_ref of examples that the training data did not have, by the folder of the reference."""
         if all(key in self.reference_log_p for example in examples for key in example.keys):
             return
+        remedy = f"put it back, or write its new path into {self.card} (preference.reference)"
+        scored = f"pairs are scored against the model that the run started from, {self.reference}"
         try:
             reference = load(find(self.reference), dtype="float32", device=model.device)
         except HeedfulError as error:
-            raise HeedfulError(
-                f"pairs are scored against the model that the run started from, {self.reference}, which cannot be "
-                f"loaded ({error}); put it back in its place"
-            ) from None
+            raise HeedfulError(f"{scored}, which cannot be loaded ({error}); {remedy}") from None
+        theirs, own = reference.config, model_of(Decoder, model, self.name).config
+        if not isinstance(theirs, DecoderConfig) or theirs.embedding != own.embedding or theirs.head != own.head:
+            raise HeedfulError(f"{scored}, but there is another model now; {remedy}")
         self._add_reference(reference, examples)
 
     def baseline(self, rows: Rows, learned: Any) -> Baseline:
@@ -315,6 +326,27 @@ class PreferenceTuning(TextGeneration):
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``prompt → chosen, not rejected``."""
         return preference_line(row) if are_preferences([row]) else super().row_line(row)
+
+
+def _stored_preference(folder: Path) -> tuple[float, str]:
+    """Returns β and the reference from the ``heedful.json`` of a folder; raises ``HeedfulError`` for wrong values.
+
+    A folder without the entry has the default β and no reference. A relative path is one from the folder, or from the
+    current folder.
+    """
+    card = read_card(folder)
+    if "preference" not in card:
+        return BETA, ""
+    stored = card["preference"]
+    values: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
+    beta, reference = values.get("beta"), values.get("reference")
+    is_scale = isinstance(beta, int | float) and fits(beta, float) and 0 < beta < math.inf
+    if not is_scale or not isinstance(reference, str) or not reference:
+        raise HeedfulError(
+            f"{folder / HEEDFUL_JSON}: preference is {short(repr(stored))}; write "
+            '{"beta": a number above 0, "reference": the model that the run started from}'
+        )
+    return float(values["beta"]), str(folder / reference) if (folder / reference).is_dir() else reference
 
 
 def answer_log_p(model: nn.Module, batch: Batch) -> Tensor:

@@ -158,7 +158,7 @@ class RewardModel(TextRegression):
         """Returns (): the target of a pair is that its first answer has the higher reward."""
         return ()
 
-    def _sides(self, row: Row, prompt: Turns, answer: Turns) -> tuple[str, str]:
+    def _sides(self, row: Row | None, prompt: Turns, answer: Turns) -> tuple[str, str]:
         """Returns prompt and answer as texts; messages are rendered with the chat template."""
         if isinstance(prompt, str) and isinstance(answer, str):
             return prompt, answer
@@ -248,11 +248,12 @@ class RewardModel(TextRegression):
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         """Returns prompt and answer of a conversation as texts."""
-        if messages[-1].get("role") != "assistant":
+        last = messages[-1]
+        if not isinstance(last, Mapping) or last.get("role") != "assistant":
             raise HeedfulError(
                 "the last message is not the assistant's, so there is no answer to score; end with an answer"
             )
-        return self._sides(Row({}, "the input", 1), tuple(messages[:-1]), tuple(messages[-1:]))
+        return self._sides(None, tuple(messages[:-1]), (last,))
 
     @property
     def input_columns(self) -> dict[str, Kind]:

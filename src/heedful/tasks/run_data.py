@@ -9,6 +9,7 @@ from typing import Any
 
 from heedful.data import Rows, splits
 from heedful.data.conll import with_stripped_words
+from heedful.data.rows import required_columns
 from heedful.data.split import Same, content_digest, exact_bytes
 from heedful.errors import HeedfulError
 from heedful.pretrained import read_card
@@ -78,11 +79,22 @@ def train_and_validation_rows(
             split="valid",
             remembered=rows.mapping,
         )
+        _check_columns(held, kind)
         return rows, with_stripped_words(held, data.strip_prefix)
     learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
     learned.inherit_from(rows)
     return learned, held
+
+
+def _check_columns(held: Rows, kind: type[Task]) -> None:
+    """Raises ``HeedfulError`` for validation rows of another form than the training rows', such as preferences."""
+    needed = {column for column in required_columns(kind.columns) if kind.columns[column] != "document"}
+    if held and not needed <= held[0].values.keys():
+        expected, found = (", ".join(names) for names in (sorted(needed), held[0].values))
+        raise HeedfulError(
+            f"{held[0].file} has {found}, but the training data {expected}; give validation data of the same form"
+        )
 
 
 def stripped_prefix(card: Mapping[str, Any]) -> str | None:

@@ -44,7 +44,10 @@ def describe(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin is tuple:
-        return "a list of " + ", ".join(describe(arg) for arg in args if arg is not Ellipsis)
+        each = describe(args[0])
+        if args[-1] is Ellipsis:
+            return f"a list of {each.removeprefix('a ')}s"
+        return "a list of " + ", ".join(map(describe, args))
     return KINDS.get(hint, hint.__name__)
 
 
