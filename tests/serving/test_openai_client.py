@@ -124,6 +124,14 @@ def test_the_oldest_turns_of_a_long_conversation_are_left_out(
     assert short["heedful"] == {"left_out": 0}
     long = {"messages": [*turns, {"role": "user", "content": "fig " * 2000}], "truncation": "auto"}
     assert server.refused("/v1/chat/completions", **long)[1]["code"] == "context_length_exceeded"
+    asked = {"messages": talk[:6], "max_length": 120}
+    whole, last = (len(talking.task.prompt_ids([each])[0]) for each in (talk[:6], [talk[0], talk[5]]))  # type: ignore[attr-defined]
+    assert last < 120 < whole
+    message = server.refused("/v1/chat/completions", **asked)[1]["message"]
+    assert f"the prompt has {whole} tokens, but max_length is 120 with the answer" in message
+    done = server.post("/v1/chat/completions", **asked, truncation="auto")
+    assert done["heedful"]["left_out"] > 0
+    assert done["usage"]["total_tokens"] <= 120
 
 
 def test_the_hubs_client_chats_too(server: Running, talking: Pipeline) -> None:
@@ -229,7 +237,9 @@ def test_a_prompt_as_long_as_the_model_takes_is_scored(server: Running, talking:
     scored = server.post("/v1/completions", prompt=row[:512], **asked)["choices"][0]["logprobs"]
     assert len(scored["token_logprobs"]) == 512
     assert scored["top_logprobs"] is None
-    assert server.refused("/v1/completions", prompt=row[:513], **asked)[1]["code"] == "context_length_exceeded"
+    error = server.refused("/v1/completions", prompt=row[:513], **asked)[1]
+    assert error["code"] == "context_length_exceeded"
+    assert "the prompt has 513 tokens and none are to be generated, but the server's limit is 512" in error["message"]
 
 
 def test_stop_strings_are_left_out_at_every_border(client: openai.OpenAI) -> None:

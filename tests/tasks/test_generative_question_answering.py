@@ -208,6 +208,12 @@ def test_a_question_that_leaves_no_room_is_cut(caplog: pytest.LogCaptureFixture)
         Pipeline(task, model)([asked], prefix="which " * 50)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_of_no_token_is_refused(family: str) -> None:
+    with pytest.raises(HeedfulError, match="max_new_tokens is 0"):
+        Pipeline(*made(family))(("Who came?", "Ann came."), max_new_tokens=0)
+
+
 def test_the_context_of_a_decoder_holds_window_and_answer() -> None:
     task, _ = made("decoder", length=20)
     assert (task.window_tokens, task.answer_room) == (16, 4)

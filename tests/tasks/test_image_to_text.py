@@ -13,11 +13,11 @@ from PIL import Image
 
 import heedful
 from heedful import cli
-from heedful.data import builtin, read
+from heedful.data import LazyImage, Row, Rows, builtin, read
 from heedful.data.builtin.shapes import COLOURS, split_of
 from heedful.errors import HeedfulError
 from heedful.presets import captioner, gpt2, vit
-from heedful.tasks.image_to_text import ImageToText
+from heedful.tasks.image_to_text import ImageToText, references_of
 from heedful.tasks.published import task_of
 
 COLUMNS = ImageToText.columns
@@ -73,6 +73,16 @@ def test_parquet_with_encoded_images(photos: Path) -> None:
     assert [text for _, text in rows_of(photos / "set.parquet")] == ["one", "two", "three"]
 
 
+def test_one_image_under_several_paths(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    paths = ["images/0.png", "./images/0.png", f"{photos}/images/0.png", "images/../images/0.png", "images/1.png"]
+    Path("set.tsv").write_text("image\ttext\n" + "".join(f"{path}\ttext {i}\n" for i, path in enumerate(paths)))
+    for table in ("set.tsv", str(photos / "set.tsv")):
+        _, references, counted = references_of(ImageToText.read_rows([table], COLUMNS))
+        assert counted == [True, False, False, False, True]
+        assert references[0] == [f"text {i}" for i in range(4)]
+
+
 def test_the_built_in_shapes_are_what_their_sentences_say() -> None:
     for split in ("train", "valid", "test"):
         for row in builtin.load("builtin:shapes", split)[:100]:
@@ -121,6 +131,11 @@ def test_it_learns_from_python_objects(learned: Any) -> None:
     assert pipe([]) == []
     with pytest.raises(HeedfulError, match="is not an image"):
         pipe(5)
+    rows = Rows([Row({"image": LazyImage.of(images[0]), "text": "a long text " * 99}, "set.tsv", 2)])
+    with pytest.raises(HeedfulError, match=r"longer than 64 tokens, in set\.tsv; the model takes no more$"):
+        pipe.task.encode(rows, 100)
+    with pytest.raises(HeedfulError, match=r"longer than 1 token, in set\.tsv; raise --data\.max-length$"):
+        pipe.task.encode(rows, 1)
 
 
 def test_files_on_the_command_line(learned: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,6 +164,9 @@ def test_files_on_the_command_line(learned: Any, tmp_path: Path, capsys: pytest.
     assert "--image.mixup has no effect for image-to-text" in capsys.readouterr().err
     assert cli.main([*command[:4], "--out", str(tmp_path / "x"), "--preset=t5-small"]) == 2
     assert "reads text, but image-to-text needs a model that reads images" in capsys.readouterr().err
+    (tmp_path / "list.txt").write_text("0.png\n1.png\n")
+    assert cli.main(["predict", str(run.folder), "--in", str(tmp_path / "list.txt")]) == 2
+    assert "list.txt is a text, but images are needed; give an image, a folder" in capsys.readouterr().err
     assert cli.main(["audit", *command[1:4]]) == 0
     shown = capsys.readouterr().out
     assert "64 patches of 4 × 4 + class → " in shown

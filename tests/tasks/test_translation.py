@@ -319,6 +319,18 @@ def test_a_language_that_the_model_does_not_know_is_refused() -> None:
         task.encode(rows)
 
 
+def test_inputs_with_a_language() -> None:
+    task, _ = multilingual()
+    assert task.as_read({"source": "red", "language": "fr"}) == "<2fr> red"
+    assert task.as_read({"source": "<2fr> red", "language": "fr"}) == "<2fr> red"
+    with pytest.raises(HeedfulError, match="the source begins with <2de>, but the language is 'fr'; give one"):
+        task.as_read({"source": "<2de> red", "language": "fr"})
+    with pytest.raises(HeedfulError, match=r"^the language is 3, not a text; give one of <2de>, <2fr>$"):
+        task.as_read({"source": "red", "language": 3})
+    with pytest.raises(HeedfulError, match=r"^the input is {'text': 'red'}; give a text, or"):
+        task.as_read({"text": "red"})
+
+
 def test_tags_that_stand_in_the_text_are_tokens_too(task: Translation) -> None:
     """Marian's form, and the mark of what was translated back; markup is none."""
     sources = [">>fra<< one house", "<BT> red", "<b>one</b> house", "a <2de> house"]

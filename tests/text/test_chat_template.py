@@ -206,8 +206,8 @@ def test_the_published_formats_as_transformers(name: str, talk: list[dict[str, A
             results.append(theirs.apply_chat_template(talk, tokenize=False, add_generation_prompt=True))
         except Exception:  # both refuse, each in its own words
             results.append(None)
-    if name == "llama2" and (talk[-1]["role"] == "tool" or not isinstance(talk[-1]["content"], str)):
-        assert results[0] is None  # where the published one leaves a message out, or writes a list
+    if not isinstance(talk[-1]["content"], str) or (name == "llama2" and talk[-1]["role"] == "tool"):
+        assert results[0] is None  # where the published one writes a list, or leaves a message out
     else:
         assert results[0] == results[1]
     if results[0] is None:
@@ -227,6 +227,18 @@ def test_a_tokenizer_without_the_tokens_of_a_format() -> None:
     with pytest.raises(HeedfulError, match="the tokenizer lacks a bos_token, which the chat template llama2 writes"):
         set_template(tokenizer, "llama2")
     assert "chat_template" not in tokenizer.config
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_our_formats_lose_no_message(name: str) -> None:
+    """Neither a system message without the user's, which Llama 2's form has no place for, nor what is no text."""
+    tokenizer = with_format(name)
+    if name == "llama2":
+        with pytest.raises(HeedfulError, match="a message of the user is missing after that of the system"):
+            render_prompt(tokenizer, [{"role": "system", "content": "Be brief."}])
+    for message in ({"role": "user"}, {"role": "user", "content": None}, {"role": "user", "content": 3}):
+        with pytest.raises(HeedfulError, match=r"chat template (refuses|cannot be filled with)"):
+            render_prompt(tokenizer, [message])
 
 
 def test_a_refusal_is_the_template_s_own_words() -> None:

@@ -184,8 +184,21 @@ def _read(
     if len(sources) != len(columns) or kind in (*TABLES, *image_folder.EXTENSIONS, ".npz"):
         given = f"{len(sources)} files ({', '.join(sources)})" if len(sources) > 1 else display_name(first)
         raise HeedfulError(f"{given} cannot be read as {' and '.join(columns)}; give {SOURCES}")
+    if requested.label is None:
+        _check_not_text(first)
     paths = dict(zip(columns, sources, strict=True))
     return _idx(paths[requested.image], paths[requested.label] if requested.label else None, requested)
+
+
+def _check_not_text(path: str) -> None:
+    """Raises ``HeedfulError`` for a text file given in place of images, such as a list of their paths."""
+    with open_file(path) as stream:
+        start = stream.read(256)
+    if start.isascii() and b"\0" not in start and start.strip():
+        raise HeedfulError(
+            f"{display_name(path)} is a text, but images are needed; give an image, a folder of images, or a table "
+            f"({', '.join(TABLES)}) with their paths"
+        )
 
 
 def _chosen_split(sources: Sequence[str], split: str | None) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, plural
 from heedful.generation.options import Options
 from heedful.generation.slots import SlotDecoder
 from heedful.inference.input_blocks import size_of
@@ -166,6 +166,8 @@ class Answers:
         decoding, capacity = self.question.decoding, self.service.max_tokens
         length = decoding.max_new_tokens or NEW_TOKENS
         room = length if "max_new_tokens" in decoding.given else min(length, capacity // 2)
+        if "max_length" in decoding.given:  # of prompt and answer, which has at least one token
+            capacity, room = min(capacity, decoding.max_length or capacity), 1
 
         def fits(messages: list[dict[str, Any]]) -> bool:
             return len(self.task.prompt_ids([messages])[0]) + room <= capacity
@@ -199,14 +201,27 @@ class Answers:
     def _limit(self, ids: Sequence[int]) -> int:
         """Returns the maximum number of new tokens; raises ``RequestError`` if they do not fit beside the prompt."""
         decoding, capacity = self.question.decoding, self.service.max_tokens
-        limit = decoding.max_new_tokens or (decoding.max_length and decoding.max_length - len(ids)) or NEW_TOKENS
+        limit = decoding.max_new_tokens or NEW_TOKENS
+        if not decoding.max_new_tokens and decoding.max_length:
+            limit = decoding.max_length - len(ids)
+            if limit < 1:
+                raise RequestError(
+                    400,
+                    f"the prompt has {plural(len(ids), 'token')}, but max_length is {decoding.max_length} with "
+                    "the answer; shorten the prompt, or raise max_length",
+                    "context_length_exceeded",
+                    self.question.field,
+                )
         room = capacity - len(ids) + (0 if self.question.generates else 1)  # the token that is dropped is not read
         is_given = {"max_new_tokens", "max_length"} & decoding.given
-        if room < 1 or limit < 1 or (is_given and limit > room):
+        if room < 1 or (is_given and limit > room):
+            generated, remedy = f"at most {limit:,}", ", or lower max_tokens"
+            if not self.question.generates:
+                generated, remedy = "none", ""
             raise RequestError(
                 400,
-                f"the prompt has {len(ids):,} tokens and at most {limit:,} are to be generated, but the server's limit "
-                f"is {capacity:,}, both together; shorten the prompt, or lower max_tokens",
+                f"the prompt has {len(ids):,} tokens and {generated} are to be generated, but the server's limit is "
+                f"{capacity:,}, both together; shorten the prompt{remedy}",
                 "context_length_exceeded",
                 self.question.field,
             )

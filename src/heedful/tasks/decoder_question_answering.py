@@ -211,7 +211,7 @@ class DecoderQuestionAnswering(GeneratedAnswers):
         If neither limits the length, an answer has at most as many tokens as the longest in training, or 64.
         """
         limits = ("max_new_tokens", "max_length")
-        if not any({**model.generation, **options}.get(name) for name in limits):
+        if all({**model.generation, **options}.get(name) is None for name in limits):
             options = {**options, "max_new_tokens": self.answer_tokens}
         return self.writer.decoding_options(model, options)
 

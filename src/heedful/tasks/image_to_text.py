@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -247,7 +248,8 @@ class ImageToText(EncoderDecoderTask):
         texts = encode_with_special(self.target, [row.values["text"] for row in rows])
         fits = [most is None or len(ids) <= most for ids in texts]
         if not any(fits):
-            raise HeedfulError(f"every text is longer than {most} tokens, in {rows[0].file}; raise --data.max-length")
+            remedy = "the model takes no more" if most == self.positions else "raise --data.max-length"
+            raise HeedfulError(f"every text is longer than {plural(most or 0, 'token')}, in {rows[0].file}; {remedy}")
         stored: dict[Any, np.ndarray] = {}
         resized, examples, side = 0, [], (self.preprocessing.size, self.preprocessing.size)
         for row, ids in compress(zip(rows, texts, strict=True), fits):
@@ -261,7 +263,7 @@ class ImageToText(EncoderDecoderTask):
         unread = [row for row, fit in zip(rows, fits, strict=True) if not fit]
         notes = [f"{plural(resized, 'image')} resized to {shape_text(self.preprocessing.shape)} (--image.size)"]
         notes = notes if resized else []
-        notes += [f"{plural(len(unread), 'text')} longer than {most} tokens left out"] if unread else []
+        notes += [f"{plural(len(unread), 'text')} longer than {plural(most or 0, 'token')} left out"] if unread else []
         return Encoded(examples, fitting, ", ".join(notes), len(unread), unread)
 
     def lengths(self, examples: Sequence[Captioned]) -> np.ndarray:
@@ -414,8 +416,12 @@ def _positions(config: EncoderDecoderConfig) -> int | None:
 
 
 def image_key(image: LazyImage) -> Any:
-    """Returns a key that equal images of a data set share: the path, or a digest of the bytes."""
-    return image.source if isinstance(image.source, str) else blake2b(image.digest_bytes(), digest_size=16).digest()
+    """Returns a key that equal images of a data set share: the absolute path, or a digest of the bytes."""
+    return (
+        os.path.abspath(image.source)
+        if isinstance(image.source, str)
+        else blake2b(image.digest_bytes(), digest_size=16).digest()
+    )
 
 
 def digests(images: Sequence[LazyImage]) -> list[list[int]]:

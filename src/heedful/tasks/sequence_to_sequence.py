@@ -333,7 +333,7 @@ class BoundedSequenceToSequence(SequenceToSequence):
         If neither limits the length, at most ``default_new_tokens`` tokens are generated.
         """
         limits = ("max_new_tokens", "max_length")
-        if not any({**model.generation, **options}.get(name) for name in limits):
+        if all({**model.generation, **options}.get(name) is None for name in limits):
             most = self.default_new_tokens
             options = {**options, "max_new_tokens": min(most, self.positions or most)}
         return super().decoding_options(model, options)

@@ -109,15 +109,25 @@ class Translation(SequenceToSequence):
         return {**self.input_columns, **({"language": "text?"} if self.languages else {})}
 
     def as_read(self, value: Any) -> Any:
-        """Returns the source text, after the tag of the language if the input is a mapping with ``"language"``."""
+        """Returns the source text, after the tag of the language if the input is a mapping with ``"language"``.
+
+        A source that begins with this tag is unchanged; with another tag it is an error.
+        """
         if not isinstance(value, Mapping):
             return value
         source, language = value.get("source"), value.get("language") or ""
-        if not value.keys() <= {"source", "language"} or not isinstance(source, str) or not isinstance(language, str):
-            raise HeedfulError(
-                f'the input is {str(dict(value))!r:.60}; give a text, or {{"source": ..., "language": ...}}'
-            )
-        return f"{self._known_tag(language)} {source}" if language.strip() and source.strip() else source
+        if not value.keys() <= {"source", "language"} or not isinstance(source, str):
+            raise HeedfulError(f'the input is {dict(value)!s:.60}; give a text, or {{"source": ..., "language": ...}}')
+        if not isinstance(language, str):
+            known = ", ".join(self.languages)
+            hint = f"give one of {known}" if known else "the model has none: leave it out"
+            raise HeedfulError(f"the language is {language!s:.60}, not a text; {hint}")
+        if not language.strip():
+            return source
+        tag, own = self._known_tag(language), LANGUAGE.match(source)
+        if own is not None and own[0] != tag:
+            raise HeedfulError(f"the source begins with {own[0]}, but the language is {language!r}; give one of them")
+        return f"{tag} {source}" if own is None and source.strip() else source
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 

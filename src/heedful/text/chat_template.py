@@ -42,6 +42,7 @@ _LLAMA2 = """\
 {%- else -%}
     {%- set system, turns = '', messages -%}
 {%- endif -%}
+{%- if not turns -%}{{- raise_exception('a message of the user is missing after that of the system') -}}{%- endif -%}
 {%- for message in turns -%}
     {%- if message.role != ('assistant' if loop.index0 % 2 else 'user') -%}
         {{- raise_exception('user and assistant take turns after a system message, if there is one') -}}
@@ -55,6 +56,7 @@ _LLAMA2 = """\
 _LLAMA3 = """\
 {{- bos_token -}}
 {%- for message in messages -%}
+    {%- if message.content is not string -%}{{- raise_exception('a message has no text as its content') -}}{%- endif -%}
     {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' -}}
     {%- if message.role == 'assistant' -%}
         {%- generation -%}{{- message.content | trim + eos_token -}}{%- endgeneration -%}
