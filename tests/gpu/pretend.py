@@ -406,8 +406,8 @@ class Attention(TorchFunctionMode):
             elif kwargs.get("enable_gqa"):
                 kernel = "math"
             self.watch.attention[f"{kernel} ({str(args[0].dtype).removeprefix('torch.')})"] += 1
-        if function is Tensor.expand and isinstance(args[0], PretendTensor) and torch.is_inference_mode_enabled():
-            with torch.inference_mode(False), torch.no_grad():  # PyTorch has no view of a subclass in inference mode
+        if function is Tensor.expand and isinstance(args[0], PretendTensor) and not args[0].is_inference():
+            with torch.inference_mode(False):  # PyTorch has no view of a subclass's parameter in inference mode
                 return function(*args, **kwargs)
         return function(*args, **kwargs)
 
