@@ -87,8 +87,6 @@ class Config:
             for number in value if isinstance(value, tuple) else (value,):
                 if type(number) is int and number < least:
                     raise HeedfulError(f"{self.kind}.{f.name} is {number}; give at least {least}")
-                if type(number) is int and number >= INTEGERS:
-                    raise HeedfulError(f"{self.kind}.{f.name} is {number}; give less than {INTEGERS}, as tensors hold")
                 is_valid, valid = _RANGES.get(f.name, (math.isfinite, "a finite number"))
                 if hint in (float, float | None) and number is not None and not is_valid(number):
                     raise HeedfulError(f"{self.kind}.{f.name} is {number}; give {valid}")
@@ -310,6 +308,9 @@ class StackConfig(Config):
                     f"stack.window has {len(self.window)} numbers for {self.depth} blocks; give 1 to {self.depth}"
                 )
             object.__setattr__(self, "window", shortest_pattern(self.windows))
+        pattern = self.window if isinstance(self.window, tuple) else (self.window,)
+        if max(window or 0 for window in pattern) >= INTEGERS:  # other sizes as large fit no weights
+            raise HeedfulError(f"stack.window is {self.window}; give less than {INTEGERS}, as tensors hold")
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
 

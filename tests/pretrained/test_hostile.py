@@ -372,6 +372,13 @@ def test_columns_that_are_no_names(columns: Any, gpt: Path) -> None:
         heedful.pipeline(None, gpt)
 
 
+@pytest.mark.parametrize("settings", [0.5, "text", None, [], {"data": "text"}, {"data": None}, {"pooling": [1]}])
+def test_settings_that_are_no_sections(settings: Any, gpt: Path) -> None:
+    (gpt / "heedful.json").write_text(json.dumps({"task": "text-generation", "settings": settings}))
+    with pytest.raises(heedful.HeedfulError, match=r"heedful.json: settings is .*write an object of sections"):
+        heedful.pipeline(None, gpt)
+
+
 def test_half_of_a_surrogate_pair_goes_out_as_it_came_in() -> None:
     said = {"temperature": {"\ud800": "é \udfff"}}
     assert json.loads(to_json(said)) == said

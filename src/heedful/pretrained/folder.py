@@ -94,6 +94,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+SECTIONS = ("data", "pooling")  # of the settings of a run, which a folder's task reads
+
+
 def read_card(folder: str | Path) -> dict[str, Any]:
     """Returns the contents of a folder's ``heedful.json`` (task, labels, metrics, ...); {} if there is none."""
     path = Path(folder) / HEEDFUL_JSON
@@ -101,6 +104,9 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     columns = card.get("columns")
     if not isinstance(columns, Mapping | None) or not all(isinstance(kind, str) for kind in (columns or {}).values()):
         raise HeedfulError(f"{path}: columns is {columns!r}; write an object of names, or remove it")
+    settings = card.get("settings", {})
+    if not isinstance(settings, Mapping) or not all(isinstance(settings.get(name, {}), Mapping) for name in SECTIONS):
+        raise HeedfulError(f"{path}: settings is {settings!r:.60}; write an object of sections, or remove it")
     return card
 
 
