@@ -13,9 +13,8 @@ the folder "obey" is overwritten. To expect, for three seeds (the numbers differ
     1     60.6 (56.2-64.7)  25.3 -> 35.9  3.83 -> 3.78  accuracy 80.0
     2     60.6 (57.0-64.4)  14.4 -> 24.1  4.06 -> 3.91  accuracy 47.8
 
-The settings were chosen on these seeds; seeds 3 to 5, run once afterwards, won 56.7, 57.0 and 62.5 %.
-A larger rate or a worse first model shortens the answers: at 3e-4, after 600 first steps, seed 0 wins 48.4 % with 2.00
-words instead of 3.19, though 20.6 % of the answers obeyed before and 26.6 % after.
+The settings were chosen on these seeds; seeds 3 to 5, run once afterwards, won 56.7, 57.0 and 62.5 %. At a rate of
+3e-4, after 600 first steps, seed 0 wins 48.4 %, its answers shorter: 2.00 words instead of 3.19.
 """
 
 from __future__ import annotations
