@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -209,6 +209,57 @@ class RelativePosition(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShawPosition(Config):
+    """Learned rows for distances up to ``distance``, added to keys and with ``values`` to values (Shaw et al. 2018).
+
+    Each layer has its own rows, and each head, unless ``heads`` is "shared".
+    """
+
+    kind: ClassVar[str] = "shaw"
+    distance: int = 16  #: k of the paper; larger distances have the row of k
+    values: bool = True  #: rows are added to the values too; no fused kernel computes these
+    heads: Literal["own", "shared"] = "own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerXLPosition(Config):
+    """Sinusoids of distances as further keys, by a projection of each layer (Dai et al. 2019).
+
+    The queries of content and of position that are the same for all tokens, u and v, belong to each layer, or are
+    shared by the stack.
+    """
+
+    kind: ClassVar[str] = "transformer-xl"
+    biases: Literal["layer", "stack"] = "layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisentangledPosition(Config):
+    """DeBERTa's disentangled attention (He et al. 2021): rows for distances, which queries and keys attend to.
+
+    ``length`` is the number of positions that the model was trained for; later positions are computed too.
+    """
+
+    kind: ClassVar[str] = "disentangled"
+    length: int = 512
+    max_distance: int = 0  #: largest distance with a row of its own, or, with buckets, in one; 0 is ``length``
+    buckets: int = 0  #: rows each way: half for one distance each, half growing logarithmically; 0: a row a distance
+    terms: Literal["both", "c2p", "p2c", "none"] = "both"  #: content to position, position to content
+    projections: Literal["content", "own"] = (
+        "content"  #: of rows to keys and queries: those of the content (v3), or own
+    )
+    norm: bool = False  #: a norm of the rows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets and not 1 < self.buckets // 2 < (self.max_distance or self.length):
+            raise HeedfulError(
+                f"disentangled.buckets is {self.buckets}; give at least 4, and less than twice the largest distance, "
+                f"{self.max_distance or self.length}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CustomPosition(Config):
     """A position scheme that ``heedful.register("position", scheme, ...)`` added."""
 
@@ -230,8 +281,26 @@ Position = (
     | RotaryPosition
     | AlibiPosition
     | RelativePosition
+    | ShawPosition
+    | TransformerXLPosition
+    | DisentangledPosition
     | CustomPosition
 )
+
+
+def position_called(name: str) -> Position:
+    """Returns the position scheme of this name: a built-in one with its defaults, or a registered one.
+
+    >>> position_called("shaw").distance
+    16
+    """
+    case = {case.kind: case for case in get_args(Position)}.get(name, CustomPosition)
+    if case is CustomPosition:
+        return CustomPosition(scheme=name)
+    missing = [f.name for f in fields(case) if f.default is MISSING and f.default_factory is MISSING]
+    if missing:
+        raise HeedfulError(f"position {name!r} has no default {missing[0]}; give {case.__name__}({missing[0]}=...)")
+    return case()
 
 
 # ------------------------------------------------------------------------------------------------------------ the stack
@@ -274,7 +343,7 @@ class StackConfig(Config):
     ff_bias: bool = True  #: the linear maps of the feed-forward network have a bias
     scale: Literal["sqrt", "none"] = "sqrt"  #: scores are divided by √head_dim, or not (T5)
     qk_norm: Literal["head", "none"] = "none"  #: an RMS norm on the queries and keys of each head (Qwen3)
-    position: Position = field(default_factory=NoPosition)  #: or the name of a registered scheme
+    position: Position = field(default_factory=NoPosition)  #: or the name of a scheme, with its defaults, or registered
     attention: Literal["softmax"] = "softmax"  #: or the name of a registered function
     feed_forward: Literal["mlp"] = "mlp"  #: or the name of a registered part
     block: Literal["standard"] = "standard"  #: or the name of a registered block
@@ -289,7 +358,7 @@ class StackConfig(Config):
 
     def __post_init__(self) -> None:
         if isinstance(self.position, str):
-            object.__setattr__(self, "position", CustomPosition(scheme=self.position))
+            object.__setattr__(self, "position", position_called(self.position))
         if isinstance(self.window, list):
             object.__setattr__(self, "window", tuple(self.window))
         super().__post_init__()

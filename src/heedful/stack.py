@@ -113,7 +113,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = Attention.of(config)
         self.attention_residual = Residual(config)
-        self.cross_attention = Attention.of(config) if config.cross else Identity()
+        self.cross_attention = Attention.of(config, cross=True) if config.cross else Identity()
         self.cross_residual = Residual(config) if config.cross else Skip()
         self.feed_forward = feed_forward_of(config)
         self.feed_forward_residual = Residual(config)
