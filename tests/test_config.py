@@ -121,7 +121,7 @@ def test_frozen_and_by_keyword() -> None:
         ({"heads": 0}, "heads"),
         ({"depth": -1}, "depth"),
         ({"kv_heads": 0}, "kv_heads|key-value heads"),
-        ({"position": "rotary"}, "position"),
+        ({"position": "rotery"}, "did you mean 'rotary'"),
         ({"position": DropoutRates()}, "position"),
     ],
     ids=lambda v: str(v)[:40],

@@ -27,7 +27,7 @@ OwnHead = Literal["standard"]  # or the name of a registered head, in place of t
 _hints = cache(get_type_hints)  # which compiles every annotation at each call
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type float: its check, and the check in words
     **dict.fromkeys(
-        ("dropout", "embedding", "attention", "hidden", "residual"),
+        ("dropout", "pooler_dropout", "embedding", "attention", "hidden", "residual"),
         (lambda p: 0 <= p < 1, "a probability below 1"),
     ),
     **dict.fromkeys(("norm_eps", "init_std"), (lambda v: 0 <= v < math.inf, "0 or a finite number above it")),
@@ -53,6 +53,7 @@ def unregistered(kind: str, name: str) -> str:
 
 
 INTEGERS = 1 << 63  # tensors hold integers below this
+DISTANCES = 1 << 20  # maximum distance of positions with a row in a table
 
 
 class Config:
@@ -220,6 +221,11 @@ class ShawPosition(Config):
     values: bool = True  #: rows are added to the values too; no fused kernel computes these
     heads: Literal["own", "shared"] = "own"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distance > DISTANCES:
+            raise HeedfulError(f"shaw.distance is {self.distance}; give at most {DISTANCES}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerXLPosition(Config):
@@ -252,10 +258,13 @@ class DisentangledPosition(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.buckets and not 1 < self.buckets // 2 < (self.max_distance or self.length):
+        largest = self.max_distance or self.length
+        if largest > DISTANCES:
+            raise HeedfulError(f"disentangled: the largest distance is {largest}; give at most {DISTANCES}")
+        if self.buckets and not 1 < self.buckets // 2 < largest - 1:
             raise HeedfulError(
                 f"disentangled.buckets is {self.buckets}; give at least 4, and less than twice the largest distance, "
-                f"{self.max_distance or self.length}"
+                f"{largest}"
             )
 
 
@@ -270,7 +279,8 @@ class CustomPosition(Config):
         super().__post_init__()
         known, remedy = REGISTERED["position"], unregistered("position", self.scheme)
         if self.scheme not in known:
-            remedy = f"{nearest(self.scheme, known)}; or {remedy}" if known else remedy
+            built_in = {case.kind for case in get_args(Position)} - {self.kind}
+            remedy = f"{nearest(self.scheme, known | built_in)}; or {remedy}"
             raise HeedfulError(f"the position scheme {self.scheme!r} is unknown; {remedy}")
 
 
@@ -500,6 +510,7 @@ class SequenceHead(Config):
     pooler_activation: Activation = "tanh"
     bias: bool = True
     dropout: float = 0.1
+    pooler_dropout: float = 0.0  #: on the pooled vector, before the dense layer
     head: OwnHead = "standard"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from heedful.config import (
     Config,
     DecoderConfig,
+    DisentangledPosition,
     DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
@@ -252,6 +253,31 @@ def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512
     )
 
 
+def deberta(
+    dim: int, depth: int, heads: int, *, vocab: int = 128100, length: int = 512, buckets: int = 256
+) -> EncoderConfig:
+    """Returns the configuration of a DeBERTa v3 (He et al. 2023), or v2 (He et al. 2021), without a head.
+
+    It has post-norm, a norm after the embedding and disentangled attention, whose position rows are normed and pass the
+    projections of the content.
+    """
+    position = DisentangledPosition(length=length, buckets=buckets, norm=True)
+    return EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab),
+        encoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            norm_eps=1e-7,
+            placement="post",
+            embedding_norm=True,
+            position=position,
+            dropout=DropoutRates(embedding=0.1, attention=0.1, residual=0.1),
+        ),
+        special=SpecialTokens(pad=0),
+    )
+
+
 def vit(
     dim: int,
     depth: int,
@@ -367,6 +393,10 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     # encoder
     "bert-base": ("Devlin et al. 2019", 109_482_240, lambda: bert(768, 12, 12)),
     "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),
+    "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
+    "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
+    "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),
+    "deberta-v3-large": ("He et al. 2023", 434_012_160, lambda: deberta(1024, 24, 16)),
     "bert-mini": ("Turc et al. 2019", 11_170_560, lambda: bert(256, 4, 4)),
     "bert-tiny": ("Turc et al. 2019", 4_385_920, lambda: bert(128, 2, 2)),
     # vision
