@@ -333,6 +333,20 @@ class DropoutRates(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig(Config):
+    """A convolution beside the first block, of ``size`` tokens around each (He et al. 2021, DeBERTa v2 xlarge)."""
+
+    kind: ClassVar[str] = "convolution"
+    size: int = 3  #: odd
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size % 2 == 0:
+            raise HeedfulError(f"convolution.size is {self.size}; give an odd number, so that a token is in the middle")
+
+
+@dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
     """A stack of ``depth`` equal blocks: self-attention, cross-attention if ``cross``, feed-forward."""
 
@@ -362,6 +376,7 @@ class StackConfig(Config):
     window: int | tuple[int | None, ...] | None = None
     """A query attends to the last ``window`` keys, itself included; None: to all before it. A tuple is a pattern that
     the blocks repeat: ``(None, 256)`` alternates dense and banded blocks. It is stored as short as possible."""
+    convolution: ConvolutionConfig | None = None  #: beside the first block of an encoder
     dropout: DropoutRates = field(default_factory=DropoutRates)
     init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"  #: distribution of the first weights
     init_std: float = 0.02  #: standard deviation of the first weights; with "xavier" of embeddings alone
@@ -390,6 +405,11 @@ class StackConfig(Config):
         pattern = self.window if isinstance(self.window, tuple) else (self.window,)
         if max(window or 0 for window in pattern) >= INTEGERS:  # other sizes as large fit no weights
             raise HeedfulError(f"stack.window is {self.window}; give less than {INTEGERS}, as tensors hold")
+        if self.convolution is not None and (self.causal or self.block != "standard"):
+            raise HeedfulError(
+                "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks and "
+                "of stacks with a block of your own"
+            )
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
 

@@ -12,7 +12,7 @@ from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 import heedful
-from heedful.config import DisentangledPosition, ShawPosition, StackConfig, TransformerXLPosition
+from heedful.config import ConvolutionConfig, DisentangledPosition, ShawPosition, StackConfig, TransformerXLPosition
 from heedful.inspection import intervene
 from heedful.kernels import using
 from heedful.layers import relative
@@ -256,3 +256,31 @@ def test_dropout_in_training_plans_drops_as_often_as_elsewhere(position: Any) ->
         trained = attended(stack, x).mean(0)
     expected = attended(stack.eval(), x)[0]
     assert (trained - expected).abs().max() < 0.35 * expected.abs().max()
+
+
+# ------------------------------------------------------------------------------------------ a convolution beside a block
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("plan", ["plain", "cpu-training", "cpu-inference"])
+def test_a_convolution_reads_its_own_text_alone(plan: str) -> None:
+    """The same alone, padded on either side and packed."""
+    config = ConvolutionConfig(size=5, activation="tanh")
+    stack = stack_of(CONTENT[2], depth=2, convolution=config, placement="post")
+    texts = [torch.randn(1, length, D).double() for length in (4, 2, 1)]
+    x = torch.randn(2, 8, D).double()
+    x[0, 1:5], x[0, 5:7], x[0, 7:], x[1, 3:7] = texts[0][0], texts[1][0], texts[2][0], texts[0][0]
+    numbers = torch.tensor([[0, 1, 1, 1, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1, 1, 0]])
+    with using(stack, plan):
+        packed, padded = stack(x, numbers), stack(x[1:], numbers[1:].bool())
+    for place, text in zip((slice(1, 5), slice(5, 7), slice(7, 8)), texts, strict=True):
+        assert_close(packed[0, place], stack(text)[0])
+    assert_close(padded[0, 3:7], stack(texts[0])[0])
+    assert (stack(texts[0]) - stack_of(CONTENT[2], depth=2, placement="post")(texts[0])).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("changes", [{"causal": True}, {"block": "parallel-here"}])
+def test_a_convolution_is_for_encoders_of_standard_blocks(changes: Any) -> None:
+    heedful.register("block", "parallel-here", heedful.Block)
+    with pytest.raises(heedful.HeedfulError, match="convolution reads the tokens around each"):
+        StackConfig(dim=D, depth=1, heads=H, convolution=ConvolutionConfig(), **changes)

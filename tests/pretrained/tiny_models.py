@@ -166,6 +166,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         {**DEBERTA, "share_att_key": False, "norm_rel_ebd": "none", "position_buckets": -1, "type_vocab_size": 2}
         | {"max_relative_positions": 3},
     ),
+    "deberta-v2 convolution": (hf.DebertaV2Model, {**DEBERTA, "conv_kernel_size": 3, "conv_act": "gelu"}),
     "deberta-v2 masked": (hf.DebertaV2ForMaskedLM, {**DEBERTA, "hidden_act": "relu", "pos_att_type": ["c2p"]}),
     "deberta-v2 masked new": (
         hf.DebertaV2ForMaskedLM,

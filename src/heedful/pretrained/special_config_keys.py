@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
 from heedful.pretrained.config_keys import (
+    ACTIVATIONS,
     AnyConfigKey,
     ConfigKey,
     Inexpressible,
@@ -259,6 +260,30 @@ class SpanKey(ConfigKey):
         """Sets the key, to its default if our number is 0."""
         super().write(ours, theirs)
         theirs[self.theirs] = theirs[self.theirs] or self.default
+
+
+@dataclass(frozen=True)
+class ConvolutionKeys(ConfigKey):
+    """Keys of the convolution of DeBERTa v2: ``conv_kernel_size``, 0 for none, and ``conv_act``."""
+
+    theirs: str = "conv_kernel_size"
+    ours: str = "encoder.convolution"
+    default: int = 0
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our convolution, or None."""
+        size = checked(self.theirs, theirs.get(self.theirs, self.default), self.default)
+        if size <= 0:
+            ours[self.ours] = None
+            return
+        ours |= {f"{self.ours}.kind": "convolution", f"{self.ours}.size": size}
+        ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).read(theirs, ours, stored)
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets both keys, if there is a convolution."""
+        if f"{self.ours}.size" in ours:
+            theirs[self.theirs] = ours[f"{self.ours}.size"]
+            ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).write(ours, theirs)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from heedful.pretrained.config_keys import (
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.bert import MASKED_HEAD, MASKED_KEYS
 from heedful.pretrained.rules import Drop, Rename, Tie
-from heedful.pretrained.special_config_keys import OptionalKey, RepeatedKey, SpanKey, TermsKey
+from heedful.pretrained.special_config_keys import ConvolutionKeys, OptionalKey, RepeatedKey, SpanKey, TermsKey
 
 THEIR_LAYER, OUR_BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 LABELS = LabelKeys("id2label", "head.labels", 2)
@@ -63,7 +63,8 @@ DEBERTA_V2 = ModelType(
         RepeatedKey("embedding_size", "encoder.dim"),
         OnlyValue("relative_attention", True, False),
         OnlyValue("position_biased_input", False, True),
-        *required_values(conv_kernel_size=0),
+        ConvolutionKeys(),
+        *required_values(conv_groups=1),
     ),
     rules=(
         Drop("embeddings.position_ids"),
@@ -73,6 +74,8 @@ DEBERTA_V2 = ModelType(
         Rename("embeddings.LayerNorm.{p}", "encoder.embedding_norm.{p}"),
         Rename("encoder.rel_embeddings.weight", "encoder.position.table.weight"),
         Rename("encoder.LayerNorm.{p}", "encoder.position.norm.{p}"),
+        Rename("encoder.conv.conv.{p}", "encoder.block.0.convolution.conv.{p}"),
+        Rename("encoder.conv.LayerNorm.{p}", "encoder.block.0.convolution.norm.{p}"),
         Rename(THEIR_LAYER + ".attention.self.query_proj.{p}", OUR_BLOCK + ".attention.query.{p}"),
         Rename(THEIR_LAYER + ".attention.self.key_proj.{p}", OUR_BLOCK + ".attention.key.{p}"),
         Rename(THEIR_LAYER + ".attention.self.value_proj.{p}", OUR_BLOCK + ".attention.value.{p}"),
