@@ -407,8 +407,8 @@ class StackConfig(Config):
             raise HeedfulError(f"stack.window is {self.window}; give less than {INTEGERS}, as tensors hold")
         if self.convolution is not None and (self.causal or self.block != "standard"):
             raise HeedfulError(
-                "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks and "
-                "of stacks with a block of your own"
+                "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks "
+                "and of stacks with a block of your own"
             )
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")

@@ -258,7 +258,7 @@ def test_dropout_in_training_plans_drops_as_often_as_elsewhere(position: Any) ->
     assert (trained - expected).abs().max() < 0.35 * expected.abs().max()
 
 
-# ------------------------------------------------------------------------------------------ a convolution beside a block
+# ----------------------------------------------------------------------------------- a convolution beside a block
 
 
 @torch.no_grad()

@@ -173,12 +173,12 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     )
     first: Any = stack.block[0]
     attention: Attention = first.attention
-    if attention.relative is not None and next(attention.relative.parameters(), None) is not None:
-        if any(numbers for path, numbers in removed_heads.items() if path.endswith(".attention")):
-            raise HeedfulError(
-                f"{stack.config.position.kind!r} positions of the {name} have weights for each head, which cannot be "
-                "pruned; prune blocks or units of the feed-forward"
-            )
+    has_own_weights = attention.relative is not None and any(True for _ in attention.relative.parameters())
+    if has_own_weights and any(numbers for path, numbers in removed_heads.items() if path.endswith(".attention")):
+        raise HeedfulError(
+            f"{stack.config.position.kind!r} positions of the {name} have weights for each head, which cannot be "
+            "pruned; prune blocks or units of the feed-forward"
+        )
     unit_count, config = _unit_count(first.feed_forward), stack.config
     self_attentions = [path for path in removed_heads if path.endswith(".attention")]
     group_size, size = attention.heads // attention.kv_heads, attention.head_dim

@@ -121,8 +121,8 @@ def _cased_pieces(files: list[Path], config: TokenizerConfig, settings: dict[str
     """DeBERTa's SentencePiece (He et al. 2021): the file's ids, then the mask."""
     if settings["split_by_punct"]:
         raise HeedfulError(
-            f"{files[0].parent} has split_by_punct in tokenizer_config.json, which only tokenizer.json can say; save the "
-            "folder's fast tokenizer"
+            f"{files[0].parent} has split_by_punct in tokenizer_config.json, which only tokenizer.json can say; save "
+            "the folder's fast tokenizer"
         )
     model = sentencepiece.read_model(files[0])
     mask = token_name(settings.get("mask_token", "[MASK]"))

@@ -1,7 +1,8 @@
 """Table of published tokenizer types: files, special tokens and templates. Data only.
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
-Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018; He et al. 2021).
+Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018; He
+et al. 2021).
 """
 
 from __future__ import annotations
