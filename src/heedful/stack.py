@@ -182,6 +182,7 @@ class Convolution(nn.Module):
             return self.conv((x * real[..., None]).mT).mT
         radius, tokens = self.conv.kernel_size[0] // 2, x.size(1)
         padded_x, texts = F.pad(x, (0, 0, radius, radius)), F.pad(real, (radius, radius))
+        assert self.conv.bias is not None  # as made above
         total = self.conv.bias.expand_as(x)
         for offset, weight in enumerate(self.conv.weight.unbind(-1)):
             is_same = texts[:, offset : offset + tokens] == real

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from heedful.cache import TokenPositions, token_positions
 from heedful.kernels.allocator import rounded_rows
-from heedful.kernels.blocked_attention import blocked_attention
+from heedful.kernels.blocked_attention import biased_attention, blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
-from heedful.layers.attention import Attend, Attention, attend_by, fused_attention
+from heedful.layers.attention import BIASED, Attend, Attention, attend_by, fused_attention
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import padding_mask
 from heedful.layers.position import PositionEncoding
@@ -113,6 +113,9 @@ def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: flo
     q, k, v = mask.queries.scatter_heads(q), mask.keys.scatter_heads(k), mask.keys.scatter_heads(v)
     y = attend_by(blocked_attention, q, k, v, mask.mask, scale, dropout)  # (B, H, T, E)
     return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)  # (1, H, N, E)
+
+
+BIASED.update({blocked_attention: biased_attention, blocked_row_attention: biased_attention})
 
 
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:

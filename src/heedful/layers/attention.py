@@ -130,6 +130,9 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float
 # ------------------------------------------------------------------- positions that depend on the queries and keys
 
 
+BIASED: dict[Any, Attend] = {}  # kernel → the kernel that takes its place for a bias (B, H, T, S) with a gradient
+
+
 def attend_by(attend: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
     """Computes attention by a kernel; a ``RelativeMask`` becomes a bias on the scores, a block of queries at a time.
 
@@ -139,6 +142,7 @@ def attend_by(attend: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale:
     """
     if not isinstance(mask, RelativeMask):
         return attend(q, k, v, mask, scale, dropout)
+    attend = BIASED.get(attend, attend)
     sequences, queries = block_sizes(q, k)
     if (sequences, queries) == q.shape[:3:2] or isinstance(attend, CustomAttention):
         return _attend_block(attend, q, k, v, mask, scale, dropout, slice(None), slice(None))

@@ -88,10 +88,7 @@ def express(
     if isinstance(config, EncoderConfig | DecoderConfig) and config.head in _POOLED:
         config = replace(config, head=NoHead())
     for model_type in sorted(MODEL_TYPES.values(), key=lambda model_type: model_type.name != first):
-        architectures = model_type.architectures
-        if model_type.name == first:
-            architectures = model_type.ordered(source)
-        for architecture in architectures:
+        for architecture in model_type.ordered(source if model_type.name == first else {}):
             if (theirs := model_type.write(config, architecture)) is not None:
                 return model_type, architecture, theirs
     return None
