@@ -86,8 +86,11 @@ def attention_forward(
     """
     masks, saved_weights, empty = (DropoutMasks(rate) if rate else None), [], None
     if mask is not None:
-        empty = (mask == float("-inf")).all(-1, keepdim=True)
-        mask = mask.masked_fill(empty, 0.0)  # softmax would return NaN
+        empty = mask.amax(-1, keepdim=True) == float("-inf")
+        if bool(empty.any()):
+            mask = mask.masked_fill(empty, 0.0)  # softmax would return NaN
+        else:
+            empty = None
     y = torch.empty_like(q)
     for block in attention_blocks(q, k, causal):
         rows, queries, keys = block

@@ -147,11 +147,12 @@ def attend_by(attend: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale:
     if (sequences, queries) == q.shape[:3:2] or isinstance(attend, CustomAttention):
         return _attend_block(attend, q, k, v, mask, scale, dropout, slice(None), slice(None))
     recomputes = torch.is_grad_enabled() and q.size(2) > STORED
-    rows = []
-    for row in range(0, len(q), sequences):
-        own, blocks = slice(row, row + sequences), []
-        for first in range(0, q.size(2), queries):
-            arguments = (attend, q, k, v, mask, scale, dropout, own, slice(first, first + queries))
+    rows, row = [], 0
+    for own_q, own_k, own_v in zip(*(x.split(sequences) for x in (q, k, v)), strict=True):  # whose gradient is one cat
+        own, blocks, first = slice(row, row := row + sequences), [], 0
+        for block_q in own_q.split(queries, 2):
+            part = slice(first, first := first + queries)
+            arguments = (attend, block_q, own_k, own_v, mask, scale, dropout, own, part)
             y = checkpoint(_attend_block, *arguments, use_reentrant=False) if recomputes else _attend_block(*arguments)
             blocks.append(y)
         rows.append(torch.cat(blocks, 2))
@@ -169,8 +170,7 @@ def _attend_block(
     sequences: slice,
     queries: slice,
 ) -> Tensor:
-    """Computes attention of a part of the sequences and queries: (b, H, t, E)."""
-    q, k, v = q[sequences, :, queries], k[sequences], v[sequences]
+    """Computes attention of a part of the sequences and queries, q (b, H, t, E): (b, H, t, E)."""
     bias = mask.bias(q, k, scale, sequences=sequences, queries=queries)
     if mask.terms.value_rows is None:
         return attend(q, k, v, bias, scale, dropout)

@@ -154,7 +154,11 @@ class RelativeMask:
         if mask is None:
             return bias
         mask = mask[sequences] if mask.ndim == 4 and len(mask) > 1 else mask
-        return torch.where(mask, bias, float("-inf")) if mask.dtype == torch.bool else bias + mask
+        if mask.dtype != torch.bool:
+            return bias + mask
+        return (bias.clone() if terms.query_rows is None and terms.key_rows is None else bias).masked_fill_(
+            ~mask, float("-inf")
+        )
 
     def values(self, weights: Tensor, sequences: slice = ALL, queries: Selection = ALL) -> Tensor:
         """Returns Σ_s α_ts V_p(t, s) for the weights α (B, H, t, S) of a part of the queries: (B, H, t, E)."""
@@ -193,7 +197,9 @@ def block_sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return sequences, queries
     size = BLOCK.get(q.device.type, LARGE_BLOCK) // (heads * k.size(2))  # queries
-    return max(1, min(sequences, size // max(1, queries))), max(1, min(queries, size))
+    if queries <= STORED:
+        return max(1, min(sequences, size // max(1, queries))), queries
+    return max(1, min(sequences, size // queries)), max(1, min(queries, size))
 
 
 class RelativeLayer(nn.Module):
