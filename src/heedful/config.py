@@ -297,6 +297,8 @@ Position = (
     | CustomPosition
 )
 
+ContentPosition = ShawPosition | TransformerXLPosition | DisentangledPosition  # they depend on queries and keys
+
 
 def position_called(name: str) -> Position:
     """Returns the position scheme of this name: a built-in one with its defaults, or a registered one.

@@ -16,7 +16,7 @@ from heedful.config import ConvolutionConfig, DisentangledPosition, ShawPosition
 from heedful.inspection import intervene
 from heedful.kernels import using
 from heedful.layers import relative
-from heedful.layers.position import log_bucket
+from heedful.layers.position import PositionScheme, RelativeEncoding, log_bucket
 from heedful.stack import Stack
 from relative_schemes import CONTENT, OTHER_CONTENT
 from tolerances import assert_close
@@ -211,6 +211,59 @@ def test_changed_queries_keys_and_patterns(position: Any) -> None:
                 assert_close(changed, stack(x))
                 linear.weight.copy_(before[0]), linear.bias.copy_(before[1])
             assert (changed - y).abs().max() > 1e-3
+
+
+@SCHEMES
+@torch.no_grad()
+def test_the_terms_add_up_to_the_scores(position: Any) -> None:
+    stack, x = stack_of(position, kv_heads=1), torch.randn(B, T, D).double()
+    with heedful.record(stack, [*relative.TERMS, "scores"], heads=[2, 0], queries=[-1, 1]) as seen:
+        stack(x)
+    content, c2p, p2c, scores = (seen[f"block.0.attention.{name}"] for name in (*relative.TERMS, "scores"))
+    assert_close(content + c2p + p2c, scores)
+    has_p2c = getattr(position, "terms", "c2p") in ("both", "p2c")
+    assert bool(p2c.any()) == has_p2c
+    assert bool(c2p.any()) == (getattr(position, "terms", "c2p") != "p2c")
+    with (
+        pytest.raises(heedful.HeedfulError, match="c2p can be recorded, but not changed"),
+        intervene(stack, "block.0.attention.c2p", lambda tensor: tensor),
+    ):
+        pass
+
+
+def test_a_registered_scheme_with_a_part_in_each_layer() -> None:
+    """A learned query for each layer that looks at distances alone."""
+
+    class Layer(relative.RelativeLayer):
+        def __init__(self, config: StackConfig) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(torch.randn(1, 3, config.dim // config.heads))
+
+        def terms(self, shared: Any, project: Any, queries: int) -> relative.Terms:
+            return relative.Terms(query_rows=self.rows * shared)
+
+    class Scheme(PositionScheme):
+        layer = Layer
+
+        def __init__(self, config: StackConfig) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor(2.0))
+
+        def prepare(self, queries: Tensor, keys: Tensor) -> Any:
+            table = torch.tensor([0, 1, 2])
+            return RelativeEncoding(relative.Distances(queries, keys, -1, table), self.factor)
+
+    heedful.register("position", "own-relative", Scheme)
+    stack, x = stack_of("own-relative"), torch.randn(B, T, D).double()
+    attention: Any = stack.block[0].attention
+    q, k, v = (split(part, x) for part in (attention.query, attention.key, attention.value))
+    p = torch.arange(T)
+    rows = attention.relative.rows[0][(p[:, None] - p).clamp(-1, 1) + 1] * stack.position.factor
+    scores = (q @ k.mT + torch.einsum("bhte,tse->bhts", q, rows)) / E**0.5
+    expected = attention.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    assert_close(attended(stack, x), expected)
+    heedful.register("position", "own-relative", PositionScheme)  # without a part of its own
+    assert relative.relative_layer_of(StackConfig(dim=D, depth=1, heads=H, position="own-relative")) is None  # type: ignore[arg-type]
 
 
 def test_values_need_a_softmax() -> None:

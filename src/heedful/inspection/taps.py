@@ -28,7 +28,7 @@ from heedful.kernels.plan import KERNELS
 from heedful.layers.attention import Attention, CustomAttention, add_value_rows, attend_by, attention_scores, weights_of
 from heedful.layers.mask import mask_rows
 from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, repeat_shared_rows
-from heedful.layers.relative import RelativeMask
+from heedful.layers.relative import TERMS, RelativeMask
 
 _hooks: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
 _eager_users: list[object] = []  # contexts that need compiled code to run as it is written
@@ -42,7 +42,7 @@ class WeightsObserver(NamedTuple):
     """Observer of an attention's scores or weights: ``receive(weights (B, heads, t, S), first)`` at every call.
 
     Attributes:
-        kind: "scores" (−∞ where masked) or "pattern" (weights, before dropout).
+        kind: "scores" (−∞ where masked), "pattern" (weights, before dropout), or one of ``TERMS`` of the scores.
         heads: numbers of heads, in this order; None is all.
         queries: given T, returns the positions of the observed queries, in order; None is all.
         block_size: queries at a time; None is all at once. ``first`` is the number of queries before the block.
@@ -91,7 +91,10 @@ class ObservedAttention:
         scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
         pattern = self.taps["pattern"](weights_of(scores))
         for observer in self.observers:
-            _select(observer, (scores if observer.kind == "scores" else pattern).detach())
+            if observer.kind in TERMS:
+                _recompute(observer, q.detach(), k.detach(), mask, scale)
+            else:
+                _select(observer, (scores if observer.kind == "scores" else pattern).detach())
         return _mix(pattern, v, q.size(1), mask, dropout)
 
     def _custom(
@@ -112,7 +115,7 @@ class ObservedAttention:
             mask = mask.bias(q, k, scale)
             shared = (*shared[:2], mask)
         name = getattr(attend, "__name__", type(attend).__name__)
-        if self.taps["scores"] or any(observer.kind == "scores" for observer in self.observers):
+        if self.taps["scores"] or any(observer.kind != "pattern" for observer in self.observers):
             raise HeedfulError(
                 f"the attention {name!r} does not use softmax, so it has no scores; record or edit 'pattern' instead"
             )
@@ -162,6 +165,10 @@ def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Any, scale
     for first, queries in observer.blocks(q.size(2)):
         queries = queries.to(q.device)
         block_q = precise(q[:, heads[:, None], queries])
+        if observer.kind in TERMS:
+            with torch.autocast(q.device.type, enabled=False):
+                observer.receive(mask.term(observer.kind, block_q, keys, scale, queries, heads), first)
+            continue
         if isinstance(mask, RelativeMask):
             with torch.autocast(q.device.type, enabled=False):
                 block_mask: Any = mask.bias(block_q, keys, scale, queries=queries, heads=heads)
@@ -207,6 +214,8 @@ def _tap(point: HookPoint) -> Iterator[Tap]:
     """Yields the tap of a tensor. All contexts share one tap, so that edits come before reads."""
     if point.kind.side == "inside":
         assert isinstance(point.module, Attention)
+        if point.kind.name in TERMS:
+            raise HeedfulError(f"{point.path} can be recorded, but not changed; change 'scores' instead")
         with _attention_probe(point.module) as (probe, observed):
             yield (probe.taps | observed.taps)[point.kind.name]
         return

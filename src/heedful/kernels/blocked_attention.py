@@ -226,12 +226,11 @@ def biased_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, 
     if not is_learned or q.device.type != "cpu" or k.size(2) > KEYS or dropout >= 1 or not (q.numel() and k.numel()):
         return blocked_attention(q, k, v, mask, scale, dropout)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
-    q, k, v, bias = (x.to(dtype) for x in (q, k, v, tensor_mask(mask, 0, 0, q.device)))
+    assert isinstance(mask, Tensor)  # as a learned bias is
+    q, k, v, bias = (x.to(dtype) for x in (q, k, v, mask))
     k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) if len(q[0]) > len(x[0]) else x for x in (k, v))
     with torch.autocast("cpu", enabled=False):
-        y: Tensor = BlockedAttention.apply(
-            q.contiguous(), k.contiguous(), v.contiguous(), bias, False, scale, dropout
-        )
+        y: Tensor = BlockedAttention.apply(q.contiguous(), k.contiguous(), v.contiguous(), bias, False, scale, dropout)
     return y
 
 

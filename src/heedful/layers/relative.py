@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from heedful.config import DisentangledPosition, ShawPosition, StackConfig, TransformerXLPosition
+from heedful.config import CustomPosition, DisentangledPosition, ShawPosition, StackConfig, TransformerXLPosition
 from heedful.layers.dropout import Dropout
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask, mask_rows
@@ -35,6 +35,7 @@ ProjectRows = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows (P, D) → as qu
 STORED_INDEX = 2**22  # pairs of query and key whose row numbers are stored for all layers
 BLOCK = {"cpu": 2**21}  # elements of the scores of a block, about, by the type of the device
 LARGE_BLOCK = 2**27  # on other devices, where every block costs launches
+TERMS = ("content", "c2p", "p2c")  # of the scores, for records: content to content, to position, and position to it
 STORED = 512  # queries up to which training stores the scores of all blocks
 
 
@@ -159,6 +160,19 @@ class RelativeMask:
         return (bias.clone() if terms.query_rows is None and terms.key_rows is None else bias).masked_fill_(
             ~mask, float("-inf")
         )
+
+    def term(self, name: str, q: Tensor, k: Tensor, scale: float, queries: Tensor, heads: Tensor) -> Tensor:
+        """Returns one of ``TERMS`` of the scores (B, H, t, S), masked or not; their sum is the scores.
+
+        "content" is scale · (q_t + u) · k_s, "c2p" scale · (q_t + v) · A_p, "p2c" scale · k_s · C_p. The arguments are
+        those of ``bias``.
+        """
+        terms = self.terms.of(heads, q.dtype)
+        if name == "content":
+            return scale * (q if terms.key_query is None else q + terms.key_query) @ repeated(k, q).mT
+        key_rows, query_rows = (terms.key_rows, None) if name == "p2c" else (None, terms.query_rows)
+        own = terms._replace(query_rows=query_rows, key_rows=key_rows, key_query=None)
+        return replace(self, mask=None, terms=own).bias(q, k, scale, queries=queries)
 
     def values(self, weights: Tensor, sequences: slice = ALL, queries: Selection = ALL) -> Tensor:
         """Returns Σ_s α_ts V_p(t, s) for the weights α (B, H, t, S) of a part of the queries: (B, H, t, E)."""
@@ -344,7 +358,12 @@ _BUILDERS: dict[type, Callable[[StackConfig, Any, int], RelativeLayer]] = {
 }
 
 
+LAYERS: dict[str, Callable[[StackConfig], RelativeLayer]] = {}  # of registered schemes, by name
+
+
 def relative_layer_of(config: StackConfig) -> RelativeLayer | None:
     """Returns the part of a stack's self-attention for positions that depend on queries and keys, if there are any."""
+    if isinstance(config.position, CustomPosition):
+        return LAYERS[config.position.scheme](config) if config.position.scheme in LAYERS else None
     builder = _BUILDERS.get(type(config.position))
     return None if builder is None else builder(config, config.position, config.head_dim or config.dim // config.heads)
