@@ -442,7 +442,7 @@ class Disentangled(Clipped):
 
     def shared(self, rows: slice) -> Tensor:
         """Returns the rows that occur (P, D)."""
-        return self.norm(self.table.weight[rows])
+        return self.norm(self.table(torch.arange(rows.start, rows.stop, device=self.table.weight.device)))
 
 
 def log_bucket(distances: Tensor, buckets: int, largest: int) -> Tensor:

@@ -17,6 +17,7 @@ Shapes: B sequences, T queries, t of them in a block, S keys, H heads, E head si
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -62,8 +63,8 @@ class Distances:
     def rows(self, sequences: slice = ALL, queries: Selection = ALL) -> Tensor:
         """Returns the rows (B or 1, t, S) of a part of the sequences and queries."""
         if self._stored is None:
-            size = max(len(self.queries), len(self.keys)) * self.queries.size(1) * self.keys.size(1)
-            if size > STORED_INDEX:
+            sizes = max(self.queries.size(0), self.keys.size(0)), self.queries.size(1), self.keys.size(1)
+            if torch.compiler.is_compiling() or math.prod(sizes) > STORED_INDEX:
                 return self._compute(self._part(self.queries, sequences)[:, queries], self._part(self.keys, sequences))
             self._stored = self._compute(self.queries, self.keys)
         return self._part(self._stored, sequences)[:, queries]
@@ -74,11 +75,11 @@ class Distances:
 
     def _compute(self, queries: Tensor, keys: Tensor) -> Tensor:
         distances = queries[:, :, None] - keys[:, None, :] - self.lowest
-        return self.table[distances.clamp(0, len(self.table) - 1)]
+        return self.table[distances.clamp(0, self.table.size(0) - 1)]
 
     @staticmethod
     def _part(x: Tensor, sequences: slice) -> Tensor:
-        return x if len(x) == 1 else x[sequences]
+        return x if sequences == ALL or x.size(0) == 1 else x[sequences]  # not ``len``, a constant in a traced graph
 
 
 class Terms(NamedTuple):
@@ -154,7 +155,7 @@ class RelativeMask:
         mask = mask_rows(self.mask, queries, self.distances.queries.size(1), k.size(2), heads, k.device)
         if mask is None:
             return bias
-        mask = mask[sequences] if mask.ndim == 4 and len(mask) > 1 else mask
+        mask = mask[sequences] if sequences != ALL and mask.ndim == 4 and mask.size(0) > 1 else mask
         if mask.dtype != torch.bool:
             return bias + mask
         return (bias.clone() if terms.query_rows is None and terms.key_rows is None else bias).masked_fill_(
@@ -197,12 +198,12 @@ def query_products(scaled_q: Tensor, scale: float, terms: Terms) -> Tensor:
 
 def products(x: Tensor, rows: Tensor) -> Tensor:
     """Returns the products of ``x`` (B, H, T, E) with ``rows`` (H or 1, P, E) of its head: (B, H, T, P)."""
-    if len(rows) == 1:
+    if rows.size(0) == 1:
         return x @ rows[0].mT
-    if len(x) == 1:
+    if x.size(0) == 1:
         return x @ rows.mT
     # PyTorch would copy the rows for each sequence
-    return (x.transpose(0, 1).flatten(1, 2) @ rows.mT).unflatten(1, (len(x), -1)).transpose(0, 1)
+    return (x.transpose(0, 1).flatten(1, 2) @ rows.mT).unflatten(1, (x.size(0), -1)).transpose(0, 1)
 
 
 def block_sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
@@ -289,7 +290,8 @@ class TransformerXLLayer(RelativeLayer):
         rows = rows.to(self.position.weight.dtype)
         count, dim = rows.shape
         weight: Tensor = self.position.weight
-        if queries * (dim + count * dim // self.head_dim - count) < count * dim:  # fewer multiplications
+        cost = queries * (dim + count * dim // self.head_dim - count)
+        if not torch.compiler.is_compiling() and cost < count * dim:  # fewer multiplications
             return Terms(
                 rows[None], query_offset=position, query_map=weight.view(self.heads, -1, dim), key_query=content
             )
