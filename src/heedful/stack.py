@@ -177,9 +177,9 @@ class Convolution(nn.Module):
     def convolve(self, x: Tensor, real: Tensor | None) -> Tensor:
         """Returns Σ_o W_o x_{t+o} + b (B, T, D) over the offsets o of the tokens of the same text."""
         if real is None:
-            return self.conv(x.mT).mT
+            return self.conv(x.transpose(1, 2)).transpose(1, 2)
         if real.dtype == torch.bool:
-            return self.conv((x * real[..., None]).mT).mT
+            return self.conv((x * real[..., None]).transpose(1, 2)).transpose(1, 2)
         radius, tokens = self.conv.kernel_size[0] // 2, x.size(1)
         padded_x, texts = F.pad(x, (0, 0, radius, radius)), F.pad(real, (radius, radius))
         assert self.conv.bias is not None  # as made above

@@ -106,7 +106,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
 
 def attention_scores(q: Tensor, k: Tensor, mask: Mask | RelativeMask, scale: float) -> Tensor:
     """Attention scores (B, H, T, S): scale · q kᵀ + mask, −∞ where attention is not allowed."""
-    scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
+    scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).transpose(-2, -1)
     return scores + (mask.bias(q, k, scale) if isinstance(mask, RelativeMask) else float_mask(mask, scores))
 
 

@@ -145,10 +145,10 @@ class RelativeMask:
         if terms.query_rows is not None:
             bias = query_products(q * scale, scale, terms).gather(-1, rows)
         if terms.key_rows is not None:
-            products_of_keys = products(repeated(k, q) * scale, terms.key_rows).mT.gather(-2, rows)
+            products_of_keys = products(repeated(k, q) * scale, terms.key_rows).transpose(-2, -1).gather(-2, rows)
             bias = products_of_keys if bias is None else bias.add_(products_of_keys)
         if terms.key_query is not None:
-            of_keys = (terms.key_query * scale) @ repeated(k, q).mT  # (B, H, 1, S)
+            of_keys = (terms.key_query * scale) @ repeated(k, q).transpose(-2, -1)  # (B, H, 1, S)
             bias = of_keys.expand(rows.shape) if bias is None else bias.add_(of_keys)
         if bias is None:
             bias = q.new_zeros(rows.shape)
@@ -170,7 +170,7 @@ class RelativeMask:
         """
         terms = self.terms.of(heads, q.dtype)
         if name == "content":
-            return scale * (q if terms.key_query is None else q + terms.key_query) @ repeated(k, q).mT
+            return scale * (q if terms.key_query is None else q + terms.key_query) @ repeated(k, q).transpose(-2, -1)
         key_rows, query_rows = (terms.key_rows, None) if name == "p2c" else (None, terms.query_rows)
         own = terms._replace(query_rows=query_rows, key_rows=key_rows, key_query=None)
         return replace(self, mask=None, terms=own).bias(q, k, scale, queries=queries)
@@ -181,7 +181,7 @@ class RelativeMask:
         assert value_rows is not None  # asked by the caller
         rows = self.distances.rows(sequences, queries)[:, None].expand(weights.shape)
         sums = weights.new_zeros(*weights.shape[:3], value_rows.size(1)).scatter_add(-1, rows, weights)  # (B, H, t, P)
-        return products(sums, value_rows.mT)
+        return products(sums, value_rows.transpose(-2, -1))
 
 
 def repeated(k: Tensor, q: Tensor) -> Tensor:
@@ -199,11 +199,11 @@ def query_products(scaled_q: Tensor, scale: float, terms: Terms) -> Tensor:
 def products(x: Tensor, rows: Tensor) -> Tensor:
     """Returns the products of ``x`` (B, H, T, E) with ``rows`` (H or 1, P, E) of its head: (B, H, T, P)."""
     if rows.size(0) == 1:
-        return x @ rows[0].mT
+        return x @ rows[0].transpose(-2, -1)
     if x.size(0) == 1:
-        return x @ rows.mT
+        return x @ rows.transpose(-2, -1)
     # PyTorch would copy the rows for each sequence
-    return (x.transpose(0, 1).flatten(1, 2) @ rows.mT).unflatten(1, (x.size(0), -1)).transpose(0, 1)
+    return (x.transpose(0, 1).flatten(1, 2) @ rows.transpose(-2, -1)).unflatten(1, (x.size(0), -1)).transpose(0, 1)
 
 
 def block_sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
