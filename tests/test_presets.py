@@ -110,6 +110,28 @@ def bert(c: heedful.config.EncoderConfig) -> nn.Module:
     )
 
 
+def deberta(c: heedful.config.EncoderConfig) -> nn.Module:
+    from transformers import DebertaV2Config, DebertaV2Model
+
+    s = c.encoder
+    return DebertaV2Model(
+        DebertaV2Config(  # the published values
+            vocab_size=128100,
+            hidden_size=s.dim,
+            num_hidden_layers=s.depth,
+            num_attention_heads=s.heads,
+            intermediate_size=4 * s.dim,
+            relative_attention=True,
+            position_buckets=256,
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
+            pos_att_type="p2c|c2p",
+            position_biased_input=False,
+            conv_kernel_size=0 if s.convolution is None else 3,
+        )
+    )
+
+
 def t5(c: heedful.config.EncoderDecoderConfig) -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -228,6 +250,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "smollm": llama,
     "stories": llama,
     "bert": bert,
+    "deberta": deberta,
     "t5": t5,
     "bart": bart,
     "marian": marian,
