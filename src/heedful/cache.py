@@ -500,8 +500,7 @@ class StaticCache(RingCache):
         prefix: the cache that read the prompts. Padding must be on the left.
         lengths: (B,) number of tokens of each row in ``prefix``, without padding.
         last: (B,) the last position of each row: a row that reaches it stays there, and overwrites its newest token.
-        capacity: number of columns of a row, in the blocks with a window at most the window.
-        end: all positions are below it.
+        end: all positions are below it. A row has as many columns, in the blocks with a window at most the window.
         windows: window of each block, as ``StackConfig.windows``; None: no block has one.
 
     >>> import heedful
@@ -509,7 +508,7 @@ class StaticCache(RingCache):
     >>> prefix = Cache(model.config.decoder.depth)
     >>> with torch.inference_mode():
     ...     first = model(torch.tensor([[1, 2, 3]]), cache=prefix)
-    ...     cache = StaticCache(prefix, torch.tensor([3]), last=torch.tensor([9]), capacity=10, end=10)
+    ...     cache = StaticCache(prefix, torch.tensor([3]), last=torch.tensor([9]), end=10)
     ...     model(torch.tensor([[4]]), cache=cache).shape, cache.positions
     (torch.Size([1, 1, 65]), tensor([3]))
     """
@@ -520,12 +519,11 @@ class StaticCache(RingCache):
         lengths: Tensor,
         last: Tensor,
         *,
-        capacity: int,
         end: int,
         windows: Sequence[int | None] | None = None,
     ) -> None:
         self.windows = (None,) * len(prefix.pairs) if windows is None else windows
-        sizes = {window: capacity if window is None else min(capacity, window) for window in self.windows}
+        sizes = {window: end if window is None else min(end, window) for window in self.windows}
         self.capacity, self.end = max(sizes.values()), end
         self.positions, self.last = lengths - 1, last.clone()
         self.rows = torch.arange(len(lengths), device=lengths.device)
