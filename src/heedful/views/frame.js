@@ -2,7 +2,9 @@
 
 const nonce = document.currentScript.nonce;
 
-function framed(html, former = "") {             // the address of a page for the frame: it inherits the policy of this page, and so needs its nonce
+const allowed = (html) => html.replace(/<(style|script)>/g, `<$1 nonce="${nonce}">`);      // a page made here inherits the policy of this one, and so needs its nonce
+
+function framed(html, former = "") {             // the address of a page for the frame
   if (former) URL.revokeObjectURL(former);
-  return URL.createObjectURL(new Blob([html.replace(/<(style|script)>/g, `<$1 nonce="${nonce}">`)], { type: "text/html" }));
+  return URL.createObjectURL(new Blob([allowed(html)], { type: "text/html" }));
 }

@@ -242,7 +242,7 @@ async function pageOf(request) {   // its address, of this page's own, and its w
   const key = JSON.stringify(request);
   if (!state.pages.has(key)) {
     const html = await (await post("/v1/attention", { ...request, format: "html" })).text();
-    const captions = pictured ? new DOMParser().parseFromString(html, "text/html").querySelectorAll("figcaption") : [];
+    const captions = pictured ? new DOMParser().parseFromString(allowed(html), "text/html").querySelectorAll("figcaption") : [];
     const address = framed(html, [...state.pages.values()][0]?.address);
     state.pages = new Map([[key, { address, words: [...captions].map(({ textContent }) => textContent) }]]);
   }
