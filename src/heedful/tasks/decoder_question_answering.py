@@ -41,7 +41,9 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     """
 
     unit = "answer_tokens"
-    used_settings: ClassVar[frozenset[str]] = (TextGeneration.used_settings | {"data.stride"}) - {"data.document_mask"}
+    used_settings: ClassVar[frozenset[str]] = (TextGeneration.used_settings | {"data.stride"}) - {
+        *("data.document_mask", "preference", "tokenizer.chat_template")  # of documents, preferences and conversations
+    }
     options: ClassVar[frozenset[str]] = TextGeneration.options | {"stride", "null_threshold"}
     display_options: ClassVar[frozenset[str]] = TextGeneration.display_options
 
