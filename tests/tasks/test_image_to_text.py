@@ -17,6 +17,7 @@ from heedful.data import LazyImage, Row, Rows, builtin, read
 from heedful.data.builtin.shapes import COLOURS, split_of
 from heedful.errors import HeedfulError
 from heedful.presets import captioner, gpt2, vit
+from heedful.settings import RunSettings, TrainingSettings, resolve
 from heedful.tasks.image_to_text import ImageToText, references_of
 from heedful.tasks.published import task_of
 
@@ -112,6 +113,14 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Any:
     training = {"lr": 3e-3, "evaluate_every": 80, "warmup": 10, "label_smoothing": 0.0}
     options: dict[str, Any] = {"max_steps": 80, "preset": str(preset), "training": training}
     return heedful.train("image-to-text", data, valid=data, out=out, **options), data
+
+
+@pytest.mark.parametrize(("tokens", "examples"), [(None, 64), (9_999, None)])
+def test_a_batch_is_limited_by_examples_or_by_the_given_tokens(tokens: int | None, examples: int | None) -> None:
+    rows = read("builtin:shapes:valid", COLUMNS, limit=5)
+    given = RunSettings(task="image-to-text", train=("-",), out="-", training=TrainingSettings(batch_tokens=tokens))
+    training = resolve(given, ImageToText.suggested_settings(rows, given)).training
+    assert (training.batch_tokens, training.batch_size) == (tokens, examples)
 
 
 def test_it_learns_from_python_objects(learned: Any) -> None:
