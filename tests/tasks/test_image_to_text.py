@@ -147,6 +147,20 @@ def test_it_learns_from_python_objects(learned: Any) -> None:
         pipe.task.encode(rows, 1)
 
 
+def test_an_evaluation_in_training_limits_the_texts(learned: Any) -> None:
+    run, data = learned
+    pipe = heedful.pipeline(None, run.folder)
+    task: Any = pipe.task
+    rows = Rows([Row({"image": LazyImage.of(row["image"]), "text": row["text"]}, "set.tsv", 2) for row in data])
+    pipe.model.generation = {"min_new_tokens": 40, "max_new_tokens": 50}  # longer than the texts are
+    encoded = task.encode(rows)
+    assert max(len(text) for _, text in encoded.examples) < 40
+    assert len(task.measure(pipe.model, encoded.examples, rows, most=2).outputs) == 2
+    assert task.with_limit(pipe.model, {}, 9) == {"max_new_tokens": 40}
+    assert task.with_limit(pipe.model, {}, 99) == {"max_new_tokens": 64}  # as many as there are positions
+    assert task.with_limit(pipe.model, {"max_length": 7}, 9) == {"max_length": 7}
+
+
 def test_files_on_the_command_line(learned: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, data = learned
     lines = ["image,text"]

@@ -228,6 +228,18 @@ class EncoderDecoderTask(Task):
 
     # ------------------------------------------------------------------------------------------------------- prediction
 
+    def with_limit(self, model: Model, options: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+        """Returns the options of an evaluation in training with ``max_new_tokens``, since a new model does not end its
+        texts.
+
+        It is ``most``, but no less than the minimum length of the model's folder, and no more than the model's
+        positions. A length that the options set is kept.
+        """
+        if "max_length" in options:
+            return options
+        limit = max(most, int(model.generation.get("min_new_tokens") or 0))
+        return {"max_new_tokens": min(limit, self.positions or limit), **options}
+
     def generated_texts(
         self,
         model: Model,

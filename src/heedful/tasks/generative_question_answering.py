@@ -20,7 +20,7 @@ from heedful.tasks.encoder_decoder_task import Pair
 from heedful.tasks.generated_answers import NEW_TOKENS, AnswerExample, GeneratedAnswers
 from heedful.tasks.passages import STRIDE
 from heedful.tasks.questions import question_and_context
-from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special, limited_options
+from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
 from heedful.tasks.task import Encoded, Prediction
 from heedful.text import Tokenizer
 
@@ -161,7 +161,7 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
         self, model: Model, examples: Sequence[AnswerExample], options: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Returns the options with a maximum length that suits the examples' answers (``limited_options``)."""
-        return limited_options(model, _pairs(examples), len(examples), options)
+        return self.limited_options(model, _pairs(examples), options)
 
     def generated(self, model: Model, texts: Sequence[str], decoding: Options, **options: Any) -> list[Prediction]:
         """Returns the answer for each text, which includes any prefix."""

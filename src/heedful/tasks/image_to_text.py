@@ -282,8 +282,9 @@ class ImageToText(EncoderDecoderTask):
         chosen = Rows(rows[:most])
         keys, references, counted = references_of(chosen)
         images = [row.values["image"] for row in compress(chosen, counted)]
-        if most is not None and "max_length" not in options:  # a new model does not end its texts
-            options = {"max_new_tokens": self.longest_text or max(len(text) for _, text in examples), **options}
+        if most is not None:
+            longest = self.longest_text or max(len(text) for _, text in examples)
+            options = dict(self.with_limit(model, options, longest))
         predicted = (prediction.output for prediction in self.predict(model, images, **options))
         by_image = dict(zip(compress(keys, counted), predicted, strict=True))
         outputs = [by_image[key] for key in keys]

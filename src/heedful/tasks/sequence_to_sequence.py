@@ -204,11 +204,21 @@ class SequenceToSequence(EncoderDecoderTask):
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
+    def limited_options(
+        self, model: Model, examples: Sequence[Pair], options: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Returns the options with a limit of about 1.5 times as many tokens as the longest target (``with_limit``)."""
+        longest = max(len(target) for _, target in examples) - 1
+        return self.with_limit(model, options, int(1.5 * longest) + 10)
+
     def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """Returns the generated outputs for the first ``most`` rows (None: all), with ``limited_options``."""
-        options = limited_options(model, examples, most, options)
+        """Returns the generated outputs for the first ``most`` rows (None: all).
+
+        With ``most`` and no ``max_length`` in the options, outputs are limited (``limited_options``).
+        """
+        options = options if most is None else self.limited_options(model, examples, options)
         self.silent = True
         try:
             predictions = self.predict(model, [self.source_text(row) for row in rows[:most]], **options)
@@ -337,21 +347,6 @@ class BoundedSequenceToSequence(SequenceToSequence):
             most = self.default_new_tokens
             options = {**options, "max_new_tokens": min(most, self.positions or most)}
         return super().decoding_options(model, options)
-
-
-def limited_options(
-    model: Model, examples: Sequence[Pair], most: int | None, options: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Returns the options of an evaluation of the first ``most`` rows (None: all).
-
-    With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
-    longest target.
-    """
-    if most is None or "max_length" in options:
-        return options
-    longest = max(len(target) for _, target in examples) - 1  # a new model does not end its texts
-    least = int(model.generation.get("min_new_tokens") or 0)
-    return {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
 
 
 def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
