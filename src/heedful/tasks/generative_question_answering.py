@@ -13,7 +13,6 @@ from torch import Tensor
 from heedful.data import Row, Rows
 from heedful.generation.options import Options
 from heedful.models import Model
-from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair
@@ -76,10 +75,7 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
     def load(cls, folder: str | Path) -> Self:
         """Loads the tokenizers, prefix and generation settings of a folder, and the windows of its training."""
         task = super().load(folder)
-        card = read_card(find(folder))
-        if card.get("task") == cls.name:
-            data = card.get("settings", {}).get("data", {})
-            task.window, task.stride = data.get("max_length"), data.get("stride")
+        task.load_windows(folder)
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
@@ -153,9 +149,7 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
         """Returns an array (N, 2): for each example Σ −log p over its target tokens, and the number of these."""
         return self.losses(model, examples)
 
-    def answer_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns ``decoding_options``."""
-        return self.decoding_options(model, options)
+    decoding_options = BoundedSequenceToSequence.decoding_options
 
     def evaluation_options(
         self, model: Model, examples: Sequence[AnswerExample], options: Mapping[str, Any]
