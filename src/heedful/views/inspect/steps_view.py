@@ -25,7 +25,7 @@ from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import MAX_WEIGHTS, maps_as_data
-from heedful.views.inspect.catalogue import sees, stacks_of
+from heedful.views.inspect.catalogue import reads_images, stacks_of
 from heedful.views.inspect.model_input import (
     Array,
     check_fits,
@@ -50,10 +50,10 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of a generation step by step: one text that the model continues or translates."""
     text = request.inputs[0]
     steps = steps_of(opened, text, request)
-    name = LazyImage.of(text).name if sees(opened.model.config) else name_of(text)
+    name = LazyImage.of(text).name if reads_images(opened.model.config) else name_of(text)
     title = f"{opened.name}: {name}"
     data = {
-        "input": name if sees(opened.model.config) else text,
+        "input": name if reads_images(opened.model.config) else text,
         "prompt": list(steps.prompt),
         "generated": list(steps.generated),
         "probabilities": list(steps.chosen),
