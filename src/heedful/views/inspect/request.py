@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from heedful.config import ModelConfig
+from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError, lookup
 from heedful.text.chat_template import is_conversation
 from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, reads_images, stacks_of, has_target, generates_text
@@ -218,10 +218,21 @@ def writes_target(config: ModelConfig, request: Request) -> bool:
     return has_target(config) or (generates_text(config) and request.view != "gradient")
 
 
-def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int) -> None:
+def decoder_layers_and_heads(request: Request, decoder: StackConfig) -> tuple[list[int], list[int]]:
+    """Returns the requested layers and heads of a decoder, by default all.
+
+    Raises ``HeedfulError`` for those that only the encoder has.
+    """
+    layers, heads = list(request.layers or range(decoder.depth)), list(request.heads or range(decoder.heads))
+    _check_numbers(layers, "layer", decoder.depth, "decoder")
+    _check_numbers(heads, "head", decoder.heads, "decoder")
+    return layers, heads
+
+
+def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int, owner: str = "model") -> None:
     for number in numbers or ():
         if not 0 <= number < count:
-            raise HeedfulError(f"no {kind} {number}; the model's {kind}s are 0 to {count - 1}")
+            raise HeedfulError(f"no {kind} {number}; the {owner}'s {kind}s are 0 to {count - 1}")
     if numbers is not None and not numbers:
         raise HeedfulError(f"{kind}s is empty; give numbers from 0 to {count - 1}, or leave it out")
     if numbers and len(set(numbers)) < len(numbers):
