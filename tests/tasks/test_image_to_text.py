@@ -62,8 +62,9 @@ def test_a_table_of_paths_a_folder_and_lists_of_texts(photos: Path) -> None:
     (photos / "wrong.jsonl").write_text('{"image": "images/0.png", "text": [1]}\n')
     with pytest.raises(HeedfulError, match=r"a text or a list of texts is expected, in .*wrong.jsonl:1"):
         rows_of(photos / "wrong.jsonl")
-    (photos / "lost.csv").write_text("image,text\nimages/9.png,a cat\n")
-    with pytest.raises(HeedfulError, match=r"there is no image .*9.png, in .*lost.csv:2"):
+    (photos / "lost.csv").write_text("image,text\nimages/1.png,a dog\nimages/9.png,a cat\n")
+    assert rows_of(photos / "lost.csv", limit=1) == [("1.png", "a dog")]  # reads no further
+    with pytest.raises(HeedfulError, match=r"there is no image .*9.png, in .*lost.csv:3"):
         rows_of(photos / "lost.csv")
 
 
