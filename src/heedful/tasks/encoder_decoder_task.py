@@ -73,7 +73,10 @@ class EncoderDecoderTask(Task):
 
     unit = "target_tokens"
     used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"context_keep"})
+    # a source is read at once, and generation begins with the start token alone
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"}) - {
+        *("context_keep", "prefill_chunk_size")
+    }
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(
