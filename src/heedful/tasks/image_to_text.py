@@ -60,7 +60,7 @@ from heedful.tasks.task import (
     arrow_joined,
     short,
 )
-from heedful.tasks.token_batches import outputs_of_call, prediction_of
+from heedful.tasks.token_batches import hub_text, outputs_of_call, prediction_of
 from heedful.text import Tokenizer
 
 PATCHES_PER_SIDE = 8.0  # of a small image: a patch is smaller than the things that a text names
@@ -364,10 +364,8 @@ class ImageToText(EncoderDecoderTask):
         return predictions
 
     def hub_output(self, prediction: Prediction) -> Any:
-        """Returns ``{"generated_text"}``, or a list of them if several were asked for."""
-        if isinstance(prediction.output, list):
-            return [{"generated_text": output["text"]} for output in prediction.output]
-        return {"generated_text": prediction.output}
+        """Returns ``{"generated_text"}``; with several outputs a list."""
+        return hub_text(prediction, "generated_text")
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``17.png (32 × 32) → a red circle above a blue square``."""

@@ -25,7 +25,7 @@ from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
-from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, prediction_of
+from heedful.tasks.token_batches import hub_text, outputs_of_call, padded_with_mask, prediction_of
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -275,10 +275,8 @@ class SequenceToSequence(EncoderDecoderTask):
         return predictions
 
     def hub_output(self, prediction: Prediction) -> Any:
-        """Returns the output, or a list of the outputs if several were asked for."""
-        if isinstance(prediction.output, list):
-            return [{self.hub_key: output["text"]} for output in prediction.output]
-        return {self.hub_key: prediction.output}
+        """Returns the output under ``hub_key``; with several outputs a list."""
+        return hub_text(prediction, self.hub_key)
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""
