@@ -86,7 +86,7 @@ class WindowAnswers:
 
 
 class GeneratedAnswers(Task):
-    """Base of tasks that write the answer to a question on a context in their own words.
+    """Base of tasks that generate the answer to a question about a context.
 
     A context of more tokens than the model reads is split into overlapping windows, in training and afterwards. In
     training, each window that contains one of the answers learns the first of them, and the other windows learn the

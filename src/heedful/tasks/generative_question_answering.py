@@ -1,4 +1,4 @@
-"""Generative question answering by an encoder-decoder: an answer in own words (Raffel et al. 2020, appendix D)."""
+"""Generative question answering by an encoder-decoder (Raffel et al. 2020, appendix D)."""
 
 from __future__ import annotations
 
