@@ -17,7 +17,7 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.text.chat_template import is_conversation
 from heedful.views.inspect.attention_view import MAX_WEIGHTS
-from heedful.views.inspect.catalogue import VIEWS, reads_images, has_target
+from heedful.views.inspect.catalogue import VIEWS, has_target, reads_images
 from heedful.views.inspect.inspect import run_view
 from heedful.views.inspect.model_input import Array
 from heedful.views.inspect.opened_model import OpenedModel, opened_of

@@ -16,7 +16,6 @@ from heedful.config import (
     Config,
     EncoderConfig,
     Head,
-    LearnedPosition,
     ModelConfig,
     SpecialTokens,
     StackConfig,
@@ -31,7 +30,14 @@ from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.inputs_and_targets import Side, input_side
-from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, with_positions, with_settings
+from heedful.tasks.model_setup import (
+    check_vocabulary,
+    positions_of,
+    preset_of,
+    special_id,
+    with_positions,
+    with_settings,
+)
 from heedful.tasks.task import Batch, Task
 from heedful.text import Tokenizer
 from heedful.text.tokenizer import Kind as TokenizerKind

@@ -80,7 +80,9 @@ class WindowAnswers:
         best = self.best()
         if best and (threshold is None or self.margin <= threshold):
             return best
-        empty = min((output for output in self.outputs if not output.text.strip()), key=attrgetter("score"), default=None)
+        empty = min(
+            (output for output in self.outputs if not output.text.strip()), key=attrgetter("score"), default=None
+        )
         log_p = self.null if math.isfinite(self.null) else -math.inf if empty is None else empty.score
         return [GeneratedText("", log_p, None if empty is None else empty.logprobs), *best]
 

@@ -24,7 +24,6 @@ from heedful.heads import head_of
 from heedful.metrics.classification import ClassifierScores, Mistakes, is_in_top_k
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
-from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing

@@ -23,7 +23,6 @@ from heedful.generation.options import Options
 from heedful.metrics.captions import caption_scores, signature
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
-from heedful.pretrained import load
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
@@ -44,7 +43,15 @@ from heedful.tasks.image_inputs import (
     side_of,
 )
 from heedful.tasks.inputs_and_targets import Side, next_token_side
-from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, start_of, with_positions, with_settings
+from heedful.tasks.model_setup import (
+    check_vocabulary,
+    positions_of,
+    preset_of,
+    special_id,
+    start_of,
+    with_positions,
+    with_settings,
+)
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.task import (
@@ -255,7 +262,9 @@ class ImageToText(EncoderDecoderTask):
         """Returns the number of tokens of image and text of each example, as an array (N, 2)."""
         return np.array([(self.tokens, len(text)) for _, text in examples], dtype=np.int64)
 
-    def collate(self, examples: Sequence[CaptionExample], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(
+        self, examples: Sequence[CaptionExample], random: np.random.Generator | None = None
+    ) -> dict[str, Tensor]:
         """Returns ``source`` (B, C, H, W), normalised images, in training augmented as ``--image`` says; ``target``
         (B, T), the decoder's input, and ``labels`` (B, T), the next tokens.
         """

@@ -204,9 +204,7 @@ class SequenceToSequence(EncoderDecoderTask):
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
-    def limited_options(
-        self, model: Model, examples: Sequence[Pair], options: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def limited_options(self, model: Model, examples: Sequence[Pair], options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the options with a limit of about 1.5 times as many tokens as the longest target (``with_limit``)."""
         longest = max(len(target) for _, target in examples) - 1
         return self.with_limit(model, options, int(1.5 * longest) + 10)

@@ -21,7 +21,7 @@ from heedful.inspection import observe
 from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps, block_edges, most_informative_layer
 from heedful.views.attention_html import View, attention_page
-from heedful.views.inspect.catalogue import stacks_of, has_target
+from heedful.views.inspect.catalogue import has_target, stacks_of
 from heedful.views.inspect.model_input import ModelInput, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, Span, within

@@ -22,7 +22,7 @@ from heedful.inspection.gradients import Attribution, gradient_x_input
 from heedful.inspection.image_patches import grid
 from heedful.inspection.importance import head_importance
 from heedful.views import figures
-from heedful.views.inspect.catalogue import classifies, reads_images, has_target
+from heedful.views.inspect.catalogue import classifies, has_target, reads_images
 from heedful.views.inspect.model_input import Array, ModelInput, pieces_of, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request

@@ -24,7 +24,7 @@ from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
 from heedful.text.chat_template import is_conversation, render_prompt
-from heedful.views.inspect.catalogue import reads_images, stacks_of, has_target, generates_text
+from heedful.views.inspect.catalogue import generates_text, has_target, reads_images, stacks_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, writes_target
 

@@ -13,7 +13,16 @@ from typing import Any
 from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError, lookup
 from heedful.text.chat_template import is_conversation
-from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, reads_images, stacks_of, has_target, generates_text
+from heedful.views.inspect.catalogue import (
+    OPTIONS,
+    VIEWS,
+    View,
+    classifies,
+    generates_text,
+    has_target,
+    reads_images,
+    stacks_of,
+)
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
 BROKEN = re.compile("[\ud800-\udfff]")  # lone surrogates, which stand for bytes that are not UTF-8
