@@ -180,7 +180,7 @@ def test_loss_and_gradient_are_those_of_equation_7(smoothing: float) -> None:
     model.zero_grad()
     expected = torch.zeros((), dtype=torch.float64)
     for i, row in enumerate(rows):
-        prompt = [task.end, *task.tokenizer.encode([row.values["prompt"]])[0]]
+        [prompt] = task.prompt_ids([row.values["prompt"]])
         ratios = []
         for j, name in enumerate(("chosen", "rejected")):
             ids = [*prompt, *task.tokenizer.encode([row.values[name]])[0], task.end]

@@ -159,8 +159,8 @@ class DecoderQuestionAnswering(GeneratedAnswers):
 
     def encode_windows(self, rows: Rows, max_length: int | None) -> Encoded:
         """Encodes the prompt and the answer of each window; a window with a longer answer is left out."""
-        begins, most = self.writer.before, self._context(max_length)
-        return encode_instructions(self.tokenizer, _instructions(rows), begins, self.end, most)
+        before, most = self.writer.before, self._context(max_length)
+        return encode_instructions(self.tokenizer, _instructions(rows), before, self.end, most)
 
     def empty_examples(self, texts: Sequence[str]) -> list[InstructionExample]:
         """Returns prompts that are followed by the end token."""

@@ -147,7 +147,7 @@ class PreferenceTuning(TextGeneration):
         for row in rows:
             prompt, *answers = (row.values[name] for name in ("prompt", *ANSWERS))
             example = PreferenceExample(
-                *(encode_answer(self.tokenizer, row, prompt, answer, self.begins, self.end) for answer in answers)
+                *(encode_answer(self.tokenizer, row, prompt, answer, self.before, self.end) for answer in answers)
             )
             if max(len(answer.ids) - 1 for answer in example) <= most:
                 fitting.append(row)

@@ -305,7 +305,7 @@ class TextGeneration(Task):
             )
         if rows and are_instructions(rows):
             self.unit = "answer_tokens"
-            return encode_instructions(self.tokenizer, rows, self.begins, self.end, context)
+            return encode_instructions(self.tokenizer, rows, self.before, self.end, context)
         tokens, starts = token_stream(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
