@@ -25,7 +25,7 @@ from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
-from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, prediction_of
+from heedful.tasks.token_batches import hub_text, outputs_of_call, padded_with_mask, prediction_of
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -204,11 +204,19 @@ class SequenceToSequence(EncoderDecoderTask):
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
+    def limited_options(self, model: Model, examples: Sequence[Pair], options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the options with a limit of about 1.5 times as many tokens as the longest target (``with_limit``)."""
+        longest = max(len(target) for _, target in examples) - 1
+        return self.with_limit(model, options, int(1.5 * longest) + 10)
+
     def outputs_for(
         self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
     ) -> list[str]:
-        """Returns the generated outputs for the first ``most`` rows (None: all), with ``limited_options``."""
-        options = limited_options(model, examples, most, options)
+        """Returns the generated outputs for the first ``most`` rows (None: all).
+
+        With ``most`` and no ``max_length`` in the options, outputs are limited (``limited_options``).
+        """
+        options = options if most is None else self.limited_options(model, examples, options)
         self.silent = True
         try:
             predictions = self.predict(model, [self.source_text(row) for row in rows[:most]], **options)
@@ -265,10 +273,8 @@ class SequenceToSequence(EncoderDecoderTask):
         return predictions
 
     def hub_output(self, prediction: Prediction) -> Any:
-        """Returns the output, or a list of the outputs if several were asked for."""
-        if isinstance(prediction.output, list):
-            return [{self.hub_key: output["text"]} for output in prediction.output]
-        return {self.hub_key: prediction.output}
+        """Returns the output under ``hub_key``; with several outputs a list."""
+        return hub_text(prediction, self.hub_key)
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""
@@ -337,21 +343,6 @@ class BoundedSequenceToSequence(SequenceToSequence):
             most = self.default_new_tokens
             options = {**options, "max_new_tokens": min(most, self.positions or most)}
         return super().decoding_options(model, options)
-
-
-def limited_options(
-    model: Model, examples: Sequence[Pair], most: int | None, options: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Returns the options of an evaluation of the first ``most`` rows (None: all).
-
-    With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
-    longest target.
-    """
-    if most is None or "max_length" in options:
-        return options
-    longest = max(len(target) for _, target in examples) - 1  # a new model does not end its texts
-    least = int(model.generation.get("min_new_tokens") or 0)
-    return {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
 
 
 def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:

@@ -58,6 +58,7 @@ from heedful.tasks.model_setup import (
     positions_of,
     preset_of,
     special_id,
+    with_positions,
     with_settings,
 )
 from heedful.tasks.output_loss import output_loss
@@ -262,12 +263,10 @@ class TextGeneration(Task):
         """
         config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
         stack = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
-        if isinstance(stack.position, LearnedPosition):
-            stack = replace(stack, position=replace(stack.position, length=self.context or CONTEXT))
         return replace(
             config,
             embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),
-            decoder=stack,
+            decoder=with_positions(stack, self.context or CONTEXT),
             head=config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied),
             special=SpecialTokens(pad=self.tokenizer.pad, start=self.end, end=(self.end,)),
         )
@@ -306,7 +305,7 @@ class TextGeneration(Task):
             )
         if rows and are_instructions(rows):
             self.unit = "answer_tokens"
-            return encode_instructions(self.tokenizer, rows, self.begins, self.end, context)
+            return encode_instructions(self.tokenizer, rows, self.before, self.end, context)
         tokens, starts = token_stream(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
