@@ -236,14 +236,29 @@ def measured_choices(
 
 
 def majority_choice(rows: Rows, learned: Rows, target_of: Callable[[Row], str]) -> Baseline:
-    """Scores a baseline: the most frequent target of the training rows with the same choices, else the first choice."""
-    counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    """Scores a baseline of rows that all have choices: the most frequent one (``add_majority_choice``)."""
+    baseline = add_majority_choice(Baseline("", {}, _no_metrics(len(rows))), rows, learned, target_of)
+    assert isinstance(baseline.example_scores, Sums)
+    scores = with_loss(baseline.example_scores, np.zeros((len(rows), 2)))
+    return Baseline("the most frequent choice", baseline.metrics, scores)
+
+
+def add_majority_choice(baseline: Baseline, rows: Rows, learned: Rows, target_of: Callable[[Row], str]) -> Baseline:
+    """Adds ``accuracy`` to a baseline of rows of which some have choices: that of the most frequent choice.
+
+    It is the most frequent target of the training rows with the same choices; without such rows the first choice.
+    """
+    choices = [row.values.get(CHOICES) for row in rows]
+    if not any(choices):
+        return baseline
+    counts: dict[Texts, Counter[str]] = defaultdict(Counter)
     for row in learned:
         counts[row.values.get(CHOICES, ())][target_of(row)] += 1
-    choices = [row.values[CHOICES] for row in rows]
-    outputs = [max(own, key=lambda text: counts[own][text]) for own in choices]
-    scores = with_accuracy(_no_metrics(len(rows)), outputs, list(map(target_of, rows)), choices)
-    return Baseline("the most frequent choice", overall(scores), with_loss(scores, np.zeros((len(rows), 2))))
+    outputs = ["" if own is None else max(own, key=counts[own].__getitem__) for own in choices]
+    assert isinstance(baseline.example_scores, Sums)
+    scores = with_accuracy(baseline.example_scores, outputs, list(map(target_of, rows)), choices)
+    metrics = {**baseline.metrics, "accuracy": overall(scores)["accuracy"]}
+    return Baseline(f"{baseline.name}; of choices the most frequent", metrics, scores)
 
 
 def _no_metrics(rows: int) -> Sums:

@@ -39,6 +39,7 @@ from heedful.tasks.baselines import NGrams, xz_bits_per_byte
 from heedful.tasks.choices import OPTIONS as RANKING
 from heedful.tasks.choices import (
     Question,
+    add_majority_choice,
     answer,
     check_ranking,
     choices_of_rows,
@@ -522,18 +523,18 @@ class TextGeneration(Task):
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
         """Scores a baseline: a trigram model of the tokens (``heedful.tasks.baselines.NGrams``)."""
-        return self._ngram_baseline(examples, learned, 3)
+        return self._ngram_baseline(examples, rows, learned, 3)
 
     def guess(
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
         """Scores a baseline that ignores the context: each token is predicted by its frequency in the training text."""
-        return self._ngram_baseline(examples, learned, 1)
+        return self._ngram_baseline(examples, rows, learned, 1)
 
     def _ngram_baseline(
-        self, examples: Sequence[StreamWindow | InstructionExample], learned: Rows, order: int
+        self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows, order: int
     ) -> Baseline:
-        """Scores an n-gram model of the training text, for each window or instruction."""
+        """Scores an n-gram model of the training text, for each window or instruction; of choices the most frequent."""
         train_tokens = _tokens(self.encode(learned).examples)
         first, ngrams = examples[0], NGrams(train_tokens, self.tokenizer.vocab_size, order)
         if isinstance(first, InstructionExample):
@@ -556,7 +557,8 @@ class TextGeneration(Task):
             if order > 1
             else "the tokens' frequencies in the training text"
         )
-        return Baseline(name, overall(scored), scored)
+        baseline = Baseline(name, overall(scored), scored)
+        return add_majority_choice(baseline, rows, learned, lambda row: str(prompt_and_target(row)[1]))
 
     def predict(
         self,

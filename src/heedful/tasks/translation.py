@@ -15,7 +15,7 @@ import numpy as np
 
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, nearest
-from heedful.metrics.example_scores import overall
+from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
@@ -23,6 +23,7 @@ from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.choices import OPTIONS as RANKING
 from heedful.tasks.choices import (
+    add_majority_choice,
     choices_of_rows,
     have_choices,
     majority_choice,
@@ -220,8 +221,10 @@ class Translation(SequenceToSequence):
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
         scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)
-        scores = with_loss(scores, np.zeros((len(rows), 2)))
-        return Baseline("a copy of the source", overall(scores), scores)
+        baseline = Baseline("a copy of the source", overall(scores), scores)
+        baseline = add_majority_choice(baseline, rows, learned, self.target_text)
+        assert isinstance(baseline.example_scores, Sums)
+        return replace(baseline, example_scores=with_loss(baseline.example_scores, np.zeros((len(rows), 2))))
 
     def align_scoring(self, other: Task) -> str:
         """Scores both models in lower case if one of them writes no capital letters; returns a note for people."""
