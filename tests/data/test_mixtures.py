@@ -16,6 +16,9 @@ from heedful.data.prediction_inputs import read_inputs
 from heedful.data.split import split
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
+from heedful.settings import RunSettings
+from heedful.tasks.run_data import train_and_validation_rows
+from heedful.tasks.translation import Translation
 
 PAIR = {"source": "text", "target": "text", "language": "tag?"}
 WRITER = {"text": "document", "prompt": "text?", "completion": "text?"}
@@ -244,6 +247,25 @@ def test_from_the_file_to_the_accuracy_of_each_template(
     assert "colours/is red" in capsys.readouterr().out
     assert main(["predict", str(out), "a red house", "--choices", "red,blue", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["output"] in ("red", "blue")
+
+
+def test_a_run_mixes_what_it_learns_after_the_split(mixture: Path) -> None:
+    """Validation rows are neither drawn nor repeated, and the seed of the run draws."""
+    changed(mixture, 'name = "colours"', 'name = "colours"\nweight = 1')
+    changed(mixture, 'name = "sums"', 'name = "sums"\nweight = 9')
+    seeds = [RunSettings(task="translation", train=(str(mixture),), out="x", seed=seed) for seed in (0, 0, 1)]
+    (learned, held), again, other = (train_and_validation_rows(Translation, settings) for settings in seeds)
+    assert max(Counter(row.line for row in learned if row.values["set"] == "sums").values()) > 8
+    assert len(set(map(id, held))) == len(held)
+    assert not {row.group for row in learned} & {row.group for row in held}
+    assert (learned, held) == again != other
+    given = RunSettings(task="translation", train=(str(mixture),), valid=(str(mixture),), out="x")
+    with pytest.raises(HeedfulError, match=r"no set of .* has a file for the split valid"):
+        train_and_validation_rows(Translation, given)
+    changed(mixture, "test =", "valid =")
+    learned, held = train_and_validation_rows(Translation, given)
+    assert (len(learned), len(held)) == (130, 120)
+    assert Counter(row.values["set"] for row in learned) == {"colours": 13, "sums": 117}
 
 
 def stop_after_two(run: Any, *more: Any) -> None:
