@@ -46,7 +46,7 @@ TASKS = {
     "translation": TaskEntry(
         path="heedful.tasks.translation:Translation",
         summary="one text into another: languages, spellings, formats",
-        main_metrics=("bleu",),
+        main_metrics=("accuracy", "bleu"),
         heads=[("encoder-decoder", "language-model")],
     ),
     "text-generation": TaskEntry(
