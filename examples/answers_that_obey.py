@@ -9,12 +9,12 @@ counting one half, with its 95 % interval over the instructions. Half a minute o
 the folder "obey" is overwritten. To expect, for three seeds (the numbers differ a little from machine to machine):
 
     seed  win rate          obey %        words         reward model
-    0     57.8 (54.4-60.9)  25.0 -> 37.2  3.47 -> 3.44  accuracy 76.7
-    1     60.6 (56.2-64.7)  25.3 -> 35.9  3.83 -> 3.78  accuracy 80.0
-    2     60.6 (57.0-64.4)  14.4 -> 24.1  4.06 -> 3.91  accuracy 47.8
+    0     62.8 (60.3-65.5)  54.7 -> 77.8  3.37 -> 3.35  accuracy 67.8
+    1     61.2 (58.8-63.9)  59.1 -> 78.1  3.48 -> 3.47  accuracy 81.1
+    2     62.0 (58.4-65.3)  55.9 -> 75.6  3.75 -> 3.66  accuracy 84.4
 
-The settings were chosen on these seeds; seeds 3 to 5, run once afterwards, won 56.7, 57.0 and 62.5 %. At a rate of
-3e-4, after 600 first steps, seed 0 wins 48.4 %, its answers shorter: 2.00 words instead of 3.19.
+The settings were chosen on these seeds; seeds 3 to 5 win 62.2, 63.3 and 61.4 %. At a rate of 3e-4, after 600 first
+steps, seed 0 wins 63.3 %, its answers shorter: 3.26 words instead of 3.45.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import heedful
 from heedful import cli, tasks
 from heedful.data import builtin, read
 from heedful.errors import HeedfulError
+from heedful.serving.run_attention import RunAttention
+from heedful.serving.runs import WatchedRun
 from heedful.settings import RunSettings
 from heedful.training import Checkpoints, Loop
 from heedful.training import run as training
@@ -313,6 +316,29 @@ def test_a_folder_is_verified_summed_up_and_looked_into(
         text = one if isinstance(one, str) else f"{one['question']}\t{one['context']}"
         assert cli.main(["inspect", str(folder), text, "--out", str(tmp_path / "look.html")]) == 0
         assert (tmp_path / "look.html").stat().st_size > 10_000
+
+
+def test_the_dashboard_shows_what_a_validation_example_makes_the_model_look_at(
+    run: tuple[str, Path, list[str]],
+) -> None:
+    """The examples are those whose predictions stand in the log."""
+    _, folder, _ = run
+    saved = WatchedRun(folder, "tiny").saved_model()
+    assert saved is not None
+    samples = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["samples"]
+    attention = RunAttention()
+    threads = torch.get_num_threads()
+    try:
+        for number, sample in enumerate(samples[:2]):
+            found = attention.view("tiny", saved, number)
+            title = unescape(re.search("<title>(.*?)</title>", found["page"])[1])  # type: ignore[index]
+            assert title.removeprefix("tiny: ")[:8] in sample["input"]
+            assert found["view"] in found["views"]
+            assert found["example"] == number < found["examples"]
+        again = attention.view("tiny", saved, found["examples"] + number, "no such view")
+        assert {**again, "page": ""} == {**found, "page": ""}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_settings_of_other_tasks_are_refused(

@@ -334,6 +334,19 @@ def test_letters_with_holes(printed: Printed, tmp_path: Path, monkeypatch: pytes
     assert lines[-1].count("/") == 4
 
 
+@pytest.mark.full
+def test_unseen_prompts(printed: Printed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two steps, on forty questions."""
+    monkeypatch.chdir(tmp_path)
+    module = loaded("unseen_prompts")
+    lines = [f"{label}:x What is question {n} ?\n" for n, label in enumerate([*module.KINDS] * 7)]
+    for name in ("train", "test"):
+        (tmp_path / name).write_text("".join(lines), encoding="cp1252")
+    found = printed(module.main, tmp_path / "train", tmp_path / "test", 2)
+    assert {shape(line) for line in promised(module)} <= set(map(shape, found))
+    ElementTree.parse(tmp_path / "unseen" / "accuracy.svg")
+
+
 @pytest.mark.filterwarnings("ignore")  # of both packages, about themselves
 def test_other_trainers_have_the_losses_of_our_loop(printed: Printed, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")

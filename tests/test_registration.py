@@ -32,6 +32,7 @@ from heedful.layers import attention as attention_module
 from heedful.layers import feedforward, norm, position
 from heedful.metrics import registry
 from heedful.models import Model
+from heedful.pretrained.model_types import OWN
 from heedful.settings import RunSettings, base
 from heedful.tasks.task import Task
 from heedful.text import Tokenizer
@@ -779,6 +780,9 @@ def test_a_task_is_known_to_every_command(capsys: pytest.CaptureFixture[str]) ->
         ),
         ("metric", "x", print, "give a heedful.metrics.registry.Metric"),
         ("model_type", "x", 3, "give a ModelType"),
+        ("model_type", "bart", OWN, "model_type 'bart' is built in"),
+        ("model_type", "heedful", OWN, "model_type 'heedful' is built in"),
+        ("metric", "bleu", registry.Metric("bleu", "BLEU of my own"), "metric 'bleu' is built in"),
     ],
 )
 def test_what_cannot_be_registered_is_one_line(kind: str, name: str, thing: Any, words: str) -> None:

@@ -29,6 +29,7 @@ from heedful.generation.options import resolve
 from heedful.generation.slots import SlotDecoder
 from heedful.models.base import Model
 from heedful.pretrained.model_types import express
+from heedful.stack import Stack
 from relative_schemes import CONTENT
 from tolerances import assert_close
 
@@ -86,6 +87,24 @@ def test_a_banded_model_is_a_dense_one_under_masks(window: Any, padding: str, po
         parts = [model(IDS[:, :8], None if given is None else given[:, :8], cache=cache)]
         parts += [model(IDS[:, t : t + 1], cache=cache) for t in range(8, T)]
         assert_close(torch.cat(parts, 1)[real], expected)
+
+
+@torch.no_grad()
+def test_positions_are_encoded_once_for_blocks_that_read_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cache, keys = decoder((None, 3), RotaryPosition()), Cache(6, window=(None, 3) * 3), list[int]()
+
+    def encoding(self: Stack, queries: Tensor, own_keys: Tensor, own: Any = Stack.encoding) -> Any:
+        keys.append(own_keys.size(1))
+        return own(self, queries, own_keys)
+
+    monkeypatch.setattr(Stack, "encoding", encoding)
+    model(IDS)
+    for start, end in ((0, 3), (3, 8), (8, 9)):
+        model(IDS[:, start:end], cache=cache)
+    assert keys == [T, 3, 8, 9, 4]
+    keys.clear()
+    decode(model, IDS[:, :4], max_new_tokens=2, cache_implementation="static")
+    assert keys == [4, 5, 3]
 
 
 @torch.no_grad()

@@ -15,10 +15,12 @@ loop: each sends its next request when the last is answered. Prompts have 16 to 
 
 "own batch" is ``generate`` with as many rows of the mean lengths, compiled too, in the benchmark's own process.
 
-``--long`` adds a load during which one more client sends a prompt of so many tokens again and again. Then the overload:
-ten times the clients that the server decodes together, for ``--overload`` seconds, each of which hangs up on a tenth of
-its requests in the middle; sent must be complete + refused + cancelled. ``--requests`` adds so many short requests,
-half of them not streamed and a third of them left by their clients, with the memory after each tenth.
+``--long`` adds a load during which one more client sends a prompt of so many tokens again and again. Then the overload,
+an open loop: ten times the requests a second that the server has completed, at random times for ``--overload`` seconds,
+a tenth of them left by their clients in the middle; sent must be complete + refused + cancelled. Their times count from
+when they were due, so that a delay of these clients is not hidden; how late they were sent is printed.
+``--requests`` adds so many short requests, half of them not streamed and a third of them left by their clients, with
+the memory after each tenth.
 
     servers     one class a server: how it is started; without its package it is left out, with a line
     load        the clients, over plain sockets

@@ -9,12 +9,12 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.load import Answer, Request, Target, closed_loops, figures
+from benchmarks.serving.load import Answer, Request, Target, closed_loops, figures, open_loop
 from benchmarks.serving.servers import DTYPES, SERVERS, Absent, Setting, memory
 
 HEAD = f"{'server':14}{'clients':>8}{'tokens/s':>10}{'first p50':>11}{'p99':>8}{'gap p99':>9}{'RSS MiB':>9}"
@@ -76,17 +76,18 @@ def measure(
                 asyncio.run(closed_loops(target, asked, 1, min(1.0, given.seconds)))  # warm
                 rows = told[name] = {"process": process}
                 for number in clients:
-                    rows[str(number)] = load(target, asked, number, given.seconds, 0.0, count, process)
+                    rows[str(number)] = load(target, asked, number, given.seconds, count, process)
                     print(line(name, number, rows[str(number)]), flush=True)
                 if given.long:
                     long = Request(task.tokenizer.decode([[words(task)[0]] * given.long])[0], 8)
-                    rows["long"] = load(target, asked, max(clients), given.seconds, 0.0, count, process, long)
+                    rows["long"] = load(target, asked, max(clients), given.seconds, count, process, long)
                     print(line(f"{name}, long", max(clients), rows["long"]), flush=True)
                 if given.overload:
-                    most = 10 * max(clients)
-                    rows["overload"] = load(target, asked, most, given.overload, 0.1, count, process)
+                    full = rows[str(max(clients))]
+                    rate = 10 * full["complete"] / full["seconds"]
+                    rows["overload"] = overload(target, asked, rate, given.overload, count, process)
                     rows["overload"]["idle"] = server.is_idle(url)
-                    print(line(f"{name} x10", most, rows["overload"]), overloaded(rows["overload"]), flush=True)
+                    print(line(f"{name} x10", max(clients), rows["overload"]), overloaded(rows["overload"]), flush=True)
                 if given.requests:
                     rows["mixed"] = mixed(target, asked, max(clients), given.requests, process)
                     rows["mixed"]["idle"] = server.is_idle(url)
@@ -102,26 +103,37 @@ def load(
     asked: Sequence[Request],
     clients: int,
     seconds: float,
-    leave: float,
     count: Any,
     process: int,
     long: Request | None = None,
 ) -> dict[str, Any]:
-    """Returns the figures of one load; the last answers may end after its seconds.
+    """Returns the figures of a load of closed loops; the last answers may end after its seconds.
 
     Another client asks for ``long`` again and again; its answers do not count.
     """
-    began, before = time.perf_counter(), memory(process)
 
     async def run() -> list[Answer]:
-        loops = [closed_loops(target, asked, clients, seconds, leave)]
+        loops = [closed_loops(target, asked, clients, seconds)]
         if long is not None:
             loops.append(closed_loops(target, [long], 1, seconds))
         return (await asyncio.gather(*loops))[0]
 
-    answers = asyncio.run(run())
-    row = figures(answers, time.perf_counter() - began, count)
-    return row | {"memory": memory(process), "memory_before": before}
+    return measured(run(), count, process)
+
+
+def overload(
+    target: Target, asked: Sequence[Request], rate: float, seconds: float, count: Any, process: int
+) -> dict[str, Any]:
+    """Returns the figures of ``rate`` requests a second, of which a tenth is left by its client."""
+    return {"rate": rate} | measured(open_loop(target, asked, rate, seconds, 0.1), count, process)
+
+
+def measured(answers: Coroutine[Any, Any, list[Answer]], count: Any, process: int) -> dict[str, Any]:
+    """Returns the figures of the answers to a load, with its seconds and the memory of the server."""
+    began, before = time.perf_counter(), memory(process)
+    given = asyncio.run(answers)
+    seconds = time.perf_counter() - began
+    return figures(given, seconds, count) | {"seconds": seconds, "memory": memory(process), "memory_before": before}
 
 
 def static(at: Setting, rows: int, sizes: tuple[range, range]) -> float:
@@ -201,10 +213,11 @@ def line(name: str, clients: int, row: dict[str, Any]) -> str:
 
 def overloaded(row: dict[str, Any]) -> str:
     """Returns what became of the requests of an overload."""
-    refusal = "-" if row["refusal_p99"] is None else f"{row['refusal_p99']:.0f} ms"
+    refusal = "-" if row["refusal_p99"] is None else f"{row['refusal_p50']:.0f}, {row['refusal_p99']:.0f} ms"
     kinds = ", ".join(f"{row[kind]} {kind}" for kind in ("complete", "refused", "cancelled", "cut", "failed"))
     grown = row["memory"] - row["memory_before"]
-    return f" {row['sent']} sent = {kinds}; refusals p99 {refusal}; {grown:+.0f} MiB; idle: {row['idle']}"
+    sent = f"{row['sent']} sent, {row['rate']:.0f} a second (p99 late by {row['late_p99']:.0f} ms)"
+    return f" {sent} = {kinds}; refusals p50, p99 {refusal}; {grown:+.0f} MiB; idle: {row['idle']}"
 
 
 if __name__ == "__main__":

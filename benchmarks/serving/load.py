@@ -1,4 +1,4 @@
-"""Clients of a server with OpenAI's completions, streamed: closed loops over plain sockets."""
+"""Clients of a server with OpenAI's completions, streamed, over plain sockets: closed loops, and an open one."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Answer:
     times: list[float] = field(default_factory=list)
     end: float = 0.0
     retry_after: float = 0.0  # seconds, of a refusal
+    late: float = 0.0  # seconds after it was due that the request was sent
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,17 @@ class Target:
     chat: bool = False
 
 
-async def ask(target: Target, request: Request, leave_after: int | None = None, is_streamed: bool = True) -> Answer:
+async def ask(
+    target: Target,
+    request: Request,
+    leave_after: int | None = None,
+    is_streamed: bool = True,
+    due: float | None = None,
+) -> Answer:
     """Sends one request; after ``leave_after`` parts of the answer the client hangs up.
 
-    If the answer is not streamed, it hangs up after ``leave_after`` hundredths of a second.
+    If the answer is not streamed, it hangs up after ``leave_after`` hundredths of a second. Times count from when the
+    request was ``due`` (``time.perf_counter``), by default now.
     """
     host, _, port = target.url.removeprefix("http://").partition(":")
     prompt = {"messages": [{"role": "user", "content": request.prompt}]} if target.chat else {"prompt": request.prompt}
@@ -54,14 +62,16 @@ async def ask(target: Target, request: Request, leave_after: int | None = None, 
     path = "/v1/chat/completions" if target.chat else "/v1/completions"
     head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-    answer, began = Answer("failed"), time.perf_counter()
-    writer = None
+    began = time.perf_counter() if due is None else due
+    answer, writer = Answer("failed"), None
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(head.encode() + data)
+        answer.late = time.perf_counter() - began
         hurry = None if is_streamed or leave_after is None else leave_after / 100
         try:
-            status, chunked, answer.retry_after = await asyncio.wait_for(_head(reader), hurry)
+            async with asyncio.timeout(hurry):
+                status, chunked, answer.retry_after = await _head(reader)
         except TimeoutError:
             if hurry is None:
                 raise
@@ -106,20 +116,18 @@ def _part_of(event: dict[str, Any]) -> tuple[str, bool]:
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, bool, float]:
     """Returns the status, whether the body comes in chunks, and after how many seconds to ask again."""
-    line = await asyncio.wait_for(reader.readline(), READ_TIMEOUT)
-    chunked, retry_after = False, 0.0
-    while (header := (await reader.readline()).strip().lower()) != b"":
-        chunked = chunked or header == b"transfer-encoding: chunked"
-        if header.startswith(b"retry-after:"):
-            retry_after = float(header.split(b":")[1])
-    return int(line.split()[1]), chunked, retry_after
+    async with asyncio.timeout(READ_TIMEOUT):
+        line, *headers = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+    retry_after = next((float(header.split(b":")[1]) for header in headers if header.startswith(b"retry-after:")), 0.0)
+    return int(line.split()[1]), b"transfer-encoding: chunked" in headers, retry_after
 
 
 async def _lines(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[bytes]:
     """Yields the lines of a body."""
     rest = b""
     while True:
-        part = await asyncio.wait_for(_part(reader, chunked), READ_TIMEOUT)
+        async with asyncio.timeout(READ_TIMEOUT):
+            part = await _part(reader, chunked)
         if not part:
             if rest:
                 yield rest
@@ -171,6 +179,23 @@ async def closed_loops(
     return answers
 
 
+async def open_loop(
+    target: Target, requests: Sequence[Request], rate: float, seconds: float, leave: float = 0.0
+) -> list[Answer]:
+    """Sends ``rate`` requests a second at random times (a Poisson process), whatever becomes of them; waits for all.
+
+    Unlike in a closed loop, a slow server does not slow the clients down, and its delays do not hide in requests that
+    were never sent. ``leave`` is as in ``closed_loops``.
+    """
+    chance, began, due, asked = random.Random(0), time.perf_counter(), 0.0, list[asyncio.Task[Answer]]()
+    while (due := due + chance.expovariate(rate)) < seconds:
+        await asyncio.sleep(began + due - time.perf_counter())
+        hangs_up = 3 if chance.random() < leave else None
+        request = requests[len(asked) % len(requests)]
+        asked.append(asyncio.create_task(ask(target, request, hangs_up, due=began + due)))
+    return list(await asyncio.gather(*asked))
+
+
 def percentile(values: Sequence[float], share: float) -> float | None:
     """Returns a percentile by nearest rank; None of no values."""
     ranked = sorted(values)
@@ -185,6 +210,7 @@ def figures(answers: Sequence[Answer], seconds: float, count: Callable[[str], in
     gaps = [1e3 * (b - a) for answer in complete for a, b in zip(answer.times, answer.times[1:], strict=False)]
     wholes = [1e3 * answer.end for answer in complete]
     refusals = [1e3 * answer.end for answer in answers if answer.kind == "refused"]
+    late = [1e3 * answer.late for answer in answers]
     return {
         "sent": len(answers),
         **{kind: kinds[kind] for kind in ("complete", "refused", "cancelled", "cut", "failed")},
@@ -194,5 +220,7 @@ def figures(answers: Sequence[Answer], seconds: float, count: Callable[[str], in
         "whole_p99": percentile(wholes, 0.99),
         "gap_p50": percentile(gaps, 0.5),
         "gap_p99": percentile(gaps, 0.99),
+        "refusal_p50": percentile(refusals, 0.5),
         "refusal_p99": percentile(refusals, 0.99),
+        "late_p99": percentile(late, 0.99),
     }

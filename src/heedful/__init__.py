@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from heedful.api import evaluate, train
     from heedful.errors import HeedfulError
     from heedful.inference.pipeline import pipeline
+    from heedful.inference.score import score
     from heedful.inspection.intervene import intervene
     from heedful.inspection.record import record
     from heedful.inspection.summary import summary
@@ -73,6 +74,7 @@ __all__ = [
     "pipeline",
     "record",
     "register",
+    "score",
     "summary",
     "train",
 ]
@@ -95,6 +97,7 @@ _HOMES = {
     "pipeline": "heedful.inference.pipeline",
     "record": "heedful.inspection.record",
     "register": "heedful.registration",
+    "score": "heedful.inference.score",
     "summary": "heedful.inspection.summary",
     "train": "heedful.api",
 }

@@ -183,20 +183,21 @@ class TokenPositions(NamedTuple):
     whole_mask: Tensor | None = None  # (B, T, S) in place of the mask of the stack
     by_window: Mapping[int | None, TokenPositions] = MappingProxyType({})  # of blocks whose caches hold other keys
 
+    @staticmethod
+    def joined(by_window: dict[int | None, TokenPositions]) -> TokenPositions:
+        """Returns the positions for the blocks with each window as one value."""
+        (_, tokens), *others = by_window.items()
+        return tokens._replace(by_window=dict(others)) if others else tokens
+
     def of(self, window: int | None) -> TokenPositions:
         """Returns the positions for the blocks with this window, whose caches may hold fewer keys than others."""
         return self.by_window.get(window, self)
 
     def without_first(self, count: int) -> TokenPositions:
         """Returns the positions without the first ``count`` keys."""
-        real, whole_mask = self.real, self.whole_mask
-        return TokenPositions(
-            self.queries,
-            self.keys[:, count:],
-            None if real is None else real[:, count:],
-            self.end,
-            None if whole_mask is None else whole_mask[..., count:],
-        )
+        real = None if self.real is None else self.real[:, count:]
+        whole_mask = None if self.whole_mask is None else self.whole_mask[..., count:]
+        return self._replace(keys=self.keys[:, count:], real=real, whole_mask=whole_mask)
 
     def mask(self, real: Tensor) -> Tensor:
         """Returns the padding mask (B, 1, 1, S) of keys, which is the same for all queries.
@@ -324,8 +325,8 @@ class Cache(NoCache):
             )
         self.length, self.rows = 0, 0
         self.check = _check_single_texts if {*windows} == {None} else _check_left_padded
-        self.windows = {UNLIMITED if number is None else number: number for number in windows}  # the distinct ones
-        self.window = max(self.windows)  # of the blocks that store most
+        self.stored = {own: UNLIMITED if own is None else own for own in windows}  # number of tokens, by window
+        self.window = max(self.stored.values())  # of the blocks that store most
         self.real: Tensor | None = None  # (B, length), True for real tokens; None: all are
         self.pairs = [(_self_attention_cache(None if own else capacity, own), Cross()) for own in windows]
 
@@ -363,11 +364,11 @@ class Cache(NoCache):
 
     def _by_window(self, tokens: TokenPositions, past: int) -> TokenPositions:
         """Adds the positions for blocks that store fewer of the ``past`` tokens: the last ``window``."""
-        if len(self.windows) == 1:
+        if len(self.stored) == 1:
             return tokens
         first = max(0, past - self.window)
-        narrower = {name: max(0, past - stored) - first for stored, name in self.windows.items()}
-        return tokens._replace(by_window={name: tokens.without_first(skipped) for name, skipped in narrower.items()})
+        missing = {window: max(0, past - stored) - first for window, stored in self.stored.items()}
+        return tokens._replace(by_window={own: tokens.without_first(count) for own, count in missing.items() if count})
 
     def crop(self, length: int) -> None:
         """Keeps the first ``length`` columns of tokens, in every row; the cross-attention caches are unchanged."""
@@ -486,8 +487,7 @@ class RingCache(NoCache):
             if window is not None and ring.capacity > window:
                 mask &= keys > newest - window
             by_window[window] = TokenPositions(newest, keys, None, self.end, mask[:, None])
-        first, *others = by_window.values()
-        return first._replace(by_window=by_window) if others else first
+        return TokenPositions.joined(by_window)
 
 
 class StaticCache(RingCache):
@@ -500,8 +500,7 @@ class StaticCache(RingCache):
         prefix: the cache that read the prompts. Padding must be on the left.
         lengths: (B,) number of tokens of each row in ``prefix``, without padding.
         last: (B,) the last position of each row: a row that reaches it stays there, and overwrites its newest token.
-        capacity: number of columns of a row, in the blocks with a window at most the window.
-        end: all positions are below it.
+        end: all positions are below it. A row has as many columns, in the blocks with a window at most the window.
         windows: window of each block, as ``StackConfig.windows``; None: no block has one.
 
     >>> import heedful
@@ -509,7 +508,7 @@ class StaticCache(RingCache):
     >>> prefix = Cache(model.config.decoder.depth)
     >>> with torch.inference_mode():
     ...     first = model(torch.tensor([[1, 2, 3]]), cache=prefix)
-    ...     cache = StaticCache(prefix, torch.tensor([3]), last=torch.tensor([9]), capacity=10, end=10)
+    ...     cache = StaticCache(prefix, torch.tensor([3]), last=torch.tensor([9]), end=10)
     ...     model(torch.tensor([[4]]), cache=cache).shape, cache.positions
     (torch.Size([1, 1, 65]), tensor([3]))
     """
@@ -520,12 +519,11 @@ class StaticCache(RingCache):
         lengths: Tensor,
         last: Tensor,
         *,
-        capacity: int,
         end: int,
         windows: Sequence[int | None] | None = None,
     ) -> None:
         self.windows = (None,) * len(prefix.pairs) if windows is None else windows
-        sizes = {window: capacity if window is None else min(capacity, window) for window in self.windows}
+        sizes = {window: end if window is None else min(end, window) for window in self.windows}
         self.capacity, self.end = max(sizes.values()), end
         self.positions, self.last = lengths - 1, last.clone()
         self.rows = torch.arange(len(lengths), device=lengths.device)

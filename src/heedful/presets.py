@@ -344,6 +344,13 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "t5-small": ("Raffel et al. 2020", 60_506_624, lambda: t5(512, 6, 8, 2048)),
     "t5-base": ("Raffel et al. 2020", 222_903_552, lambda: t5(768, 12, 12, 3072)),
     "t5-v1.1-small": ("Raffel et al. 2020, 1.1", 76_961_152, lambda: t5(512, 8, 6, 1024, v1_1=True)),
+    "t5-v1.1-base": ("Raffel et al. 2020, 1.1", 247_577_856, lambda: t5(768, 12, 12, 2048, v1_1=True)),
+    "t5-v1.1-large": ("Raffel et al. 2020, 1.1", 783_150_080, lambda: t5(1024, 24, 16, 2816, v1_1=True)),
+    "t5-v1.1-xl": ("Raffel et al. 2020, 1.1", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
+    "t5-v1.1-xxl": ("Raffel et al. 2020, 1.1", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
+    # T5 1.1 of sizes xl and xxl, trained on as a language model and then on prompts
+    "t0-3b": ("Sanh et al. 2022", 2_849_757_184, lambda: t5(2048, 24, 32, 5120, v1_1=True)),
+    "t0": ("Sanh et al. 2022", 11_135_332_352, lambda: t5(4096, 24, 64, 10240, v1_1=True)),
     "bart-base": ("Lewis et al. 2020", 139_420_416, lambda: bart(768, 6, 12)),
     "vit-gpt2": ("ViT-B/16 and GPT-2", 238_605_312, lambda: captioner(vit(768, 12, 12, 16), gpt2(768, 12, 12))),
     "captioner-micro": (

@@ -279,6 +279,8 @@ KINDS: dict[str, Callable[[str, Any], None]] = {
 def _built_in(kind: str) -> set[str]:
     """Returns the names that cannot be registered, since the package itself has them."""
     from heedful import tasks
+    from heedful.metrics import registry
+    from heedful.pretrained.model_types import BUILT_IN
     from heedful.settings.sections import TrainingSettings
 
     words = {f.name: set(f.metadata["words"]) for f in TrainingSettings.__dataclass_fields__.values() if f.metadata}
@@ -292,6 +294,8 @@ def _built_in(kind: str) -> set[str]:
         "schedule": words["schedule"],
         "position": {kind.kind for kind in get_args(Position)},
         "task": {name for name, entry in tasks.TASKS.items() if entry.path.startswith("heedful.")},
+        "metric": {*registry.registered()} - {*registry.REGISTERED},
+        "model_type": {*BUILT_IN},
     }
     return names.get(kind, set())
 

@@ -287,7 +287,7 @@ def block_input(
     encoding = stack.encoding(tokens.queries, tokens.keys)
     for window in stack.attention_masks:
         own = tokens.of(window)
-        position = encoding if own is tokens else stack.encoding(own.queries, own.keys)
+        position = encoding if own.keys is tokens.keys else stack.encoding(own.queries, own.keys)
         mask = position.join(stack.self_mask(own, window)) if self_masks is None else self_masks[window]
         contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
     return x, real, [contexts[window] for window in stack.windows]

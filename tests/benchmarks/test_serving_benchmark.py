@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.serving.load import Answer, Request, Target, ask, figures, percentile  # noqa: E402
+from benchmarks.serving.load import Answer, Request, Target, ask, figures, open_loop, percentile  # noqa: E402
 from benchmarks.serving.servers import SERVERS  # noqa: E402
 
 
@@ -90,3 +91,36 @@ def test_what_became_of_a_request(reply: bytes, kind: str) -> None:
     answer = asyncio.run(run())
     assert answer.kind == kind
     assert answer.text == ("a" if kind in ("complete", "cut") else "")
+
+
+def test_an_open_loop_neither_waits_for_answers_nor_hides_delays() -> None:
+    async def run() -> tuple[list[Answer], int]:
+        open_now = most = 0
+
+        async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal open_now, most
+            open_now += 1
+            most = max(most, open_now)
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.2)
+            writer.write(b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 9\r\n\r\n")
+            writer.close()
+            open_now -= 1
+
+        async def busy() -> None:
+            await asyncio.sleep(0.1)
+            time.sleep(0.3)  # the load generator itself is held up
+
+        server = await asyncio.start_server(answered, "127.0.0.1", 0)
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "model")
+        answers, _ = await asyncio.gather(open_loop(target, [Request("a", 3)], 100, 0.6), busy())
+        server.close()
+        await server.wait_closed()
+        return answers, most
+
+    answers, most = asyncio.run(run())
+    assert 30 < len(answers) < 100
+    assert {(answer.kind, answer.retry_after) for answer in answers} == {("refused", 9.0)}
+    assert most > 10
+    assert max(answer.late for answer in answers) > 0.2
+    assert max(answer.end for answer in answers) > 0.4

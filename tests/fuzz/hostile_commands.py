@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
-from hostile_data import TASKS, _rows
-from hostile_folders import base
+from hostile_data import _picture, _rows
+from hostile_folders import TASKS, WRITERS, base
 from hostile_values import altered, broken_text, damaged, hostile, sentence, shown
 from sandbox import Case, Fault
 
@@ -79,6 +79,8 @@ def prepare(root: Path) -> None:
         rows = _rows(Random(task), task, 24)
         if task == "image-classification":
             continue
+        if task == "image-to-text":
+            (root / "a.png").write_bytes(_picture("PNG"))
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (root / f"{task}.jsonl").write_text(text)
     command = ["train", "text-classification", "--train", str(root / "text-classification.jsonl"), "--preset=bert-tiny"]
@@ -156,8 +158,7 @@ def _tokens(random: Random, command: str, root: Path, folder: Path) -> tuple[lis
     limit = ["--data.limit=40"] if task == "image-classification" and command in ("train", "audit") else []
     model = str(root / task)
     text = "the <mask> is a tool" if task == "fill-mask" else sentence(random)
-    writes = task in ("translation", "summarization", "generative-question-answering", "text-generation")
-    small = [*SMALL, *([] if writes else ["--preset=bert-tiny"])]
+    small = [*SMALL, *([] if task in WRITERS else ["--preset=bert-tiny"])]
     if task == "image-classification":
         small = ["--preset=vit-micro", "--max-steps=1", "--device=cpu"]
     if command not in NO_FILES and random.random() < 0.15:

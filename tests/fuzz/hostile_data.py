@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import zstandard
-from hostile_folders import base, make_special
+from hostile_folders import TASKS, WRITERS, base, make_special
 from hostile_values import altered, broken_text, changed, damaged, hostile, nested, sentence, shown
 from PIL import Image
 from sandbox import Case
@@ -42,7 +42,6 @@ RIGHT = (".tsv", ".csv", ".jsonl", ".parquet")
 TABLES = (*RIGHT * 3, ".ndjson", ".txt", ".tab", ".json", "")
 NEWLINES = ["\n", "\r\n", "\r", "\n\n", "\u2028", "\x0b", ""]
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252", "utf-7", "shift_jis"]
-TASKS = tuple(name for name in tasks.TASKS if name != "image-to-text")  # its readers are image-classification's
 
 
 def prepare(root: Path) -> None:
@@ -103,6 +102,7 @@ def _rows(random: Random, task: str, count: int) -> list[dict[str, Any]]:
             "generative-question-answering": {"question": "what is it?", "context": text, "answers": words[:2]},
             "feature-extraction": {"text": text, "text_pair": words[0]},
             "image-classification": {"image": {"bytes": None, "path": "a.png"}, "label": random.choice(LABELS)},
+            "image-to-text": {"image": "a.png", "text": text},
         }
         made.append(values.get(task, {"text": text}))
     return made
@@ -110,8 +110,11 @@ def _rows(random: Random, task: str, count: int) -> list[dict[str, Any]]:
 
 def _table(random: Random, task: str, place: Path) -> tuple[list[str], str]:
     """A table in one of the formats: values changed, keys changed, bytes changed, encoded or packed otherwise."""
-    rows = _rows(random, task, random.choice([1, 2, 5, 12, 30]))
-    said = []
+    rows, said = _rows(random, task, random.choice([1, 2, 5, 12, 30])), []
+    if task == "image-to-text":
+        how, content = _image(random) if random.random() < 0.3 else ("whole", _picture("PNG"))
+        (place / "a.png").write_bytes(content)
+        said += [] if how == "whole" else [f"an image {how}"]
     for _ in range(random.choice([0, 0, 1, 1, 1, 2, 4])):
         said.append(_row_changed(random, rows))
     if random.random() < 0.1:
@@ -555,7 +558,7 @@ def _settings(task: str, sources: list[str], out: str) -> RunSettings:
     given: dict[str, Any] = {"task": task, "train": tuple(sources), "out": out, "max_steps": 1, "device": "cpu"}
     if task == "image-classification":
         return RunSettings(**given, preset="vit-micro")
-    if task not in ("translation", "summarization", "generative-question-answering", "text-generation"):
+    if task not in WRITERS:
         given["preset"] = "bert-tiny"
     model, data = ModelSettings(dim=16, heads=2, depth=1), DataSettings(max_length=32)
     return RunSettings(**given, model=model, data=data, tokenizer=TokenizerSettings(size=300))

@@ -24,7 +24,7 @@ from sandbox import CANARY, Case, Fault
 import heedful
 from answering_folders import saved
 from heedful import tasks
-from heedful.config import VisionConfig
+from heedful.config import patches_of
 from heedful.pretrained import load, save
 from heedful.pretrained.configuration import config_of
 
@@ -70,7 +70,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deit": ("deit", "DeiTForImageClassificationWithTeacher", VIT),
     "ijepa": ("ijepa", "IJepaForImageClassification", VIT),
 }
-TASKS = tuple(name for name in tasks.TASKS if name != "image-to-text")  # its readers are image-classification's
+TASKS = tuple(tasks.TASKS)
+WRITERS = ("translation", "summarization", "generative-question-answering", "text-generation", "image-to-text")
 
 # keys that config.json and its neighbours may hold, with a right value
 CONFIG_KEYS: dict[str, Any] = {
@@ -607,7 +608,7 @@ def _adapter(random: Random, model: Path) -> str:
 @cache
 def inputs(task: str) -> tuple[Any, ...]:
     """Inputs of a task."""
-    if task == "image-classification":
+    if task in ("image-classification", "image-to-text"):
         from PIL import Image
 
         return (Image.new("L", (30, 20), 99),)
@@ -621,7 +622,7 @@ def inputs(task: str) -> tuple[Any, ...]:
 def _use(random: Random, name: str, model: Path, out: Path) -> tuple[str, Callable[[], str]]:
     if name in TASKS and random.random() < 0.85:
         options: dict[str, Any] = {}
-        if name in ("translation", "summarization", "generative-question-answering", "text-generation"):
+        if name in WRITERS:
             options["max_new_tokens"] = 4
             options |= random.choice([{}, {}, {"num_beams": 2}, {"do_sample": True, "seed": 1}])
         talk = name == "text-generation" and (model / "chat_template.jinja").is_file()
@@ -649,15 +650,10 @@ def _opened(model: Path, given: dict[str, Any], out: Path) -> str:
     made = load(model, **given)
     config = made.config
     with torch.no_grad():
-        if isinstance(config, VisionConfig):
-            patches = config.patches
-            size = patches.image_size
-            height, width = (size, size) if isinstance(size, int) else size
-            made(torch.zeros(1, patches.channels, height, width, dtype=made.dtype))
-        elif config.kind == "encoder-decoder":
-            made(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1]]))
-        else:
-            made(torch.tensor([[0, 1, 2]]))
+        source = torch.tensor([[0, 1, 2]])
+        if (patches := patches_of(config)) is not None:
+            source = torch.zeros(1, patches.channels, *patches.image_size, dtype=made.dtype)
+        made(source, *([torch.tensor([[0, 1]])] if config.kind == "encoder-decoder" else []))
     if "head" not in given and not all(each.isfinite().all() for each in made.parameters()):
         raise Fault("weights that are not finite are opened")
     if "dtype" in given and given["dtype"] == "int8":

@@ -27,6 +27,7 @@ GIB = 1 << 30
 OFTEN = 0.02  # seconds between two looks at the memory of a case
 GOOD = ("accepted", "refused")
 CANARY = "harm"  # the file that executed code would leave
+COMMIT = ["git", "-C", "."]  # a training asks for the commit of its own folder
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
 CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link", "shutil.rmtree")
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
@@ -227,7 +228,7 @@ def _watch(folder: Path, found: list[str], guarded: bool) -> Callable[[str, tupl
             found.append(f"written {event} {given[0]!r}")
         elif event in NETWORK:
             found.append(f"network {event}")
-        elif event in STARTS and guarded:
+        elif event in STARTS and guarded and not (event == "subprocess.Popen" and given[1][:3] == COMMIT):
             found.append(f"executed {event} {given[0]!r}")
         elif event == "pickle.find_class" and not str(given[0]).startswith(PLAIN):
             found.append(f"executed pickle {given[0]}.{given[1]}")

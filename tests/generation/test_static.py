@@ -269,7 +269,7 @@ def test_a_row_is_replaced_while_others_go_on(name: str) -> None:
         model(ids, real, cache=prefix)
         lengths = torch.tensor([len(text) for text in texts[:2]])
         windows = model.config.decoder.windows
-        slots = StaticCache(prefix, lengths, torch.tensor([15, 15]), capacity=16, end=16, windows=windows)
+        slots = StaticCache(prefix, lengths, torch.tensor([15, 15]), end=16, windows=windows)
         running = texts[:2]
         for step in range(10):
             if step == 3:

@@ -240,6 +240,21 @@ def test_a_step_of_every_kind_of_stack(stack: str, rows: int, calls: list[int]) 
     assert calls == [rows] * 4
 
 
+@pytest.mark.parametrize(("stack", "windows"), [("gpt", 1), ("window", 1), ("windows", 2)])
+def test_a_step_makes_one_bias_for_each_window(stack: str, windows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one for each block, which may be many."""
+    masks: list[Any] = []
+
+    def bias_of(mask: Any, own: Any = compiled_step.bias_of) -> Any:
+        masks.append(mask)
+        return own(mask)
+
+    monkeypatch.setattr(compiled_step, "bias_of", bias_of)
+    with torch.inference_mode():
+        decoder_logits(pair(stack)[1], 3)
+    assert sum(mask is not None for mask in masks) == 4 * windows
+
+
 @pytest.mark.parametrize("stack", ["gpt", "llama", "relative", "sinusoidal, post-norm"])
 def test_a_step_of_an_encoder_decoder(stack: str, calls: list[int]) -> None:
     plain, fast = pair(stack, name="transformer-tiny")

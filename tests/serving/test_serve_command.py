@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -13,11 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 from heedful import cli
+from heedful.serving import run
 
 SLOW = """
 import sys, time
@@ -185,3 +189,21 @@ def test_without_the_extra(folder: str, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr("heedful.cli.serve.EXTRA", ("a_package_that_is_not_there",))
     assert cli.main(["serve", folder]) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'heedful[serve]'")
+
+
+def test_a_collection_of_garbage_leaves_out_what_the_start_made() -> None:
+    """A full one would stop all answers while it searches the libraries: longer than many steps."""
+    before, frozen = gc.get_freeze_count(), list[int]()
+
+    class Server:
+        config = SimpleNamespace()
+
+        async def serve(self, sockets: Any) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    service: Any = SimpleNamespace(start=lambda loop: None, close=lambda: None, join=lambda timeout: True)
+    stub: Any = Server()
+    bound: Any = None
+    assert run.serve(service, stub, bound) is False
+    assert frozen[0] > before + 50_000
+    assert gc.get_freeze_count() <= before

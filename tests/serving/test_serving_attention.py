@@ -75,6 +75,20 @@ def test_a_translator_of_several_languages(serving: Callable[..., Running], tmp_
     assert "give a text, or" in server.refused(ROUTE, input={"source": "a", "colour": "b"})[1]["message"]
 
 
+@pytest.mark.parametrize("task", ["translation", "text-generation"])
+def test_choices_are_ranked(task: str, serving: Callable[..., Running], tmp_path: Path) -> None:
+    pipe = heedful.pipeline(None, saved(task, tmp_path / task))
+    server, choices = serving(pipe), ["fruit", "tool"]
+    found = server.post("/predict", inputs=["the plum", "the saw"], options={"choices": choices})
+    assert found == pipe(["the plum", "the saw"], choices=choices)
+    own = {"source": "the plum", "choices": choices}
+    assert server.post("/predict", inputs=own) == {**found[0], "input": own}
+    status, error = server.refused("/predict", inputs="the plum", options={"choices": ["fruit"]})
+    assert (status, error["message"].partition(";")[2]) == (400, " give two or more different texts: yes,no")
+    long = server.refused("/predict", inputs="the plum", options={"choices": ["a" * 10_000_000, "b"]})
+    assert long[0] == 413
+
+
 def test_errors(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     status, error = server.refused(ROUTE, input="the apple", layer=1)
     assert (status, error["message"]) == (400, "layer has no effect on attention; did you mean 'layers'?")

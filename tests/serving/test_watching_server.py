@@ -13,12 +13,14 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heedful import cli
+from heedful.errors import HeedfulError
 from heedful.serving import server as serving
-from heedful.serving.runs import Runs
+from heedful.serving.runs import Runs, SavedModel
 from heedful.serving.server import LARGEST, Server, open_in_browser
 
 
@@ -44,11 +46,14 @@ def server(folder: Path) -> Iterator[Server]:
     thread.join()
 
 
-def asked(server: Server, path: str, method: str = "GET", host: str | None = None) -> tuple[int, dict[str, str], bytes]:
+def asked(
+    server: Server, path: str, method: str = "GET", host: str | None = None, site: str = "none"
+) -> tuple[int, dict[str, str], bytes]:
     """The answer to a path exactly as it is written here."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+    connection.putheader("Sec-Fetch-Site", site)
     connection.endheaders()
     answer = connection.getresponse()
     found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
@@ -106,6 +111,47 @@ def test_nothing_is_written_and_no_other_site_reads(server: Server) -> None:
     for host in ("localhost", "localhost:9000", f"127.0.0.1:{server.server_port}"):  # a tunnel has a port of its own
         assert asked(server, "/runs.json", host=host)[0] == 200
     assert "access-control-allow-origin" not in asked(server, "/runs.json")[1]
+
+
+def test_what_a_model_looks_at_is_drawn_when_it_is_asked_for(
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entry() -> dict[str, Any]:
+        return dict(server.runs.as_dict()["runs"][0])
+
+    def view(name: str, saved: SavedModel, example: int, view: str) -> dict[str, Any]:
+        if view == "lens":
+            raise HeedfulError("no lens")
+        if view == "broken":
+            raise ValueError("a secret text")
+        return {"page": "<p>é</p>", "asked": [name, saved.folder.name, saved.time, example, view]}
+
+    monkeypatch.setattr(server.attention, "view", view)
+    number = entry()["id"]
+    assert entry()["saved"] is None
+    assert asked(server, f"/run/{number}/attention")[0] == 404
+    (folder / "last").mkdir()
+    (folder / "last" / "model.safetensors").write_bytes(b"")
+    os.utime(folder / "last" / "model.safetensors", ns=(5_000_000, 5_000_000))
+    assert entry()["saved"] == 5
+    status, headers, content = asked(server, f"/run/{number}/attention?example=3&view=heads")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert json.loads(content) == {"page": "<p>é</p>", "asked": ["one", "last", 5_000_000, 3, "heads"]}
+    (folder / "model.safetensors").write_bytes(b"")  # the best weights
+    os.utime(folder / "model.safetensors", ns=(4_000_000, 4_000_000))
+    assert json.loads(asked(server, f"/run/{number}/attention?example=x")[2])["asked"] == [
+        "one",
+        "one",
+        4_000_000,
+        0,
+        "",
+    ]
+    for wrong, status, said in (("lens", 422, "no lens"), ("broken", 500, "the view failed (ValueError); try again")):
+        found, _, content = asked(server, f"/run/{number}/attention?view={wrong}")
+        assert (found, json.loads(content)) == (status, {"error": said})
+    assert asked(server, f"/run/{number + 1}/attention")[0] == 404
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+        assert asked(server, f"/run/{number}/attention", site=site)[0] == status
 
 
 def test_it_listens_on_this_machine_alone(server: Server) -> None:

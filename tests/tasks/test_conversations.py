@@ -113,7 +113,7 @@ def test_two_names_are_a_prompts_and_a_completions(tmp_path: Path) -> None:
     [
         ("a.jsonl", '{"messages": "hello"}', r"messages are not a JSON list, in .*a\.jsonl:1; write \[\{"),
         ("a.jsonl", '{"messages": []}', r"the messages are not a list, or the list is empty, in .*a\.jsonl:1"),
-        ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r'message 1 needs the texts "role" and "content", in .*:2'),
+        ("a.jsonl", '\n{"messages": [{"role": "user"}]}', r"message 1 of 'messages' needs the texts .*, in .*:2"),
         (
             "a.jsonl",
             '{"messages": [{"role": "user", "content": "Hi"}]}',
@@ -166,13 +166,29 @@ def test_of_a_prompt_and_its_completion_the_completion_is_learned() -> None:
     batch = task.collate(encoded.examples, np.random.default_rng(0))
     for i, (asked, answered) in enumerate([("Say moo: ", "moo moo"), ("Say ", "Moo.")]):
         before, after = task.tokenizer.encode([asked, answered])
-        ids = [task.end, *before, *after, task.end]
-        labels = [-100] * len(before) + [*after, task.end]
+        ids = [*before, *after, task.end]
+        labels = [-100] * (len(before) - 1) + [*after, task.end]
         assert batch["ids"][i, : len(ids) - 1].tolist() == ids[:-1]
         assert batch["labels"][i].tolist() == labels + [-100] * (batch["labels"].size(1) - len(labels))
     assert task.count(batch) == sum(len(ids) for ids in task.tokenizer.encode(["moo moo", "Moo."])) + 2
     assert encoded.note == f"{task.count(batch)} tokens of answers are learned, the tokens of prompts are not"
     assert task.lengths(encoded.examples).tolist() == [[len(talk.ids) - 1] for talk in encoded.examples]
+
+
+@pytest.mark.parametrize("before", [[], [3]])
+def test_prompts_of_training_are_those_of_prediction(before: list[int]) -> None:
+    """Without a begin token (GPT-2), with one (Llama), and of messages."""
+    told = tokenizer()
+    chat_template.set_template(told, "plain")
+    task = TextGeneration(told, 64)
+    task.before = before
+    [instruction] = task.encode(pairs(("Say moo: ", "moo moo")), 64).examples
+    [talk] = task.encode(talks(TALK[:3]), 64).examples
+    for example, prompt in ((instruction, "Say moo: "), (talk, TALK[:2])):
+        [ids] = task.prompt_ids([prompt])
+        assert example.ids[: example.learned.index(True)] == ids
+    [empty] = task.encode(pairs(("", "moo")), 64).examples
+    assert empty.ids[: empty.learned.index(True)] == task.prompt_ids([""])[0]
 
 
 @pytest.mark.parametrize("template", [CHATML, chat_template.DEFAULT_TEMPLATE])
@@ -243,10 +259,10 @@ def test_the_figures_are_of_the_answers_alone() -> None:
     total, count = 0.0, 0
     for row in rows:
         before, after = task.tokenizer.encode([row.values["prompt"], row.values["completion"]])
-        ids = [task.end, *before, *after, task.end]
+        ids = [*before, *after, task.end]
         with torch.no_grad():
             p = model(torch.tensor([ids[:-1]]))[0].double().log_softmax(-1)
-        for place in range(len(before), len(ids) - 1):
+        for place in range(len(before) - 1, len(ids) - 1):
             total, count = total - float(p[place, ids[place + 1]]), count + 1
     size = sum(len(row.values["completion"].encode()) for row in rows)
     assert measured.details == {"tokens": count, "bytes": size}

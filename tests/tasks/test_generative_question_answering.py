@@ -430,6 +430,26 @@ def test_the_decoder_learns_the_answer_alone_and_reads_a_prompt() -> None:
     assert not isinstance(task, TextGeneration)
 
 
+@pytest.mark.parametrize(
+    "option", ["--preference.beta=0.3", "--tokenizer.chat-template=llama3", "--data.document-mask"]
+)
+def test_a_decoder_refuses_options_of_text_generation(option: str, tmp_path: Path, capsys: Any) -> None:
+    data = tmp_path / "set.jsonl"
+    data.write_text("".join(json.dumps(dict(each.values)) + "\n" for each in SETS["all"]))
+    command = [
+        "train",
+        NAME,
+        "--train",
+        str(data),
+        "--out",
+        str(tmp_path / "run"),
+        "--preset=gpt-micro",
+        "--max-steps=1",
+    ]
+    assert cli.main([*command, option]) == 2
+    assert f"{option.partition('=')[0]} has no effect for {NAME}; leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("preset", ["transformer-tiny", "gpt-micro"])
 def test_commands(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Trained on a file of objects, evaluated, asked, audited, inspected and verified."""

@@ -188,6 +188,9 @@ def test_without_a_class_token_the_mean_of_the_patches_is_read(tmp_path: Path) -
     again = ImageClassification.load(folder)
     again.check_model(opened := checkpoints.load(folder))
     assert opened.config == model.config
+    (bare := tmp_path / "bare.json").write_text(json.dumps(model.config.to_dict()))  # a preset without a class token
+    with_token = replace(settings(class_token=True), preset=str(bare))
+    assert made(with_token, data)[1].config.patches.prefix == "class"  # type: ignore[union-attr]  # a vision model's
     assert [answer.output for answer in again.predict(opened.eval(), [row.values["image"] for row in data])] == [
         LABELS[i] for i in logits.argmax(-1)
     ]

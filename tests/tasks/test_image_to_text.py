@@ -17,6 +17,7 @@ from heedful.data import LazyImage, Row, Rows, builtin, read
 from heedful.data.builtin.shapes import COLOURS, split_of
 from heedful.errors import HeedfulError
 from heedful.presets import captioner, gpt2, vit
+from heedful.settings import RunSettings, TrainingSettings, resolve
 from heedful.tasks.image_to_text import ImageToText, references_of
 from heedful.tasks.published import task_of
 
@@ -61,8 +62,9 @@ def test_a_table_of_paths_a_folder_and_lists_of_texts(photos: Path) -> None:
     (photos / "wrong.jsonl").write_text('{"image": "images/0.png", "text": [1]}\n')
     with pytest.raises(HeedfulError, match=r"a text or a list of texts is expected, in .*wrong.jsonl:1"):
         rows_of(photos / "wrong.jsonl")
-    (photos / "lost.csv").write_text("image,text\nimages/9.png,a cat\n")
-    with pytest.raises(HeedfulError, match=r"there is no image .*9.png, in .*lost.csv:2"):
+    (photos / "lost.csv").write_text("image,text\nimages/1.png,a dog\nimages/9.png,a cat\n")
+    assert rows_of(photos / "lost.csv", limit=1) == [("1.png", "a dog")]  # reads no further
+    with pytest.raises(HeedfulError, match=r"there is no image .*9.png, in .*lost.csv:3"):
         rows_of(photos / "lost.csv")
 
 
@@ -114,6 +116,14 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return heedful.train("image-to-text", data, valid=data, out=out, **options), data
 
 
+@pytest.mark.parametrize(("tokens", "examples"), [(None, 64), (9_999, None)])
+def test_a_batch_is_limited_by_examples_or_by_the_given_tokens(tokens: int | None, examples: int | None) -> None:
+    rows = read("builtin:shapes:valid", COLUMNS, limit=5)
+    given = RunSettings(task="image-to-text", train=("-",), out="-", training=TrainingSettings(batch_tokens=tokens))
+    training = resolve(given, ImageToText.suggested_settings(rows, given)).training
+    assert (training.batch_tokens, training.batch_size) == (tokens, examples)
+
+
 def test_it_learns_from_python_objects(learned: Any) -> None:
     run, data = learned
     assert run.metrics["exact_match"] == 100.0
@@ -136,6 +146,20 @@ def test_it_learns_from_python_objects(learned: Any) -> None:
         pipe.task.encode(rows, 100)
     with pytest.raises(HeedfulError, match=r"longer than 1 token, in set\.tsv; raise --data\.max-length$"):
         pipe.task.encode(rows, 1)
+
+
+def test_an_evaluation_in_training_limits_the_texts(learned: Any) -> None:
+    run, data = learned
+    pipe = heedful.pipeline(None, run.folder)
+    task: Any = pipe.task
+    rows = Rows([Row({"image": LazyImage.of(row["image"]), "text": row["text"]}, "set.tsv", 2) for row in data])
+    pipe.model.generation = {"min_new_tokens": 40, "max_new_tokens": 50}  # longer than the texts are
+    encoded = task.encode(rows)
+    assert max(len(text) for _, text in encoded.examples) < 40
+    assert len(task.measure(pipe.model, encoded.examples, rows, most=2).outputs) == 2
+    assert task.with_limit(pipe.model, {}, 9) == {"max_new_tokens": 40}
+    assert task.with_limit(pipe.model, {}, 99) == {"max_new_tokens": 64}  # as many as there are positions
+    assert task.with_limit(pipe.model, {"max_length": 7}, 9) == {"max_length": 7}
 
 
 def test_files_on_the_command_line(learned: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,10 +20,13 @@ from torch import Tensor
 
 import heedful
 from heedful import cli
+from heedful.adapters import LoraConfig, add_adapter
+from heedful.adapters.low_rank import LowRank
 from heedful.audit.audit import row_findings
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import evaluate
+from heedful.layers.attention import Attention
 from heedful.metrics.example_scores import overall
 from heedful.metrics.intervals import intervals
 from heedful.metrics.preference import preference_scores, win_scores
@@ -177,7 +180,7 @@ def test_loss_and_gradient_are_those_of_equation_7(smoothing: float) -> None:
     model.zero_grad()
     expected = torch.zeros((), dtype=torch.float64)
     for i, row in enumerate(rows):
-        prompt = [task.end, *task.tokenizer.encode([row.values["prompt"]])[0]]
+        [prompt] = task.prompt_ids([row.values["prompt"]])
         ratios = []
         for j, name in enumerate(("chosen", "rejected")):
             ids = [*prompt, *task.tokenizer.encode([row.values[name]])[0], task.end]
@@ -191,6 +194,24 @@ def test_loss_and_gradient_are_those_of_equation_7(smoothing: float) -> None:
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-9, atol=1e-12)
     assert task.count(batch) == 3
+
+
+def test_dropout_is_off_in_the_model_and_stays_in_an_adapter() -> None:
+    task, model = small(dtype=torch.float32)
+    add_adapter(model, LoraConfig(rank=2, dropout=0.4))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.3
+        elif isinstance(module, Attention):
+            module.dropout = 0.3
+    settings = RunSettings.from_dict(
+        {"task": "text-generation", "train": ["-"], "out": "-", "start_from": "x", "preference": {"beta": 0.7}}
+    )
+    task.before_training(model.train(), settings)
+    assert task.beta == 0.7
+    assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} <= {0.0}
+    assert {part.dropout for part in model.modules() if isinstance(part, Attention)} == {0.0}
+    assert {part.dropout for part in model.modules() if isinstance(part, LowRank)} == {0.4}
 
 
 def test_loss_is_a_sum_over_parts_of_a_batch_and_ln_2_at_the_start() -> None:
@@ -220,6 +241,22 @@ def test_only_the_answer_of_a_conversation_is_learned() -> None:
     for answer, text in zip(example, ("runs !\n", "eats .\n"), strict=True):
         learned = [token for token, is_learned in zip(answer.ids, answer.learned, strict=True) if is_learned]
         assert task.tokenizer.decode([learned])[0] == text
+
+
+def test_answers_that_are_cut_are_counted_with_their_places() -> None:
+    tokenizer = small()[0].tokenizer
+    triples = [*TRIPLES, ("the cat ", "runs !", "eats")]
+    lengths = [
+        (line, sum(map(len, tokenizer.encode([prompt, answer]))))
+        for line, (prompt, *answers) in enumerate(triples, 1)
+        for answer in answers
+    ]
+    longest = max(length for _, length in lengths)
+    encoded = RewardModel(tokenizer).encode(preferences(*triples), longest - 1)
+    cut = [line for line, length in lengths if length == longest]
+    assert [(row.file, row.line) for row in encoded.unread] == [("p.jsonl", line) for line in cut]
+    assert (encoded.lost, len(encoded.examples), len(encoded.rows)) == (len(cut), 4, 4)
+    assert encoded.note.startswith(f"{len(cut)} answer")
 
 
 def test_metrics_are_those_of_their_definitions() -> None:
@@ -398,6 +435,21 @@ def test_a_resumed_run_ends_with_the_same_bits_and_one_reference(
     assert cli.main([*run, "--max-steps=7", "--out", str(tmp_path / "parts"), "--resume"]) == 2
 
 
+def test_a_resumed_run_says_that_beta_changes(
+    assistant_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run = command(assistant_folder, tmp_path, "--out", str(out))
+    run.remove("--json")
+    for beta, more in ((0.4, ["--max-steps=1"]), (0.2, ["--max-steps=2", "--resume"])):
+        assert cli.main([*run, *more, f"--preference.beta={beta}"]) == 0
+        told = "".join(capsys.readouterr())
+        assert f"preference.beta {beta} (DPO)" in told
+        assert ("--preference.beta is 0.2 from now on; it was 0.4" in told) == ("--resume" in more)
+        card = json.loads((out / "last" / "heedful.json").read_text(encoding="utf-8"))
+        assert card["preference"]["beta"] == beta
+
+
 def test_wrong_settings_are_one_line(
     assistant_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -476,6 +528,11 @@ def test_a_reward_model_learns_by_the_loss_of_bradley_and_terry(
     batch = pipe.task.collate(pipe.task.encode(rows).examples)
     loss = pipe.task.objective(pipe.model, batch)
     assert loss.item() == approx(-torch.log(torch.sigmoid(expected[:, 0] - expected[:, 1])).sum().item(), "layer")
+    smoothed = pipe.task.objective(pipe.model, batch, 0.3)
+    margins = expected[:, 0] - expected[:, 1]
+    assert smoothed.item() == approx(
+        -(0.7 * torch.log(torch.sigmoid(margins)) + 0.3 * torch.log(torch.sigmoid(-margins))).sum().item(), "layer"
+    )
     scored = pipe([(row.values["prompt"], row.values[name]) for row in rows for name in ("chosen", "rejected")])
     assert [one["output"] for one in scored] == approx(expected.flatten().tolist(), "layer")
     tabbed = pipe([f"{rows[0].values['prompt']}\t{rows[0].values['chosen']}", ""])
@@ -485,6 +542,11 @@ def test_a_reward_model_learns_by_the_loss_of_bradley_and_terry(
     assert len(config["id2label"]) == 1
     assert config["architectures"][0].endswith("ForSequenceClassification")
     assert pipe.task.relevance(pipe.model, rows[0].values["prompt"], ["runs !", "runs ."])[0] > 0
+    settings = RunSettings(task="text-classification", train=("-",), out="-", start_from=str(out))
+    _, again = RewardModel.for_fine_tuning(out, rows, settings)
+    ours, theirs = (found.head.state_dict() for found in (again, heedful.from_pretrained(out)))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 def test_a_reward_model_reads_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

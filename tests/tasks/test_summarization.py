@@ -191,6 +191,9 @@ def test_answers_are_bounded_in_order_and_what_is_cut_is_told_once(caplog: pytes
             assert sum(answer.logprobs) / len(answer.logprobs) == approx(answer.score, "layer")
     caplog.clear()
     task.measure(model, *task.encode(ROWS, 10)[:2], most=2)
+    task.positions = 20
+    assert task.limited_options(model, [([5], [5] * 19)], {}) == {"max_new_tokens": 20}  # not 1.5 times as many
+    task.positions = None
     assert not caplog.messages  # ``encode`` has told
     model.generation = {}
     assert len(task.predict(model, ["a bird"], min_new_tokens=128, logprobs=True)[0].logprobs) == 128

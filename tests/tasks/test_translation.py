@@ -172,6 +172,8 @@ def test_answers_keep_the_order_and_blanks_stay_blank(task: Translation) -> None
     assert pipe([]) == []
     with pytest.raises(HeedfulError, match="num_beam has no effect for translation; did you mean 'num_beams'"):
         pipe("a", num_beam=3)
+    with pytest.raises(HeedfulError, match="option prefill_chunk_size has no effect for translation"):
+        pipe("a", prefill_chunk_size=3)
 
 
 def test_an_answer_ends_right_after_a_stop_string(task: Translation) -> None:

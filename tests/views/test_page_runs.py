@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from heedful.errors import HeedfulError
 from heedful.serving import server as serving
-from heedful.serving.runs import Runs
+from heedful.serving.run_attention import RunAttention
+from heedful.serving.runs import Runs, SavedModel
 from heedful.serving.server import Server
+from heedful.views.attention_data import AttentionMaps
+from heedful.views.attention_html import attention_page
 from heedful.views.page import page as page_of
 from heedful.views.runs_html import runs_page
 
@@ -36,7 +41,7 @@ def begun(folder: Path, lines: list[str]) -> Path:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Server]]:
     """A server of the runs below ``tmp_path``, whose page asks ten times a second."""
-    monkeypatch.setattr(serving, "runs_page", lambda folders: runs_page(folders, every=0.1))
+    monkeypatch.setattr(serving, "runs_page", lambda folders, nonce: runs_page(folders, every=0.1, nonce=nonce))
     made: list[Server] = []
 
     def make() -> Server:
@@ -53,9 +58,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 @pytest.fixture
 def open_runs(served: Callable[[], Server], open_address: Callable[..., Any]) -> Callable[..., Any]:
     address = served().address
-    return lambda view="", **how: open_address(
-        address + view, lambda url: url.startswith(address) and "/run/" not in url, offline=False, **how
-    )
+
+    def own(url: str) -> bool:
+        return url.startswith((address, "blob:")) and ("/run/" not in url or "/attention?" in url)
+
+    return lambda view="", **how: open_address(address + view, own, offline=False, **how)
 
 
 def names(page: Any) -> list[str]:
@@ -81,6 +88,66 @@ def test_a_page_of_nothing_says_what_to_do_until_there_is_something(
     page.locator(".runs").wait_for()
     assert names(page) == ["one"]
     assert page.locator(".none").is_hidden()
+
+
+def test_what_a_run_looks_at_is_drawn_on_demand_and_again_for_newer_weights(
+    tmp_path: Path,
+    served: Callable[[], Server],
+    open_runs: Callable[..., Any],
+    until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int, str]] = []
+
+    def view(self: RunAttention, name: str, saved: SavedModel, example: int, view: str) -> dict[str, Any]:
+        asked.append((saved.time // 1_000_000, example, view))
+        if view == "lens":
+            raise HeedfulError("the <text> is too long")
+        maps = AttentionMaps.of("self-attention", ["a", f"b{len(asked)}"], ["a", "b"], [[[[1, 0], [0.25, 0.75]]]])
+        page = attention_page([maps], title=f"{name}: <i>")
+        return {
+            "page": page,
+            "view": view or "heads",
+            "views": ["heads", "lens"],
+            "example": example % 3,
+            "examples": 3,
+        }
+
+    def save(time: int) -> None:
+        (folder / "model.safetensors").write_bytes(b"")
+        os.utime(folder / "model.safetensors", ns=(time * 1_000_000, time * 1_000_000))
+
+    monkeypatch.setattr(RunAttention, "view", view)
+    folder = begun(tmp_path / "en-fr", [line(100)])
+    page = open_runs(expected="422")
+    page.locator("td.name").wait_for()
+    assert not page.locator(".opener").count()
+    save(7)
+    page.locator(".opener").wait_for()
+    page.wait_for_timeout(300)
+    assert not asked  # nothing is computed where nobody looks
+    page.locator(".opener").click()
+    status = page.locator(".look .busy")
+    status.get_by_text("validation example 1 of 3").wait_for()
+    assert page.locator(".look h2").inner_text().replace("\u2068", "").replace("\u2069", "") == "what en-fr looks at"
+    frame = page.locator("iframe").element_handle().content_frame()
+    frame.get_by_text("b1").first.wait_for()  # its own script runs
+    assert frame.evaluate("origin") == "null"
+    assert page.locator("iframe").get_attribute("sandbox") == "allow-scripts"
+    page.locator(".another").click()
+    status.get_by_text("validation example 2 of 3").wait_for()
+    save(9)
+    until(page, "document.querySelector('.look').ariaBusy === 'false'")
+    page.wait_for_timeout(500)
+    assert asked == [(7, 0, ""), (7, 1, "heads"), (9, 1, "heads")]
+    page.locator(".look .view").select_option("lens")
+    status.get_by_text("the <text> is too long").wait_for()
+    assert page.locator("iframe").is_hidden()
+    page.locator(".look .close").click()
+    save(11)
+    page.wait_for_timeout(500)
+    assert page.locator(".look").is_hidden()
+    assert len(asked) == 4
 
 
 def test_it_follows_without_being_loaded_again(

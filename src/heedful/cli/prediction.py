@@ -121,7 +121,11 @@ def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str
     from heedful.tasks.task import Streams
 
     streams = isinstance(pipe.task, Streams) and not json and sys.stdout.isatty()
-    streams = streams and options.get("num_beams", 1) == options.get("num_return_sequences", 1) == 1
+    streams = (
+        streams
+        and "choices" not in options
+        and options.get("num_beams", 1) == options.get("num_return_sequences", 1) == 1
+    )
     if not inputs and sys.stdin.isatty():
         print("write one text per line; Ctrl-D ends", file=sys.stderr, flush=True)
     for texts in [inputs] if inputs else lines(cast(BufferedReader, sys.stdin.buffer)):

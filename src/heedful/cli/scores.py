@@ -27,7 +27,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     for name, group in result.get("by_format", {}).items():
         note = "" if group["counted"] else "  (not counted: the source is ambiguous)"
         print(f"  {name:<18}{group['exact_match']:5.1f} % of {group['examples']}{note}")
-    for breakdown in ("by_language", "by_kind"):
+    for breakdown in ("by_language", "by_kind", "by_set", "by_template"):
         for name, group in result.get(breakdown, {}).items():
             metrics = ", ".join(f"{key} {value:.4g}" for key, value in group.items() if isinstance(value, float))
             print(f"  {name:<18}{metrics} ({plural(group['examples'])})")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heedful.data.file_formats import EXTENSIONS
-from heedful.data.rows import Kind, Row, Rows
-from heedful.data.tables import Table
+from heedful.data.rows import Kind, Rows
+from heedful.data.tables import Table, converted_rows
 from heedful.data.text_files import STDIN, display_name, extension
 from heedful.errors import HeedfulError
 
@@ -37,23 +37,17 @@ def read_rows(sources: Sequence[str], names: Sequence[str] | None = None, limit:
         columns = PAIR if len(names) == 2 else ()
     if not columns:
         return None
-    rows = Rows(columns=names or columns)
-    for source in sources:
-        for line, values in Table(source, {column: KINDS[column] for column in columns}, names):
-            row = dict(zip(columns, values, strict=False))
-            if "messages" in row:
-                row["messages"] = _messages(row["messages"], f"{display_name(source)}:{line}")
-            elif not row or not all(text.strip() for text in row.values()):
-                rows.skip(source, line)
-                continue
-            rows.append(Row(row, source, line))
-            if len(rows) == limit:
-                return rows
-    if not rows:
-        raise HeedfulError(
-            f"only blank rows ({rows.skipped}) in {display_name(', '.join(sources))}; fill in prompts and completions"
-        )
+    tables = (Table(source, {column: KINDS[column] for column in columns}, names) for source in sources)
+    rows = converted_rows(tables, _values, limit, "prompts and completions")
+    rows.columns = tuple(names or columns)
     return rows
+
+
+def _values(cells: Mapping[str, Any], location: str) -> Mapping[str, Any] | None:
+    """Returns the values of a row; None if a prompt or a completion is blank."""
+    if "messages" in cells:
+        return {"messages": _messages(cells["messages"], location)}
+    return cells if all(text.strip() for text in cells.values()) else None
 
 
 def _instruction_columns(source: str) -> tuple[str, ...]:
@@ -82,14 +76,23 @@ def _messages(value: Any, location: str) -> tuple[Mapping[str, Any], ...]:
             raise HeedfulError(f"the messages are not a JSON list, in {location}; write {FORM}") from None
     if not isinstance(value, list | tuple) or not value:
         raise HeedfulError(f"the messages are not a list, or the list is empty, in {location}; write {FORM}")
-    for number, message in enumerate(value, 1):
-        if not isinstance(message, Mapping) or not all(
-            isinstance(message.get(key), str) for key in ("role", "content")
-        ):
-            raise HeedfulError(f'message {number} needs the texts "role" and "content", in {location}; write {FORM}')
-    if not any(message["role"] == "assistant" and message["content"].strip() for message in value):
+    messages = checked_messages(value, "messages", location, FORM)
+    if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
         raise HeedfulError(
             f'no message has the role "assistant", in {location}, so there is nothing to learn; add the '
             "assistant's reply"
         )
-    return tuple({key: content for key, content in message.items() if content is not None} for message in value)
+    return messages
+
+
+def checked_messages(messages: Sequence[Any], column: str, location: str, form: str) -> tuple[Mapping[str, Any], ...]:
+    """Returns the messages of a cell without values that are null.
+
+    Raises ``HeedfulError``, naming ``column`` and ``location``, for one without the texts "role" and "content".
+    """
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            raise HeedfulError(
+                f'message {number} of {column!r} needs the texts "role" and "content", in {location}; write {form}'
+            )
+    return tuple({key: value for key, value in message.items() if value is not None} for message in messages)

@@ -128,7 +128,7 @@ def _described_images(
             f"{display_name(', '.join(sources))} cannot be read as {' and '.join(columns)}; give a table "
             f"({', '.join(TABLES)}) with the paths of the images, relative to its folder, and their texts"
         )
-    table = _table_rows(path, columns, names, None, remembered)
+    table = _table_rows(path, columns, names, limit, remembered)
     text = next(name for name, kind in columns.items() if kind == "texts")
     rows = Rows(
         (Row({**row.values, text: one}, row.file, row.line) for row in table for one in row.values[text]),

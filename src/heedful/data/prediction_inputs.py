@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from heedful.data import builtin, image_folder, image_reader
+from heedful.data import builtin, image_folder, image_reader, mixtures
 from heedful.data.cell_values import checked_text
 from heedful.data.conll import read_sentences, without_prefix
 from heedful.data.file_formats import EXTENSIONS, detect_format
@@ -59,6 +59,8 @@ def read_inputs(
     - For words, CoNLL (``.conll``, ``.conllu``, ``.bio``, ``.iob``, ``.iob2``): one sentence an input; other columns
       are ignored. For questions with contexts, SQuAD's ``.json``.
     - ``builtin:NAME``: the test split of a built-in set.
+    - A mixture (``heedful.data.mixtures``, ``.toml``): the rows of its test files under each template; an input with
+      choices is a mapping of the first column and ``choices``.
     - Any other file, and ``-``, standard input: text, one line an input.
 
     Every file may be compressed (``.gz``, ``.xz``, ``.zst``). ``strip_prefix`` is removed from the words of lists.
@@ -108,6 +110,8 @@ def _read_source(
 ) -> Iterator[Input]:
     if source.startswith(builtin.PREFIX):
         return _rows(source, columns, names)
+    if mixtures.is_mixture([source]):
+        return _prompts(source, next(iter(columns)), names)
     is_table = source != STDIN and extension(source) in (*EXTENSIONS, TAB)
     if "image" in columns.values():
         return _images(source, columns, names, is_table, remembered)
@@ -201,6 +205,13 @@ def _input_of(values: dict[str, Any], location: str) -> Input:
         checked_text(number, ID, location)
     blank = not any(value.strip() if isinstance(value, str) else value for value in values.values())
     return Input(values if len(values) > 1 else next(iter(values.values())), location, number, blank)
+
+
+def _prompts(path: str, column: str, names: Sequence[str] | None) -> Iterator[Input]:
+    if names is not None:
+        raise HeedfulError(f"--columns has no effect on a mixture; set columns in {path}, or leave the option out")
+    for text, choices, location in mixtures.read_prompts(path):
+        yield Input(text if choices is None else {column: text, "choices": list(choices)}, location)
 
 
 def _lines(path: str) -> Iterator[Input]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from heedful.data.cell_values import brief, checked_text
+from heedful.data.conversations import checked_messages
 from heedful.data.file_formats import EXTENSIONS
-from heedful.data.rows import Kind, Row, Rows, required_columns
-from heedful.data.tables import Table
+from heedful.data.rows import Kind, Rows, required_columns
+from heedful.data.tables import Table, converted_rows
 from heedful.data.text_files import STDIN, display_name, extension
 from heedful.errors import HeedfulError
 
@@ -48,22 +49,10 @@ def read_rows(
     columns = _named(names) if names is not None else _columns_of(sources[0], kinds, remembered or {})
     if not columns:
         return None
-    rows = Rows(columns=columns.values())
-    rows.mapping = dict(columns)
-    for source in sources:
-        raw: dict[str, Kind] = dict.fromkeys(columns, "messages")  # read as they are
-        for line, values in Table(source, raw, list(columns.values())):
-            row = values and _values(dict(zip(columns, values, strict=True)), f"{display_name(source)}:{line}")
-            if not row:
-                rows.skip(source, line)
-                continue
-            rows.append(Row(row, source, line))
-            if len(rows) == limit:
-                return rows
-    if not rows:
-        raise HeedfulError(
-            f"only blank rows ({rows.skipped}) in {display_name(', '.join(sources))}; fill in chosen and rejected"
-        )
+    raw: dict[str, Kind] = dict.fromkeys(columns, "messages")  # read as they are
+    tables = (Table(source, raw, list(columns.values())) for source in sources)
+    rows = converted_rows(tables, _values, limit, "chosen and rejected")
+    rows.columns, rows.mapping = tuple(columns.values()), columns
     return rows
 
 
@@ -141,12 +130,7 @@ def _turns(value: Any, column: str, location: str) -> Turns:
         return checked_text(value, column, location)
     if not isinstance(value, list | tuple) or not value:
         raise HeedfulError(f"{column!r} is {brief(repr(value))}, in {location}; write {FORM}")
-    for number, message in enumerate(value, 1):
-        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise HeedfulError(
-                f'message {number} of {column!r} needs the texts "role" and "content", in {location}; write {FORM}'
-            )
-    return tuple({key: content for key, content in message.items() if content is not None} for message in value)
+    return checked_messages(value, column, location, FORM)
 
 
 def _has_text(turns: Turns) -> bool:

@@ -10,7 +10,17 @@ from itertools import zip_longest
 from os import PathLike
 from typing import Any
 
-from heedful.data import builtin, conll, conversations, documents, hub_datasets, image_reader, preferences, squad
+from heedful.data import (
+    builtin,
+    conll,
+    conversations,
+    documents,
+    hub_datasets,
+    image_reader,
+    mixtures,
+    preferences,
+    squad,
+)
 from heedful.data.cell_values import Labels, Numbers
 from heedful.data.column_inference import check_header, check_tags
 from heedful.data.file_formats import EXTENSIONS
@@ -56,6 +66,8 @@ def read(
             - ``-``: standard input, TSV or, with one column, a row in each line.
             - ``builtin:NAME[/ARG][:SPLIT]``: see ``heedful.data.builtin``; the rows have all columns of the set.
             - ``hub:ORG/NAME[@REVISION][/PATH][:SPLIT]``: see ``heedful.data.hub_datasets``.
+            - A mixture (``heedful.data.mixtures``): ``.toml``, sets and templates for a task that learns pairs of
+              texts.
             - Documents (``heedful.data.documents``), images (``heedful.data.image_reader``), conversations
               (``heedful.data.conversations``), preferences (``heedful.data.preferences``), words with tags
               (``heedful.data.conll``), questions with answers (``heedful.data.squad``).
@@ -85,6 +97,9 @@ def read(
         if len(sources) > 1:
             raise HeedfulError(f"{hub_set} cannot be combined with other sources; give it alone")
         return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
+    if mixtures.is_mixture(sources):
+        _check_mixture(sources[0], names, limit, separator)
+        return mixtures.read_rows(sources[0], kinds, split)
     if any(kind.startswith("turns") for kind in kinds.values()):
         preference_rows = preferences.read_rows(sources, kinds, names, limit, remembered)
         if preference_rows is not None:
@@ -100,6 +115,13 @@ def read(
     _check(kinds, names, separator)
     rows = _read_special(sources, kinds, names, split, limit, separator, remembered)
     return _read_lines(sources, kinds, names, split, limit, separator, remembered) if rows is None else rows
+
+
+def _check_mixture(path: str, names: Sequence[str] | None, limit: int | None, separator: str | None) -> None:
+    """Raises ``HeedfulError`` for options that the mixture's file sets itself."""
+    for flag, value in (("columns", names), ("limit", limit), ("label-separator", separator)):
+        if value is not None:
+            raise HeedfulError(f"--data.{flag} has no effect on a mixture; set it in {path}, or leave the option out")
 
 
 def _other_columns(kinds: Mapping[str, Kind], sources: Sequence[str]) -> dict[str, Kind]:
@@ -199,6 +221,8 @@ def splits(source: str | PathLike[str] | Sequence[str | PathLike[str]]) -> tuple
     names and a data set of the Hub have those that are present. Files have none: ().
     """
     sources = _as_list(source)
+    if mixtures.is_mixture(sources):
+        return mixtures.splits(sources[0])
     if len(sources) == 1 and sources[0].startswith(builtin.PREFIX):
         return () if ":" in sources[0].removeprefix(builtin.PREFIX) else builtin.SPLITS
     if len(sources) == 1 and sources[0].startswith(hub_datasets.PREFIX):

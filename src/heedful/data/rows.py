@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -105,13 +105,14 @@ class Row:
     """Row of a data file.
 
     ``values`` has the task's column names; ``file`` and ``line`` (from 1) are where the row starts; ``name`` is the
-    row's name in the file, if it has a name.
+    row's name in the file, if it has a name; rows with one ``group``, if they have one, stay on one side of a split.
     """
 
     values: Mapping[str, Any]
     file: str
     line: int
     name: str = field(default="", compare=False)
+    group: str = field(default="", compare=False)
 
 
 class Rows(list[Row]):
@@ -123,7 +124,10 @@ class Rows(list[Row]):
         columns: names, keys or numbers of the columns in the file (file names for parallel files).
         mapping: a table's column for each of the task's columns.
         notes: lines for people: the detected format, the inferred columns.
+        mix: draws the training rows of an epoch from these rows, or some of them, and a seed; None: all, as they are.
     """
+
+    mix: Callable[[Rows, int], Rows] | None = None
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:
         super().__init__(rows)

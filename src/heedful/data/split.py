@@ -27,7 +27,7 @@ def split(
     by: str = "source",
     same: Same | None = None,
 ) -> tuple[list[Row], list[Row]]:
-    """Splits rows into (train, valid). Rows with equal values in column ``by`` stay on one side.
+    """Splits rows into (train, valid). Rows with equal values in column ``by``, or of one group, stay on one side.
 
     Groups of equal values are drawn in the order of a hash of (seed, value). A group that would exceed ``valid`` is
     skipped. The draw does not depend on the order of the file; both sides keep that order.
@@ -44,12 +44,13 @@ def split(
     Raises ``HeedfulError`` if ``valid`` is out of range or the rows have fewer than two different values.
     """
     size = _validation_size(valid, len(rows))
-    keys = list(map(same or content_digest, (row.values[by] for row in rows)))
+    values = [row.group or row.values[by] for row in rows]
+    keys = list(map(same or content_digest, values))
     groups: dict[bytes, int] = defaultdict(int)
     smallest: dict[bytes, bytes] = {}  # key -> the smallest of its values
-    for key, row in zip(keys, rows, strict=True):
+    for key, value in zip(keys, values, strict=True):
         groups[key] += 1
-        exact = exact_bytes(row.values[by])
+        exact = exact_bytes(value)
         smallest[key] = min(exact, smallest.get(key, exact))
     if len(groups) < 2:
         where = f"{rows[0].file}: " if rows else ""

@@ -22,11 +22,8 @@ SHAPE = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "que
 FLAT = '{"question": "...", "context": "...", "answers": {"text": ["..."], "answer_start": [0]}}'
 KEYS = ("question", "answers", "context", "qas", "paragraphs")  # the first of them in an object gives its line
 IMPOSSIBLE = "is_impossible"
-TABLE_COLUMNS: dict[str, Kind] = {
-    "answer": "answers",
-    "answer_start": "answers",
-    "title": "answers",
-}  # values as they are
+# "answers" leaves the cells as they are
+TABLE_COLUMNS: dict[str, Kind] = {"answer": "answers", "answer_start": "answers", "title": "answers"}
 
 
 def read_rows(
@@ -136,11 +133,11 @@ class _Reader:
             raise HeedfulError(
                 f"the context is empty, in {location}{name}; give the text with the answer, or remove the question"
             )
-        answers = () if values.get(IMPOSSIBLE) is True else self._answers(values, location)
-        spans = tuple(self._value(context, text, start, location + name) for text, start in answers)
+        found = () if values.get(IMPOSSIBLE) is True else self._answers(values, location)
+        answers = tuple(self._value(context, text, start, location + name) for text, start in found)
         title = {"title": values["title"]} if isinstance(values.get("title"), str) else {}
         row_name = brief(str(values.get("id", "")))
-        return Row({"question": question, "context": context, "answers": spans} | title, file, line, row_name)
+        return Row({"question": question, "context": context, "answers": answers} | title, file, line, row_name)
 
     def _answers(self, values: Mapping[str, Any], location: str) -> list[tuple[str, int | None]]:
         """Returns the text and the given start of each answer, without blank texts."""

@@ -32,7 +32,7 @@ from heedful.data.records import (
     read_json_array,
     read_json_lines,
 )
-from heedful.data.rows import Kind, Rows, required_columns
+from heedful.data.rows import Kind, Row, Rows, required_columns
 from heedful.data.text_files import STDIN, display_name, extension, raw_lines, read_lines
 from heedful.errors import HeedfulError, plural
 
@@ -453,3 +453,33 @@ def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         raise HeedfulError(
             f'broken CSV ({error}), in {path}:{line}; write a field that contains quotes as "a ""word"""'
         ) from error
+
+
+def converted_rows(
+    tables: Iterable[Table],
+    convert: Callable[[Mapping[str, Any], str], Mapping[str, Any] | None],
+    limit: int | None,
+    needed: str,
+) -> Rows:
+    """Returns the rows of tables with the same columns, at most ``limit``, with the values that ``convert`` makes.
+
+    ``convert`` takes the values of a row by column and the row's location, for errors; it returns None for a row with a
+    blank text, which is skipped.
+
+    Raises ``HeedfulError`` if all rows are blank; ``needed`` names what to fill in.
+    """
+    rows, paths = Rows(), []
+    for table in tables:
+        paths.append(table.path)
+        for line, cells in table:
+            location = f"{display_name(table.path)}:{line}"
+            values = convert(dict(zip(table.chosen_columns, cells, strict=True)), location) if cells else None
+            if values is None:
+                rows.skip(table.path, line)
+                continue
+            rows.append(Row(values, table.path, line))
+            if len(rows) == limit:
+                return rows
+    if not rows:
+        raise HeedfulError(f"only blank rows ({rows.skipped}) in {display_name(', '.join(paths))}; fill in {needed}")
+    return rows

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heedful.data import Rows, hub_datasets
 from heedful.data.builtin import PREFIX, SPLITS
 from heedful.data.conll import with_stripped_words
@@ -61,7 +63,7 @@ def evaluate(
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``, and the details of the
         task, such as ``"by_class"`` and ``"confusion"`` of a classifier, or ``"by_format"`` of a translation whose rows
-        have a ``format``.
+        have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``, with the metrics of each.
 
         ``intervals`` has [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` there is also
         ``"baseline"``, with its ``"name"`` and ``"metrics"``. If the folder has the hashes of its training rows, there
@@ -103,6 +105,7 @@ def evaluate(
         "intervals": {name: list(bound) for name, bound in bounds.items() if name in measured.metrics},
         **extra,
         **measured.details,
+        **_by_template(measured, encoded.rows),
         "seconds": seconds,
         "decoding": options,
     }
@@ -145,6 +148,21 @@ def _trained_on(
         if others is not None:
             metrics = overall(others).items()
             result["metrics_others"] = {name: value for name, value in metrics if name in measured.metrics}
+    return result
+
+
+def _by_template(measured: Measured, rows: Rows) -> dict[str, Any]:
+    """Returns the metrics of each set and each template of a mixture; {} for other rows."""
+    scores, result = measured.example_scores, dict[str, Any]()
+    if scores is None or len(scores) != len(rows) or not all("template" in row.values for row in rows):
+        return result
+    for column in ("set", "template"):
+        places: dict[str, list[int]] = {}
+        for index, row in enumerate(rows):
+            places.setdefault(row.values[column], []).append(index)
+        result[f"by_{column}"] = {
+            name: {**scores.metrics_of(np.array(own)), "examples": len(own)} for name, own in places.items()
+        }
     return result
 
 

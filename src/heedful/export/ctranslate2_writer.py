@@ -28,6 +28,9 @@ PLAIN = {
     "marian": ("MarianConfig", "MarianMTModel", False),
     "bart": ("BartConfig", "BartForConditionalGeneration", True),
 }
+# The converter has no error of its own for a model that it cannot read: which of these it is depends on where its
+# reader, which finds parts by their names, or the loading by ``transformers`` fails.
+UNREADABLE = (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError)
 
 
 def write(source: Path, out: Path, quantization: str | None = None) -> dict[str, Any]:
@@ -51,8 +54,7 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 
             try:
                 TransformersConverter(str(folder)).convert(str(out), quantization=quantization, force=True)
-            # any of these for a model that the converter cannot read
-            except (ValueError, NotImplementedError, KeyError, AttributeError, RuntimeError, OSError) as error:
+            except UNREADABLE as error:
                 reason = " ".join(str(error).split())[:300]
                 raise HeedfulError(
                     f"CTranslate2 cannot convert this {layout} model ({reason}); use --to onnx"

@@ -76,8 +76,7 @@ class TracedCache(NoCache):
             window: tokens._replace(whole_mask=self._causal_mask(mine, positions, new, window))
             for window in dict.fromkeys(self.config.windows)
         }
-        first, *others = by_window.values()
-        return first._replace(by_window=by_window) if others else first
+        return TokenPositions.joined(by_window)
 
     def _causal_mask(self, real: Tensor, positions: Tensor, new: int, window: int | None) -> Tensor:
         """Returns the mask (B, T, S) of the last ``new`` tokens; each attends to itself, also if it is padding.

@@ -99,7 +99,6 @@ class CapturedStep(StaticStep):
     def __init__(self, state: DecoderState, limits: Tensor, context: int | None = None) -> None:
         super().__init__(state, limits, context)
         self.end = min(rounded_length(self.end), learned_positions(state.stack) or rounded_length(self.end))
-        self.capacity = max(min(self.end, window or self.end) for window in self.windows)
         self.graph: StepGraph | None = None
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -135,9 +134,7 @@ class CapturedStep(StaticStep):
         key = (len(self.lengths), self.end, sources, source_length, model.kernels, captured.stream_of(model.device))
 
         def make() -> StepGraph:
-            cache = StaticCache(
-                prefix, self.lengths, self.last, capacity=self.capacity, end=self.end, windows=self.windows
-            )
+            cache = StaticCache(prefix, self.lengths, self.last, end=self.end, windows=self.windows)
             return StepGraph(state, cache, source_length)
 
         self.graph = model.captured.claim(model, key, make)

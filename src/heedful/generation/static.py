@@ -62,7 +62,6 @@ class StaticStep:
         positions = learned_positions(state.stack)
         self.end = needed if positions is None else min(needed, positions)
         self.windows = state.stack.windows
-        self.capacity = max(min(needed, window or needed) for window in self.windows)
         self.cache: StaticCache | None = None
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -89,10 +88,7 @@ class StaticStep:
     def step(self, tokens: Tensor) -> Tensor:
         """Returns the logits (R, V) after ``tokens`` (R,)."""
         if self.cache is None:
-            cache = StaticCache(
-                self.state.cache, self.lengths, self.last, capacity=self.capacity, end=self.end, windows=self.windows
-            )
-            self._put(cache)
+            self._put(StaticCache(self.state.cache, self.lengths, self.last, end=self.end, windows=self.windows))
         return self(tokens)
 
     def select(self, rows: Tensor, prompts: Tensor | None = None) -> None:

@@ -61,22 +61,23 @@ def compiled_decoding(stack: Stack, batch: StackInput) -> Tensor:
         return unpadded_inference(stack, batch)
     if torch.is_grad_enabled() or not x.is_cpu:
         return unpadded_inference(stack, batch)
-    if stack not in STEPS:
-        STEPS[stack] = CompiledStep(stack) if is_supported(stack) else None
-    step = STEPS[stack]
+    step = step_of(stack)
     if step is None or len(x) > step.most_rows_with(cache) or step.is_changed() or not step.fits(cache, len(x)):
         return unpadded_inference(stack, batch)
     return step(stack, batch, cache)
 
 
 def reads_prompts(stack: Stack) -> bool:
-    """Returns True if the compiled step of a stack, if it has one, is about as fast as other kernels for many rows."""
-    if stack.layout is not compiled_decoding:
-        return False
+    """Returns True if a stack has a compiled step that is about as fast as other kernels also for prompts."""
+    step = step_of(stack) if stack.layout is compiled_decoding else None
+    return step is not None and step.most_rows >= PROMPT_ROWS
+
+
+def step_of(stack: Stack) -> CompiledStep | None:
+    """Returns the compiled step of a stack, made once; None if the stack has an unsupported part."""
     if stack not in STEPS:
         STEPS[stack] = CompiledStep(stack) if is_supported(stack) else None
-    step = STEPS[stack]
-    return step is not None and step.most_rows >= PROMPT_ROWS
+    return STEPS[stack]
 
 
 def is_supported(stack: Stack) -> bool:
@@ -291,15 +292,16 @@ class CompiledStep:
         scratch = torch.empty(rows * self.width)
         stream = scratch[: rows * self.dim]
         stream.view_as(x).copy_(x)
-        biases = {window: bias_of(context["mask"]) for window, context in zip(stack.windows, contexts, strict=True)}
+        of_window = dict(zip(stack.windows, contexts, strict=True))
+        biases = {window: bias_of(context["mask"]) for window, context in of_window.items()}
         cross_bias = bias_of(contexts[0]["memory_mask"])
         keys = (KeyValues * (2 * self.depth))()
         pairs: Any = cache.layers(self.depth)
         for layer, (own, cross) in enumerate(pairs):
-            self._own_keys(keys[2 * layer], own)
-            window = stack.windows[layer]
-            keys[2 * layer].in_order = isinstance(cache, RingCache) and cache.end <= cache.rings[window].capacity
-            add_bias(keys[2 * layer], biases[window], rows, self.heads[layer][0])
+            own_keys, window = keys[2 * layer], stack.windows[layer]
+            self._own_keys(own_keys, own)
+            own_keys.in_order = isinstance(cache, RingCache) and cache.end <= cache.rings[window].capacity
+            add_bias(own_keys, biases[window], rows, self.heads[layer][0])
             if len(self.heads[layer]) > 1:
                 self._cross_keys(keys[2 * layer + 1], cross, rows)
                 add_bias(keys[2 * layer + 1], cross_bias, len(cross.pair[0]), self.heads[layer][1])

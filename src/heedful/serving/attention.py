@@ -17,7 +17,7 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.text.chat_template import is_conversation
 from heedful.views.inspect.attention_view import MAX_WEIGHTS
-from heedful.views.inspect.catalogue import VIEWS, sees, translates
+from heedful.views.inspect.catalogue import VIEWS, has_target, reads_images
 from heedful.views.inspect.inspect import run_view
 from heedful.views.inspect.model_input import Array
 from heedful.views.inspect.opened_model import OpenedModel, opened_of
@@ -94,7 +94,7 @@ def _request(opened: OpenedModel, given: dict[str, Any]) -> Request:
     item, messages = given.pop("input", None), given.pop("messages", None)
     if messages is not None and (item is not None or not is_conversation(messages)):
         raise HeedfulError('give input, or messages such as [{"role": "user", "content": "..."}]')
-    prepare = _image if sees(opened.model.config) else _text
+    prepare = _image if reads_images(opened.model.config) else _text
     inputs = messages or (list(map(prepare, item)) if isinstance(item, list) else item and prepare(item))
     return Request.of(inputs, given.pop("view", None), **given)
 
@@ -122,7 +122,7 @@ def _check_one_forward(opened: OpenedModel, request: Request) -> None:
     if request.view in BACKWARD:
         raise HeedfulError(f"view {request.view!r} needs backward passes; run heedful inspect, or choose another view")
     config, view = opened.model.config, VIEWS[request.view]
-    generates = "target" in view.takes and (translates(config) or request.view == "steps")
+    generates = "target" in view.takes and (has_target(config) or request.view == "steps")
     if generates and request.target is None:
         raise HeedfulError(f"view {request.view!r} shows a generated text; generate it first, and give it as target")
 

@@ -123,8 +123,8 @@ def image_of(value: Any, limits: ServiceLimits) -> LazyImage:
 
 def estimated_tokens(task: Task, values: Sequence[Any], options: Mapping[str, Any], limits: ServiceLimits) -> int:
     """Returns about how many tokens inputs have, with those to be generated, before they are tokenised."""
-    decoding = options.get("decoding")
-    return sum(size_of(value) // CHARACTERS + 1 + new_tokens(decoding, limits) for value in values)
+    decoding, choices = options.get("decoding"), size_of(options.get("choices") or ()) // CHARACTERS
+    return sum(size_of(value) // CHARACTERS + 1 + choices + new_tokens(decoding, limits) for value in values)
 
 
 def new_tokens(decoding: Options | None, limits: ServiceLimits) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import signal
 import socket
 import ssl
@@ -112,6 +113,8 @@ async def _serve(service: Service, server: uvicorn.Server, bound: socket.socket)
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
     service.start(loop)
+    gc.collect()
+    gc.freeze()  # else Python now and then searches the libraries and the model too: 0.2 s in which nothing else runs
     serving = asyncio.ensure_future(server.serve([bound]))
     ending = asyncio.ensure_future(ended.wait())
     await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -123,4 +126,5 @@ async def _serve(service: Service, server: uvicorn.Server, bound: socket.socket)
         await serving
     ending.cancel()
     await asyncio.to_thread(service.join, STOP_SECONDS if interrupted else 10.0)
+    gc.unfreeze()
     return interrupted

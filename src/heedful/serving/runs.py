@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +30,17 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 MAX_FOLDERS = 20_000  # that are searched for runs
 NO_CURVES = ("step", "seconds", "epoch")  # axes, not curves
 PAGES = (".html", ".svg", ".png")  # suffixes of a run's files that a browser shows
+WEIGHTS = ".safetensors"  # suffix of a model's weights
+MODEL_FOLDERS = (".", "last")  # of a run, the best weights before the last
 QUIET = 60.0  # seconds without a line after which a run counts as stopped, unless its lines are further apart
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The folder of a model that a run has saved, and when its weights were written, in nanoseconds."""
+
+    folder: Path
+    time: int
 
 
 class Curve:
@@ -261,6 +272,7 @@ class WatchedRun:
             "speed": speed,
             "ceiling": latest.get("share_of_ceiling"),
             "pages": self.pages(),
+            "saved": None if (model := self.saved_model()) is None else model.time // 1_000_000,
         }
 
     def curves(self) -> dict[str, list[list[float]]]:
@@ -284,6 +296,18 @@ class WatchedRun:
         except OSError:
             return []
         return sorted(name for name in names if not name.startswith("."))
+
+    def saved_model(self) -> SavedModel | None:
+        """Returns the model with the run's best weights or, if there is none, its last; None before the first."""
+        for folder in (self.path / name for name in MODEL_FOLDERS):
+            try:
+                with os.scandir(folder) as entries:
+                    times = [entry.stat().st_mtime_ns for entry in entries if entry.name.endswith(WEIGHTS)]
+            except OSError:
+                continue
+            if times:
+                return SavedModel(folder, max(times))
+        return None
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -367,8 +391,9 @@ class Runs:
         Returns:
             ``{"version", "now", "folders", "runs"}``; of each run ``{"id", "name", "started", "task", "model", "state",
             "reason", "step", "share", "seconds_left", "seconds", "loss", "best", "unit", "speed", "ceiling",
-            "pages"}``, and, if it has changed, ``"curves"``: ``{"training", "validation", "rate"}``, lists of (step,
-            value).
+            "pages", "saved"}`` ("saved": when its model's weights were written, in milliseconds since 1970; None
+            without a model) and, if it has changed, ``"curves"``: ``{"training", "validation", "rate"}``, lists of
+            (step, value).
         """
         server_id, _, count = known_version.partition("-")
         since = int(count) if server_id == self.server_id and count.isdecimal() else -1
@@ -394,9 +419,13 @@ class Runs:
 
     def file(self, number: int, name: str) -> Path | None:
         """Returns the path of a run's page; None if there is no such run or page."""
-        with self._lock:
-            run = next((run for path, run in self._runs.items() if self._numbers[path] == number), None)
+        run = self.run(number)
         return run.path / name if run is not None and name in run.pages() else None
+
+    def run(self, number: int) -> WatchedRun | None:
+        """Returns the run with this number; None if there is none."""
+        with self._lock:
+            return next((run for path, run in self._runs.items() if self._numbers[path] == number), None)
 
     def _search(self) -> None:
         """Searches for runs, at most once a second, and for at most a twentieth of the time."""

@@ -1,4 +1,7 @@
-"""Local HTTP server of ``heedful watch``: the dashboard, its data, and the pages of the runs. It only reads."""
+"""Local HTTP server of ``heedful watch``: the dashboard, its data, pages of the runs, views of their models.
+
+It only reads.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import errno
 import mimetypes
 import os
 import re
+import secrets
 import sys
 import webbrowser
 from http import HTTPStatus
@@ -13,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from heedful.errors import HeedfulError
+from heedful.serving.run_attention import RunAttention
 from heedful.serving.runs import Runs
 from heedful.util.values import to_json
 from heedful.views.runs_html import runs_page
@@ -23,7 +28,7 @@ LARGEST = 64 << 20  # maximum bytes of a run's page
 
 
 class Server(ThreadingHTTPServer):
-    """HTTP server on 127.0.0.1 with ``/``, ``/runs.json`` and ``/run/NUMBER/FILE``.
+    """HTTP server on 127.0.0.1 with ``/``, ``/runs.json``, ``/run/NUMBER/FILE`` and ``/run/NUMBER/attention``.
 
     Args:
         runs: the runs to show.
@@ -36,7 +41,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, runs: Runs, port: int = 0) -> None:
-        self.runs = runs
+        self.runs, self.attention = runs, RunAttention()
         if not 0 <= port < 1 << 16:
             raise HeedfulError(f"--port is {port}; give a number from 1 to 65535, or leave it out for a free port")
         try:
@@ -84,11 +89,14 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in NAMES:  # another site's name that resolves here; its scripts must not read the data
             self._fail(HTTPStatus.FORBIDDEN)
         elif address.path == "/":
-            self._send(runs_page(self.server.runs.folders).encode(), "text/html; charset=utf-8")
+            html = runs_page(self.server.runs.folders, nonce=secrets.token_urlsafe(16))
+            self._send(html.encode(), "text/html; charset=utf-8")
         elif address.path == "/runs.json":
             version = parse_qs(address.query).get("version", [""])[0]
             runs = to_json(self.server.runs.as_dict(version))
             self._send(runs.encode("utf-8", "replace"), "application/json")
+        elif match := re.fullmatch(r"/run/([0-9]{1,9})/attention", address.path):
+            self._attention(int(match[1]), parse_qs(address.query))
         elif match := re.fullmatch(r"/run/([0-9]{1,9})/([^/]+)", address.path):
             self._file(int(match[1]), unquote(match[2]))
         else:
@@ -118,6 +126,27 @@ class _Handler(BaseHTTPRequestHandler):
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         # sandboxed: its scripts run, but cannot request anything of this server
         self._send(content, kind, {"Content-Security-Policy": "sandbox allow-scripts"})
+
+    def _attention(self, number: int, query: dict[str, list[str]]) -> None:
+        """Sends a view of what a run's saved model looks at, as JSON; an error as ``{"error": LINE}``."""
+        if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            self._fail(HTTPStatus.FORBIDDEN)  # pages of other sites cannot make this machine compute
+            return
+        run = self.server.runs.run(number)
+        saved = None if run is None else run.saved_model()
+        if run is None or saved is None:
+            self._fail(HTTPStatus.NOT_FOUND)
+            return
+        example, view = query.get("example", ["0"])[0], query.get("view", [""])[0]
+        status = HTTPStatus.OK
+        try:
+            answer = self.server.attention.view(run.name, saved, int(example) if example.isdecimal() else 0, view)
+        except HeedfulError as error:
+            answer, status = {"error": str(error)}, HTTPStatus.UNPROCESSABLE_ENTITY
+        except Exception as error:  # such as weights that training is just replacing
+            answer = {"error": f"the view failed ({type(error).__name__}); try again"}
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+        self._send(to_json(answer).encode("utf-8", "replace"), "application/json", status=status)
 
     def _send(
         self,

@@ -20,6 +20,8 @@ from heedful.serving.requests import Fields, estimated_tokens, inputs_of, resolv
 from heedful.serving.responses import EventStream, json_response, while_connected
 from heedful.serving.service import Batch, Service
 from heedful.serving.vectors import vectors_of
+from heedful.tasks.choices import CHOICES
+from heedful.tasks.choices import OPTIONS as RANKING
 from heedful.tasks.task import Continues, Embeds, Prediction, Task
 from heedful.tasks.token_batches import GeneratedText, prediction_of
 from heedful.text.chat_template import is_conversation
@@ -136,7 +138,8 @@ async def predicted(service: Service, values: Sequence[Any], options: Mapping[st
         return []
     call = with_greedy(dict(options))
     chosen = resolved(service.pipe, call)
-    if isinstance(task, Continues) and (found := await _continued(service, values, chosen)) is not None:
+    generates = not ranks_choices(values, chosen)
+    if isinstance(task, Continues) and generates and (found := await _continued(service, values, chosen)) is not None:
         return found
     limits = service.limits
     inputs = await asyncio.to_thread(inputs_of, task, values, limits)
@@ -146,6 +149,11 @@ async def predicted(service: Service, values: Sequence[Any], options: Mapping[st
     ticket = service.admission.admit(len(inputs), tokens)
     batch = Batch(inputs, chosen, service.pipe.predict_block, ticket, tokens, may_merge=not is_seeded)
     return await service.compute(batch)
+
+
+def ranks_choices(values: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Returns True for a request whose outputs are chosen from given texts, all or some, instead of generated."""
+    return bool(RANKING & options.keys()) or any(isinstance(value, Mapping) and CHOICES in value for value in values)
 
 
 async def _continued(service: Service, values: Sequence[Any], options: Mapping[str, Any]) -> list[Prediction] | None:

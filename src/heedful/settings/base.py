@@ -106,7 +106,7 @@ class Settings(metaclass=_OldNames):
     def check_value(cls, name: str, value: Any) -> None:
         """Raises ``HeedfulError`` for a value that the field ``name`` does not take; the message names it as it is."""
         bounds = {bound: limit for bound, limit in cls.__dataclass_fields__[name].metadata.items() if bound in BOUNDS}
-        check(name, value, get_type_hints(cls)[name], **bounds)
+        check(name, tuple(value) if isinstance(value, list) else value, get_type_hints(cls)[name], **bounds)
 
     def _split(self, name: str) -> None:
         """Splits a field's text of names with commas; call it before the names are checked."""

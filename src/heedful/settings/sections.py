@@ -278,6 +278,14 @@ class AnsweringSettings(Settings):
     )
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
     mirror: bool | None = option("average the predictions of an image and its mirror image; twice the time")
+    choices: tuple[str, ...] | None = option("answer by the most probable of these texts: yes,no")
+    normalise: Literal["tokens", "characters"] | None = option(
+        "divide the log-probability of a choice by its number of tokens or characters"
+    )
+
+    def __post_init__(self) -> None:
+        self._split("choices")
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ TASKS = {
     "translation": TaskEntry(
         path="heedful.tasks.translation:Translation",
         summary="one text into another: languages, spellings, formats",
-        main_metrics=("bleu",),
+        main_metrics=("accuracy", "bleu"),
         heads=[("encoder-decoder", "language-model")],
     ),
     "text-generation": TaskEntry(
@@ -80,7 +80,7 @@ TASKS = {
     ),
     "generative-question-answering": TaskEntry(
         path="heedful.tasks.generative_question_answering:GenerativeQuestionAnswering",
-        summary="an answer to a question on a text, in own words",
+        summary="a generated answer to a question about a text",
         main_metrics=("f1",),
         heads=[("encoder-decoder", "language-model"), ("decoder", "language-model")],
         families={"decoder": "heedful.tasks.decoder_question_answering:DecoderQuestionAnswering"},

@@ -108,17 +108,18 @@ def tokenizer_with_template(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int, most: int) -> Encoded:
+def encode_instructions(tokenizer: Tokenizer, rows: Rows, before: Sequence[int], end: int, most: int) -> Encoded:
     """Encodes each row as one example. Rows of more than ``most`` tokens are left out and counted in the note.
 
-    An instruction becomes begin tokens, prompt, completion and end token; completion and end token are learned.
+    An instruction becomes prompt, completion and end token, after the tokens that the tokenizer puts before a text, as
+    the prompts of ``predict`` do; completion and end token are learned.
     Messages are written with the chat template, and the assistant's messages are learned
     (``heedful.text.chat_template.render_conversation``).
 
     Args:
         tokenizer: tokenizer of the model, with a chat template if rows have messages.
         rows: instructions and conversations.
-        begins: ids of the begin tokens of an instruction.
+        before: ids of the tokens that the tokenizer puts before a text; of many tokenizers there are none.
         end: id of the end token.
         most: maximum number of tokens of an example.
 
@@ -126,7 +127,7 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
         HeedfulError: no example fits, or a conversation cannot be written with the template.
     """
     fitting, left_out, examples = Rows([], rows.skipped, rows.columns), Rows(), []
-    for row, example in zip(rows, _examples(tokenizer, rows, begins, end), strict=True):
+    for row, example in zip(rows, _examples(tokenizer, rows, before, end), strict=True):
         if len(example.ids) - 1 <= most:
             fitting.append(row)
             examples.append(example)
@@ -143,16 +144,16 @@ def encode_instructions(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int],
     return Encoded(examples, fitting, note, len(left_out), left_out)
 
 
-def _examples(tokenizer: Tokenizer, rows: Rows, begins: Sequence[int], end: int) -> Iterator[InstructionExample]:
+def _examples(tokenizer: Tokenizer, rows: Rows, before: Sequence[int], end: int) -> Iterator[InstructionExample]:
     for row in rows:
         if "messages" in row.values:
             yield _conversation(tokenizer, row, rendered_conversation(tokenizer, row, row.values["messages"]))
         else:
-            yield _instruction(tokenizer, row.values["prompt"], row.values["completion"], begins, end)
+            yield _instruction(tokenizer, row.values["prompt"], row.values["completion"], before, end)
 
 
 def encode_answer(
-    tokenizer: Tokenizer, row: Row, prompt: Turns, answer: Turns, begins: Sequence[int], end: int
+    tokenizer: Tokenizer, row: Row, prompt: Turns, answer: Turns, before: Sequence[int], end: int
 ) -> InstructionExample:
     """Encodes one answer to a prompt, two texts or two lists of messages, as ``encode_instructions`` does.
 
@@ -162,7 +163,7 @@ def encode_answer(
         HeedfulError: the conversation cannot be written with the template; the message names the ``row``.
     """
     if isinstance(prompt, str) and isinstance(answer, str):
-        return _instruction(tokenizer, prompt, answer, begins, end)
+        return _instruction(tokenizer, prompt, answer, before, end)
     return _conversation(tokenizer, row, answer_parts(tokenizer, row, prompt, answer))
 
 
@@ -186,12 +187,12 @@ def rendered_conversation(tokenizer: Tokenizer, row: Row | None, messages: Seque
         raise HeedfulError(f"{row.file}:{row.line}: {error}" if row else str(error)) from None
 
 
-def _instruction(tokenizer: Tokenizer, prompt: str, answer: str, begins: Sequence[int], end: int) -> InstructionExample:
+def _instruction(tokenizer: Tokenizer, prompt: str, answer: str, before: Sequence[int], end: int) -> InstructionExample:
     prompt_ids, answer_ids = tokenizer.encode([prompt, answer])
-    before = [*begins, *prompt_ids]
+    read = [*before, *prompt_ids] or [end]
     return InstructionExample(
-        [*before, *answer_ids, end],
-        [False] * len(before) + [True] * (len(answer_ids) + 1),
+        [*read, *answer_ids, end],
+        [False] * len(read) + [True] * (len(answer_ids) + 1),
         len(answer.encode("utf-8", "surrogatepass")),
     )
 

@@ -41,7 +41,9 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     """
 
     unit = "answer_tokens"
-    used_settings: ClassVar[frozenset[str]] = (TextGeneration.used_settings | {"data.stride"}) - {"data.document_mask"}
+    used_settings: ClassVar[frozenset[str]] = (TextGeneration.used_settings | {"data.stride"}) - {
+        *("data.document_mask", "preference", "tokenizer.chat_template")  # of documents, preferences and conversations
+    }
     options: ClassVar[frozenset[str]] = TextGeneration.options | {"stride", "null_threshold"}
     display_options: ClassVar[frozenset[str]] = TextGeneration.display_options
 
@@ -86,11 +88,8 @@ class DecoderQuestionAnswering(GeneratedAnswers):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Loads the tokenizer, the number of tokens that the model reads, and the windows of its training."""
-        card = read_card(find(folder))
-        task = cls(TextGeneration.load(folder), card.get("answer_tokens"))
-        if card.get("task") == cls.name:
-            data = card.get("settings", {}).get("data", {})
-            task.window, task.stride = data.get("max_length"), data.get("stride")
+        task = cls(TextGeneration.load(folder), read_card(find(folder)).get("answer_tokens"))
+        task.load_windows(folder)
         return task
 
     def save(self, folder: str | Path) -> None:
@@ -160,8 +159,8 @@ class DecoderQuestionAnswering(GeneratedAnswers):
 
     def encode_windows(self, rows: Rows, max_length: int | None) -> Encoded:
         """Encodes the prompt and the answer of each window; a window with a longer answer is left out."""
-        begins, most = self.writer.before, self._context(max_length)
-        return encode_instructions(self.tokenizer, _instructions(rows), begins, self.end, most)
+        before, most = self.writer.before, self._context(max_length)
+        return encode_instructions(self.tokenizer, _instructions(rows), before, self.end, most)
 
     def empty_examples(self, texts: Sequence[str]) -> list[InstructionExample]:
         """Returns prompts that are followed by the end token."""
@@ -201,10 +200,6 @@ class DecoderQuestionAnswering(GeneratedAnswers):
             losses[indices] = np.stack(sums, 1)
         return losses
 
-    def answer_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns ``decoding_options``."""
-        return self.decoding_options(model, options)
-
     def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
         """Returns the decoding options of a call; unset options have the values stored in the model's folder.
 
@@ -214,12 +209,6 @@ class DecoderQuestionAnswering(GeneratedAnswers):
         if all({**model.generation, **options}.get(name) is None for name in limits):
             options = {**options, "max_new_tokens": self.answer_tokens}
         return self.writer.decoding_options(model, options)
-
-    def evaluation_options(
-        self, model: Model, examples: Sequence[AnswerExample], options: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Returns the options; the length is limited by the model's own settings."""
-        return options
 
     def generated(self, model: Model, texts: Sequence[str], decoding: Options, **options: Any) -> list[Prediction]:
         """Returns the continuation of each prompt, without the prompt and without white space around it."""

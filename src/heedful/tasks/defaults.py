@@ -401,16 +401,24 @@ def vision(images: int, given: RunSettings, side: int, config: ModelConfig) -> R
     else:
         epochs = size.epochs
         lr = lr_for_width(VISION_LR, 128, given.model.dim or stacks_of(config)[0].dim)
-    steps = int((given.max_epochs or epochs) * images / (given.training.batch_size or size.batch_size))
+    suggested = _image_task(images, given, size, epochs, lr)
+    return replace(suggested, image=replace(suggested.image, crop_padding=side // 32, mixup=0.0))
+
+
+def _image_task(
+    examples: int, given: RunSettings, size: VisionSize | CaptioningSize, epochs: int, lr: float
+) -> RunSettings:
+    """Returns the settings that tasks of images share: schedule and batches, and images that are not augmented."""
+    steps = int((given.max_epochs or epochs) * examples / (given.training.batch_size or size.batch_size))
     return replace(
         given,
         max_epochs=epochs,
-        image=replace(given.image, crop_padding=side // 32, flip=False, rand_augment=0, random_erasing=0.0, mixup=0.0),
+        image=replace(given.image, crop_padding=0, flip=False, rand_augment=0, random_erasing=0.0),
         training=_training(
             lr=lr,
             schedule="cosine",
             warmup=min(500, (given.max_steps or steps) // 10 + 1),
-            batch_size=size.batch_size,
+            batch_size=None if given.training.batch_tokens else size.batch_size,
             label_smoothing=0.1,
             weight_decay=0.05,
             betas=(0.9, 0.98),
@@ -424,30 +432,16 @@ def captioning(texts: int, given: RunSettings, dim: int) -> RunSettings:
     """Returns settings for a captioner with a decoder of width ``dim``; preset, sizes of images and patches, and the
     maximum length are left to the caller.
 
-    Label smoothing and β are those of an encoder-decoder, weight decay and the cosine schedule those of a vision model.
-    Images are neither mirrored nor shifted by default, since a text may say where things are.
+    Schedule, weight decay, label smoothing and β are those of a vision model. Images are neither mirrored nor shifted
+    by default, since a text may say where things are.
     """
     size = size_for(texts, CAPTIONING)
     peak = DECODER_FINETUNING_LR if given.start_from else FROM_SCRATCH_LR
     epochs = VISION_FINETUNING_EPOCHS if given.start_from else size.epochs
-    steps = int((given.max_epochs or epochs) * texts / (given.training.batch_size or size.batch_size))
     return replace(
-        given,
-        max_epochs=epochs,
-        image=replace(given.image, crop_padding=0, flip=False, rand_augment=0, random_erasing=0.0),
+        _image_task(texts, given, size, epochs, lr_for_width(peak, 256, dim)),
         tokenizer=TokenizerSettings() if given.start_from else TokenizerSettings(kind="bpe", size=size.vocabulary),
         model=ModelSettings(dropout=None if given.preset or given.start_from else size.dropout),
-        training=_training(
-            lr=lr_for_width(peak, 256, dim),
-            schedule="cosine",
-            warmup=min(500, (given.max_steps or steps) // 10 + 1),
-            batch_size=size.batch_size,
-            label_smoothing=0.1,
-            weight_decay=0.05,
-            betas=(0.9, 0.98),
-            eps=1e-8,
-        ),
-        averaging=AveragingSettings(polynomial=0.1),
     )
 
 

@@ -73,7 +73,10 @@ class EncoderDecoderTask(Task):
 
     unit = "target_tokens"
     used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"} - {"context_keep"})
+    # a source is read at once, and generation begins with the start token alone
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"}) - {
+        *("context_keep", "prefill_chunk_size")
+    }
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(
@@ -227,6 +230,18 @@ class EncoderDecoderTask(Task):
         return losses
 
     # ------------------------------------------------------------------------------------------------------- prediction
+
+    def with_limit(self, model: Model, options: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+        """Returns the options of an evaluation in training with ``max_new_tokens``, since a new model does not end its
+        texts.
+
+        It is ``most``, but no less than the minimum length of the model's folder, and no more than the model's
+        positions. A length that the options set is kept.
+        """
+        if "max_length" in options:
+            return options
+        limit = max(most, int(model.generation.get("min_new_tokens") or 0))
+        return {"max_new_tokens": min(limit, self.positions or limit), **options}
 
     def generated_texts(
         self,

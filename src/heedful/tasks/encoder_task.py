@@ -16,7 +16,6 @@ from heedful.config import (
     Config,
     EncoderConfig,
     Head,
-    LearnedPosition,
     ModelConfig,
     SpecialTokens,
     StackConfig,
@@ -31,7 +30,14 @@ from heedful.pretrained.folder import find
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.inputs_and_targets import Side, input_side
-from heedful.tasks.model_setup import check_vocabulary, positions_of, preset_of, special_id, with_settings
+from heedful.tasks.model_setup import (
+    check_vocabulary,
+    positions_of,
+    preset_of,
+    special_id,
+    with_positions,
+    with_settings,
+)
 from heedful.tasks.task import Batch, Task
 from heedful.text import Tokenizer
 from heedful.text.tokenizer import Kind as TokenizerKind
@@ -109,8 +115,7 @@ class EncoderTask(Task):
         config = preset_of(settings.preset or "bert-tiny", EncoderConfig, self.name)
         # BERT's own N(0, 0.02²) is for wide models: narrow ones may long predict one class only
         stack = replace(with_settings(config.encoder, settings.model, None), init="xavier")
-        if isinstance(stack.position, LearnedPosition):
-            stack = replace(stack, position=replace(stack.position, length=self.longest))
+        stack = with_positions(stack, self.longest)
         start, end = special_id(self.tokenizer.start), special_id(self.tokenizer.end)
         return replace(
             config,

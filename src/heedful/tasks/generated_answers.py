@@ -8,6 +8,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +22,7 @@ from heedful.generation.options import Options
 from heedful.metrics.example_scores import overall
 from heedful.metrics.squad import best_thresholds, by_kind, normalised, score, squad_sums
 from heedful.models import Model
+from heedful.pretrained.folder import find, read_card
 from heedful.tasks.passages import ROOM, TextWindow, TextWindows, text_windows
 from heedful.tasks.questions import mistakes_of, question_and_context, question_line, sentence_baseline, split_questions
 from heedful.tasks.task import EVALUATED, Baseline, Encoded, Measured, Prediction, Task
@@ -30,7 +33,7 @@ from heedful.util.input_warnings import CountWarning
 log = logging.getLogger("heedful")
 
 NEW_TOKENS = 64  # default maximum number of tokens of an answer
-SHARED = frozenset({"batch_tokens", "logprobs", "prefix"})  # options of a call that are none of decoding
+OWN_OPTIONS = frozenset({"batch_tokens", "logprobs", "prefix"})  # options of a call that are not of decoding
 
 
 class AnswerExample(NamedTuple):
@@ -58,9 +61,9 @@ class WindowAnswers:
         >>> [answer.text for answer in WindowAnswers(answers).best()]
         ['Bob', 'Ann']
         """
-        ordered = sorted((output for output in self.outputs if output.text.strip()), key=lambda one: -one.score)
+        nonempty = [output for output in self.outputs if output.text.strip()]
         distinct: dict[str, GeneratedText] = {}
-        for output in ordered:
+        for output in sorted(nonempty, key=attrgetter("score"), reverse=True):
             distinct.setdefault(output.text, output)
         return list(distinct.values())
 
@@ -77,17 +80,15 @@ class WindowAnswers:
         best = self.best()
         if best and (threshold is None or self.margin <= threshold):
             return best
-        empty = min((output for output in self.outputs if not output.text.strip()), key=_score, default=None)
+        empty = min(
+            (output for output in self.outputs if not output.text.strip()), key=attrgetter("score"), default=None
+        )
         log_p = self.null if math.isfinite(self.null) else -math.inf if empty is None else empty.score
         return [GeneratedText("", log_p, None if empty is None else empty.logprobs), *best]
 
 
-def _score(output: GeneratedText) -> float:
-    return output.score
-
-
 class GeneratedAnswers(Task):
-    """Base of tasks that write the answer to a question on a context in their own words.
+    """Base of tasks that generate the answer to a question about a context.
 
     A context of more tokens than the model reads is split into overlapping windows, in training and afterwards. In
     training, each window that contains one of the answers learns the first of them, and the other windows learn the
@@ -147,14 +148,23 @@ class GeneratedAnswers(Task):
         """Returns an array (N, 2): for each example Σ −log p over its answer's tokens, and the number of these."""
 
     @abstractmethod
-    def answer_options(self, model: Model, options: Mapping[str, Any]) -> Options:
+    def decoding_options(self, model: Model, options: Mapping[str, Any]) -> Options:
         """Returns the decoding options of a call; unset options have the values stored in the model's folder."""
 
-    @abstractmethod
     def evaluation_options(
         self, model: Model, examples: Sequence[AnswerExample], options: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Returns the decoding options of an evaluation of some of the rows, whose answers have limited lengths."""
+        """Returns the options of an evaluation in training; by default the same."""
+        return options
+
+    # --------------------------------------------------------------------------------------------------------- creation
+
+    def load_windows(self, folder: str | Path) -> None:
+        """Reads window and stride of the training, if the model of ``folder`` was trained for this task."""
+        card = read_card(find(folder))
+        if card.get("task") == self.name:
+            data = card.get("settings", {}).get("data", {})
+            self.window, self.stride = data.get("max_length"), data.get("stride")
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
@@ -194,12 +204,12 @@ class GeneratedAnswers(Task):
         def count(pairs: Sequence[tuple[str, str]]) -> list[int]:
             return self.token_counts([self.prefixed(pair, prefix) for pair in pairs])
 
-        [frame] = count([("", "")])
-        if most < frame + ROOM:
+        [empty] = count([("", "")])
+        if most < empty + ROOM:
             kept = f" beside the {plural(self.answer_room, 'token')} of an answer" if self.answer_room else ""
             raise HeedfulError(
                 f"windows of {plural(most, 'token')}{kept} have no room for a question and a text, which need "
-                f"{frame + ROOM}; give a larger --data.max-length, or a shorter prefix"
+                f"{empty + ROOM}; give a larger --data.max-length, or a shorter prefix"
             )
         return text_windows(self.context_tokenizer, questions, most, stride, count)
 
@@ -237,8 +247,8 @@ class GeneratedAnswers(Task):
         scores = [score(output.text, answers) for output, answers in zip(outputs, golds, strict=True)]
         nats, tokens = losses[: len(chosen)].T
         example_scores = squad_sums(scores, answerable, nats, tokens)
-        said = [(output.text, math.exp(min(0.0, output.score))) for output in outputs]
-        details = mistakes_of(chosen, golds, said, scores).details()
+        predicted = [(output.text, math.exp(min(0.0, output.score))) for output in outputs]
+        details = mistakes_of(chosen, golds, predicted, scores).details()
         metrics = {**overall(example_scores), "loss": float(losses[:, 0].sum() / max(1.0, losses[:, 1].sum()))}
         if not answerable.all():
             bare = [result.chosen(None)[0].text for result in results]
@@ -293,7 +303,7 @@ class GeneratedAnswers(Task):
 
     def _resolved(self, model: Model, options: dict[str, Any]) -> Options:
         """Returns the decoding options of a call, and removes them from ``options``."""
-        return self.answer_options(model, {name: options.pop(name) for name in [*options] if name not in SHARED})
+        return self.decoding_options(model, {name: options.pop(name) for name in [*options] if name not in OWN_OPTIONS})
 
     def _answer(
         self,
@@ -307,7 +317,7 @@ class GeneratedAnswers(Task):
         """Returns the answers to each question, and the number of truncated questions.
 
         ``needs_null`` computes the log-probability of the empty answer in each window; ``options`` are some of
-        ``SHARED``.
+        ``OWN_OPTIONS``.
         """
         prefix, tokens = options.get("prefix"), options.get("batch_tokens")
         results = [WindowAnswers() for _ in questions]

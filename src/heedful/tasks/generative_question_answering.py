@@ -1,4 +1,4 @@
-"""Generative question answering by an encoder-decoder: an answer in own words (Raffel et al. 2020, appendix D)."""
+"""Generative question answering by an encoder-decoder (Raffel et al. 2020, appendix D)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from torch import Tensor
 from heedful.data import Row, Rows
 from heedful.generation.options import Options
 from heedful.models import Model
-from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.encoder_decoder_task import Pair
 from heedful.tasks.generated_answers import NEW_TOKENS, AnswerExample, GeneratedAnswers
 from heedful.tasks.passages import STRIDE
 from heedful.tasks.questions import question_and_context
-from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special, limited_options
+from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
 from heedful.tasks.task import Encoded, Prediction
 from heedful.text import Tokenizer
 
@@ -76,10 +75,7 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
     def load(cls, folder: str | Path) -> Self:
         """Loads the tokenizers, prefix and generation settings of a folder, and the windows of its training."""
         task = super().load(folder)
-        card = read_card(find(folder))
-        if card.get("task") == cls.name:
-            data = card.get("settings", {}).get("data", {})
-            task.window, task.stride = data.get("max_length"), data.get("stride")
+        task.load_windows(folder)
         return task
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
@@ -153,15 +149,13 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
         """Returns an array (N, 2): for each example Σ −log p over its target tokens, and the number of these."""
         return self.losses(model, examples)
 
-    def answer_options(self, model: Model, options: Mapping[str, Any]) -> Options:
-        """Returns ``decoding_options``."""
-        return self.decoding_options(model, options)
+    decoding_options = BoundedSequenceToSequence.decoding_options
 
     def evaluation_options(
         self, model: Model, examples: Sequence[AnswerExample], options: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Returns the options with a maximum length that suits the examples' answers (``limited_options``)."""
-        return limited_options(model, _pairs(examples), len(examples), options)
+        return self.limited_options(model, _pairs(examples), options)
 
     def generated(self, model: Model, texts: Sequence[str], decoding: Options, **options: Any) -> list[Prediction]:
         """Returns the answer for each text, which includes any prefix."""

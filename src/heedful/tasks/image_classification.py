@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import ImageHead, LearnedPosition, ModelConfig, VisionConfig
+from heedful.config import ImageHead, ModelConfig, VisionConfig
 from heedful.data import Kind, LazyImage, Row, Rows
 from heedful.data.image_transforms import mixup
 from heedful.data.split import Same, content_digest
@@ -24,7 +24,6 @@ from heedful.heads import head_of
 from heedful.metrics.classification import ClassifierScores, Mistakes, is_in_top_k
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
-from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
@@ -33,11 +32,13 @@ from heedful.stack import initialise
 from heedful.tasks import defaults
 from heedful.tasks.baselines import linear_images, svm
 from heedful.tasks.image_inputs import (
-    Pictures,
+    DecodedImages,
     channels_of,
     check_image_size,
+    load_for_images,
     normalised,
     patch_of,
+    patches_with_settings,
     preprocessing_for,
     shape_text,
     side_of,
@@ -52,7 +53,7 @@ from heedful.tasks.labels import (
     training_labels,
     with_learnable_labels,
 )
-from heedful.tasks.model_setup import check_classifier, checked_folder, preset_of, with_settings
+from heedful.tasks.model_setup import check_classifier, checked_folder, preset_of, with_positions, with_settings
 from heedful.tasks.task import (
     LINE,
     Baseline,
@@ -73,7 +74,7 @@ TOP = 5
 LabelledImage = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's index
 
 
-class Unlabelled(Pictures):
+class Unlabelled(DecodedImages):
     """Sequence of examples without labels, decoded on access."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -162,15 +163,7 @@ class ImageClassification(Task):
         gets a new linear head.
         """
         folder = checked_folder(cls.name, find(folder), images=True)
-        preprocessing, names, image = read_preprocessing(folder), _label_names(rows), settings.image
-        if image.channels not in (None, preprocessing.channels):
-            channels = f"the model in {folder} takes images with {plural(preprocessing.channels, 'channel')}"
-            raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave the option out")
-        side = preprocessing.shape[1]
-        if image.size in (None, side):
-            model = load(folder, dtype="float32")
-        else:
-            preprocessing, model = preprocessing.sized(image.size), load(folder, dtype="float32", image_size=image.size)
+        names, (preprocessing, model) = _label_names(rows), load_for_images(folder, settings.image)
         config, head = model.config, model.config.head
         if not isinstance(config, VisionConfig):
             raise HeedfulError(
@@ -206,18 +199,8 @@ class ImageClassification(Task):
         The size of images is that of the task's preprocessing.
         """
         config = preset_of(settings.preset or SMALLEST, VisionConfig, self.name)
-        channels, height, width = self.preprocessing.shape
-        patch = settings.model.patch_size or config.patches.patch_size
-        prefix = "none" if settings.model.class_token is False else config.patches.prefix
-        try:
-            patches = replace(
-                config.patches, image_size=(height, width), patch_size=patch, channels=channels, prefix=prefix
-            )
-        except HeedfulError as error:
-            raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
-        stack = with_settings(config.encoder, settings.model, None)
-        if isinstance(stack.position, LearnedPosition):
-            stack = replace(stack, position=replace(stack.position, length=patches.tokens))
+        patches = patches_with_settings(config.patches, self.preprocessing, settings.model)
+        stack = with_positions(with_settings(config.encoder, settings.model, None), patches.tokens)
         hidden = config.head.hidden if isinstance(config.head, ImageHead) else 0
         head = ImageHead(labels=len(self.labels), hidden=hidden)
         return replace(config, patches=patches, encoder=stack, head=head)

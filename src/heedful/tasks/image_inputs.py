@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +14,11 @@ from heedful.config import ModelConfig, PatchConfig, patches_of
 from heedful.data import LazyImage, Row
 from heedful.data.image_arrays import channel_moments
 from heedful.data.image_transforms import erase, flip, pad_crop, rand_augment
-from heedful.errors import HeedfulError
-from heedful.pretrained.preprocessing import Preprocessing
-from heedful.settings import ImageSettings
+from heedful.errors import HeedfulError, plural
+from heedful.models import Model
+from heedful.pretrained import load
+from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
+from heedful.settings import ImageSettings, ModelSettings
 
 SMALL = 64  # pixels up to which images of one size keep it
 SIZE_SAMPLE = 200  # images from which sizes and channels are inferred
@@ -38,13 +42,13 @@ def channels_of(rows: Sequence[Row]) -> Literal[1, 3]:
     return 3 if any(row.values["image"].pixels().shape[2] == 3 for row in rows[:SIZE_SAMPLE]) else 1
 
 
-def patch_of(side: int, along: float | None = None) -> int | None:
+def patch_of(side: int, patches_per_side: float | None = None) -> int | None:
     """Returns the patch size for images of ``side`` pixels; None if no suitable size divides the side.
 
-    There are about ``along`` patches along a side, and at most twice as many. By default ``along`` is four, two if the
-    side is short. Large images have patches of 8 or 16 pixels.
+    There are about ``patches_per_side`` patches along a side, and at most twice as many. The default is four, two if
+    the side is short. Large images have patches of 8 or 16 pixels.
     """
-    count = along or max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
+    count = patches_per_side or max(2.0, min(4.0, side / 4), min(8.0, side / 8), side / 16)
     divisors = [patch for patch in range(1, side) if side % patch == 0 and 2 <= side // patch <= 2 * count]
     return min(divisors, key=lambda patch: abs(math.log(side / patch / count)), default=None)
 
@@ -62,7 +66,43 @@ def preprocessing_for(rows: Sequence[Row], settings: ImageSettings) -> Preproces
     return Preprocessing(size=side, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
 
-class Pictures(Sequence[np.ndarray]):
+def load_for_images(folder: Path, image: ImageSettings) -> tuple[Preprocessing, Model]:
+    """Returns preprocessing and model of a folder for fine-tuning; the image size is that of the settings, if they set
+    one.
+
+    Raises ``HeedfulError`` if the settings have another number of channels.
+    """
+    preprocessing = read_preprocessing(folder)
+    if image.channels not in (None, preprocessing.channels):
+        channels = f"the model in {folder} takes images with {plural(preprocessing.channels, 'channel')}"
+        raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave the option out")
+    if image.size in (None, preprocessing.shape[1]):
+        return preprocessing, load(folder, dtype="float32")
+    return preprocessing.sized(image.size), load(folder, dtype="float32", image_size=image.size)
+
+
+def patches_with_settings(patches: PatchConfig, preprocessing: Preprocessing, model: ModelSettings) -> PatchConfig:
+    """Returns the patches of a preset with the changes in the settings, for images as the preprocessing makes them.
+
+    Raises ``HeedfulError`` if the patch size does not divide the sides of the images.
+    """
+    channels, height, width = preprocessing.shape
+    prefix = patches.prefix
+    if model.class_token is not None and model.class_token != (prefix != "none"):
+        prefix = "class" if model.class_token else "none"
+    try:
+        return replace(
+            patches,
+            image_size=(height, width),
+            patch_size=model.patch_size or patches.patch_size,
+            channels=channels,
+            prefix=prefix,
+        )
+    except HeedfulError as error:
+        raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
+
+
+class DecodedImages(Sequence[Any]):
     """Sequence of images as the model takes them, decoded on access, so that only a batch is in memory."""
 
     def __init__(self, images: Sequence[LazyImage], preprocessing: Preprocessing) -> None:

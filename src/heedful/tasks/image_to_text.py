@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, LanguageHead, LearnedPosition, ModelConfig, SpecialTokens, patches_of
+from heedful.config import EncoderDecoderConfig, LanguageHead, ModelConfig, SpecialTokens, patches_of
 from heedful.data import Kind, LazyImage, Row, Rows
 from heedful.errors import HeedfulError, plural
 from heedful.generation.options import Options
 from heedful.metrics.captions import caption_scores, signature
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
-from heedful.pretrained import load
 from heedful.pretrained.configuration import home
 from heedful.pretrained.folder import find
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, write_preprocessing
@@ -32,17 +31,27 @@ from heedful.tasks import defaults
 from heedful.tasks.baselines import nearest_images
 from heedful.tasks.encoder_decoder_task import SIDES, EncoderDecoderTask, with_loss
 from heedful.tasks.image_inputs import (
-    Pictures,
+    DecodedImages,
     channels_of,
     check_image_size,
+    load_for_images,
     normalised,
     patch_of,
+    patches_with_settings,
     preprocessing_for,
     shape_text,
     side_of,
 )
 from heedful.tasks.inputs_and_targets import Side, next_token_side
-from heedful.tasks.model_setup import check_vocabulary, preset_of, special_id, start_of, with_settings
+from heedful.tasks.model_setup import (
+    check_vocabulary,
+    positions_of,
+    preset_of,
+    special_id,
+    start_of,
+    with_positions,
+    with_settings,
+)
 from heedful.tasks.published import encoder_decoder_of
 from heedful.tasks.sequence_to_sequence import encode_with_special
 from heedful.tasks.task import (
@@ -58,14 +67,14 @@ from heedful.tasks.task import (
     arrow_joined,
     short,
 )
-from heedful.tasks.token_batches import outputs_of_call, prediction_of
+from heedful.tasks.token_batches import hub_text, outputs_of_call, prediction_of
 from heedful.text import Tokenizer
 
-ALONG = 8.0  # patches along a side of a small image: a patch is smaller than the things that a text names
+PATCHES_PER_SIDE = 8.0  # of a small image: a patch is smaller than the things that a text names
 QUICK = 2_000  # training images of the quick baseline
 
 
-class Captioned(NamedTuple):
+class CaptionExample(NamedTuple):
     """Example: an image as the model takes it, uint8 (C, H, W), and the ids of its text with the end token."""
 
     pixels: np.ndarray
@@ -121,16 +130,16 @@ class ImageToText(EncoderDecoderTask):
         """
         if given.start_from:
             config = captioner_of(find(given.start_from), cls.name)
-            length = config.decoder.position.length if isinstance(config.decoder.position, LearnedPosition) else None
+            longest = min(positions_of(config) or cls.max_length, cls.max_length)
             suggested = defaults.captioning(len(rows), given, config.decoder.dim)
-            return replace(suggested, data=DataSettings(max_length=min(length or cls.max_length, cls.max_length)))
+            return replace(suggested, data=DataSettings(max_length=longest))
         size = defaults.size_for(len(rows), defaults.CAPTIONING)
         preset = given.preset or size.preset
         config = captioner_preset(preset, cls.name)
         patches = patches_of(config)
         assert patches is not None
         side = given.image.size or (patches.image_size[0] if given.preset else side_of(rows) or size.side)
-        small = None if given.preset or side > 2 * defaults.CAPTION_SIDE else patch_of(side, ALONG)
+        small = None if given.preset or side > 2 * defaults.CAPTION_SIDE else patch_of(side, PATCHES_PER_SIDE)
         suggested = defaults.captioning(len(rows), given, given.model.dim or config.decoder.dim)
         return replace(
             suggested,
@@ -157,15 +166,8 @@ class ImageToText(EncoderDecoderTask):
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """Loads task and model of a folder; the image size is that of the settings, if they set one."""
-        task, image = cls.load(folder), settings.image
-        if image.channels not in (None, task.preprocessing.channels):
-            channels = f"the model in {folder} takes images with {plural(task.preprocessing.channels, 'channel')}"
-            raise HeedfulError(f"--image.channels is {image.channels}, but {channels}; leave the option out")
-        if image.size in (None, task.preprocessing.shape[1]):
-            model = load(folder, dtype="float32")
-        else:
-            task.preprocessing = task.preprocessing.sized(image.size)
-            model = load(folder, dtype="float32", image_size=image.size)
+        task = cls.load(folder)
+        task.preprocessing, model = load_for_images(find(folder), settings.image)
         task.check_model(model)
         return task, model
 
@@ -175,7 +177,7 @@ class ImageToText(EncoderDecoderTask):
         folder = find(folder)
         config = captioner_of(folder, cls.name)
         tokenizer = Tokenizer.load(folder if Tokenizer.has_files(folder) else home(folder))
-        return cls(tokenizer, read_preprocessing(folder), config.special, _positions(config))
+        return cls(tokenizer, read_preprocessing(folder), config.special, positions_of(config))
 
     def save(self, folder: str | Path) -> None:
         """Writes the tokenizer and ``preprocessor_config.json``."""
@@ -187,27 +189,17 @@ class ImageToText(EncoderDecoderTask):
         this vocabulary.
         """
         config = captioner_preset(settings.preset or defaults.CAPTIONING[0][1].preset, self.name)
-        channels, height, width = self.preprocessing.shape
-        old = patches_of(config)
-        assert old is not None
-        prefix = "none" if settings.model.class_token is False else old.prefix
-        patch = settings.model.patch_size or old.patch_size
-        try:
-            patches = replace(old, image_size=(height, width), patch_size=patch, channels=channels, prefix=prefix)
-        except HeedfulError as error:
-            raise HeedfulError(f"{error}; change --image.size or --model.patch-size") from None
+        preset_patches = patches_of(config)
+        assert preset_patches is not None
+        patches = patches_with_settings(preset_patches, self.preprocessing, settings.model)
         encoder = with_settings(config.encoder, settings.model, settings.model.encoder_depth)
         decoder = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
-        if isinstance(encoder.position, LearnedPosition):
-            encoder = replace(encoder, position=replace(encoder.position, length=patches.tokens))
-        if isinstance(decoder.position, LearnedPosition) and self.positions is not None:
-            decoder = replace(decoder, position=replace(decoder.position, length=self.positions))
         return replace(
             config,
             source=patches,
             target=replace(config.tokens, vocab_size=self.target.vocab_size),
-            encoder=encoder,
-            decoder=decoder,
+            encoder=with_positions(encoder, patches.tokens),
+            decoder=decoder if self.positions is None else with_positions(decoder, self.positions),
             head=config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied),
             special=SpecialTokens(pad=self.target.pad, start=self.target.start, end=(special_id(self.target.end),)),
         )
@@ -258,7 +250,7 @@ class ImageToText(EncoderDecoderTask):
                 pixels = image.pixels(self.preprocessing.channels)
                 resized += pixels.shape[:2] != side
                 stored[key] = np.ascontiguousarray(self.preprocessing.fitted(pixels))
-            examples.append(Captioned(stored[key], ids))
+            examples.append(CaptionExample(stored[key], ids))
         fitting = Rows(compress(rows, fits), rows.skipped, rows.columns)
         unread = [row for row, fit in zip(rows, fits, strict=True) if not fit]
         notes = [f"{plural(resized, 'image')} resized to {shape_text(self.preprocessing.shape)} (--image.size)"]
@@ -266,11 +258,13 @@ class ImageToText(EncoderDecoderTask):
         notes += [f"{plural(len(unread), 'text')} longer than {plural(most or 0, 'token')} left out"] if unread else []
         return Encoded(examples, fitting, ", ".join(notes), len(unread), unread)
 
-    def lengths(self, examples: Sequence[Captioned]) -> np.ndarray:
+    def lengths(self, examples: Sequence[CaptionExample]) -> np.ndarray:
         """Returns the number of tokens of image and text of each example, as an array (N, 2)."""
         return np.array([(self.tokens, len(text)) for _, text in examples], dtype=np.int64)
 
-    def collate(self, examples: Sequence[Captioned], random: np.random.Generator | None = None) -> dict[str, Tensor]:
+    def collate(
+        self, examples: Sequence[CaptionExample], random: np.random.Generator | None = None
+    ) -> dict[str, Tensor]:
         """Returns ``source`` (B, C, H, W), normalised images, in training augmented as ``--image`` says; ``target``
         (B, T), the decoder's input, and ``labels`` (B, T), the next tokens.
         """
@@ -285,7 +279,7 @@ class ImageToText(EncoderDecoderTask):
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
     def measure(
-        self, model: Model, examples: Sequence[Captioned], rows: Rows, *, most: int | None = None, **options: Any
+        self, model: Model, examples: Sequence[CaptionExample], rows: Rows, *, most: int | None = None, **options: Any
     ) -> Measured:
         """Returns CIDEr, BLEU, ROUGE-L and the exact match of the texts generated for the images of the first ``most``
         rows.
@@ -297,8 +291,9 @@ class ImageToText(EncoderDecoderTask):
         chosen = Rows(rows[:most])
         keys, references, counted = references_of(chosen)
         images = [row.values["image"] for row in compress(chosen, counted)]
-        if most is not None and "max_length" not in options:  # a new model does not end its texts
-            options = {"max_new_tokens": self.longest_text or max(len(text) for _, text in examples), **options}
+        if most is not None:
+            longest = self.longest_text or max(len(text) for _, text in examples)
+            options = dict(self.with_limit(model, options, longest))
         predicted = (prediction.output for prediction in self.predict(model, images, **options))
         by_image = dict(zip(compress(keys, counted), predicted, strict=True))
         outputs = [by_image[key] for key in keys]
@@ -324,11 +319,11 @@ class ImageToText(EncoderDecoderTask):
         texts = [known[place].values["text"] for place in places]
         return self._scored("the text of the training image with the nearest pixels", texts, rows)
 
-    def quick_baseline(self, examples: Sequence[Captioned], rows: Rows, learned: Rows) -> Baseline | None:
+    def quick_baseline(self, examples: Sequence[CaptionExample], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores the text of the nearest of at most 2,000 training images."""
         return self.baseline(rows, lambda: Rows(learned[:: -(-len(learned) // QUICK)]))
 
-    def guess(self, examples: Sequence[Captioned], rows: Rows, learned: Rows) -> Baseline | None:
+    def guess(self, examples: Sequence[CaptionExample], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that writes the most frequent training text for every image."""
         ((text, _),) = Counter(row.values["text"] for row in learned).most_common(1)
         return self._scored("the most frequent text", [text] * len(rows), rows)
@@ -365,10 +360,10 @@ class ImageToText(EncoderDecoderTask):
         images = [LazyImage.of(value) for value in inputs]
         if not images:
             return []
-        pictures = Pictures(images, self.preprocessing)
+        decoded = DecodedImages(images, self.preprocessing)
 
         def batch_of(batch: np.ndarray) -> tuple[Tensor, None]:
-            pixels = self.preprocessing.normalised(np.stack([pictures[i] for i in batch]))
+            pixels = self.preprocessing.normalised(np.stack([decoded[i] for i in batch]))
             return torch.from_numpy(pixels).to(model.device), None
 
         lengths, keys = [self.tokens] * len(images), [[]] * len(images) if decoding.seed is None else digests(images)
@@ -378,10 +373,8 @@ class ImageToText(EncoderDecoderTask):
         return predictions
 
     def hub_output(self, prediction: Prediction) -> Any:
-        """Returns ``{"generated_text"}``, or a list of them if several were asked for."""
-        if isinstance(prediction.output, list):
-            return [{"generated_text": output["text"]} for output in prediction.output]
-        return {"generated_text": prediction.output}
+        """Returns ``{"generated_text"}``; with several outputs a list."""
+        return hub_text(prediction, "generated_text")
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``17.png (32 × 32) → a red circle above a blue square``."""
@@ -407,12 +400,6 @@ def captioner_preset(name: str, task: str) -> EncoderDecoderConfig:
         known = ", ".join(dict.fromkeys(size.preset for _, size in defaults.CAPTIONING))
         raise HeedfulError(f"preset {name!r} reads text, but {task} needs a model that reads images; choose {known}")
     return config
-
-
-def _positions(config: EncoderDecoderConfig) -> int | None:
-    """Returns the maximum number of tokens of a text; None if the decoder's positions have no limit."""
-    position = config.decoder.position
-    return position.length if isinstance(position, LearnedPosition) else None
 
 
 def image_key(image: LazyImage) -> Any:

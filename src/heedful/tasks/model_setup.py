@@ -27,6 +27,7 @@ from heedful.config import (
     StackConfig,
     TokenHead,
     VisionConfig,
+    patches_of,
 )
 from heedful.errors import HeedfulError
 from heedful.models import Model
@@ -86,14 +87,23 @@ def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -
     )
 
 
+def with_positions(stack: StackConfig, length: int) -> StackConfig:
+    """Returns a stack's configuration with ``length`` positions, if its positions are learned."""
+    if not isinstance(stack.position, LearnedPosition):
+        return stack
+    return replace(stack, position=replace(stack.position, length=length))
+
+
 def stacks_of(config: ModelConfig) -> list[StackConfig]:
     """Returns the stacks of a model's configuration: one, or of an encoder-decoder the encoder and the decoder."""
     return [stack for stack in vars(config).values() if isinstance(stack, StackConfig)]
 
 
 def positions_of(config: ModelConfig) -> int | None:
-    """Returns the maximum number of positions of the model; None if its position schemes have no limit."""
-    schemes = (stack.position for stack in stacks_of(config))
+    """Returns the maximum number of tokens of a text; None if the model's position schemes have no limit."""
+    reads_images = patches_of(config) is not None
+    stacks = stacks_of(config)[1:] if reads_images else stacks_of(config)  # those of the first are of patches
+    schemes = (stack.position for stack in stacks)
     limited = (scheme for scheme in schemes if isinstance(scheme, LearnedPosition | RotaryPosition))
     return min((scheme.length for scheme in limited), default=None)
 

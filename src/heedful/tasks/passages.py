@@ -110,7 +110,11 @@ def question_windows(
     """
     template = tokenizer.template(pair=True)
     room = most - template.added
-    shared = shared_tokens(most, room, stride)
+    if room < ROOM:
+        raise HeedfulError(
+            f"--data.max-length {most} has no room for a question and a text; give {template.added + ROOM} or more"
+        )
+    shared = shared_tokens(most, stride)
     passages = passages_of(tokenizer, (context for _, context in questions))
     question_ids = tokenizer.encode([question for question, _ in questions])
     windows: list[QuestionWindow] = []
@@ -131,17 +135,12 @@ def question_windows(
     return QuestionWindows(windows, "; ".join(text for count, text in notes if count), unread)
 
 
-def shared_tokens(most: int, room: int, stride: int | None) -> int:
+def shared_tokens(most: int, stride: int | None) -> int:
     """Returns the number of tokens that neighbouring windows of ``most`` tokens share; None for the default ``stride``.
 
-    Raises ``HeedfulError`` if ``room``, what special tokens leave of a window, is less than ``ROOM``, or if the stride
-    is more than half of a window.
+    Raises ``HeedfulError`` if the stride is more than half of a window.
     """
     shared = min(STRIDE, most // 3) if stride is None else stride
-    if room < ROOM:
-        raise HeedfulError(
-            f"--data.max-length {most} has no room for a question and a text; give {most - room + ROOM} or more"
-        )
     if shared > most // 2:
         raise HeedfulError(
             f"stride {shared} is too large for windows of {plural(most, 'token')}; give {most // 2} or less"
@@ -194,9 +193,9 @@ def text_windows(
         stride: as in ``question_windows``.
         count: returns the number of tokens of (question, context) pairs as the model reads them, with special tokens.
     """
-    [frame] = count([("", "")])
-    shared = shared_tokens(most, most - frame, stride)
-    half = (most - frame) // 2
+    [empty] = count([("", "")])
+    shared = shared_tokens(most, stride)
+    half = (most - empty) // 2
     windows: list[TextWindow] = []
     split, cut = 0, list[int]()
     for row, ((question, context), length) in enumerate(zip(questions, count(questions), strict=True)):

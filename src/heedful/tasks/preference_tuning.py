@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from heedful.config import DecoderConfig
 from heedful.data import Row, Rows
 from heedful.data.preferences import ANSWERS, texts_of
-from heedful.data.split import Same, content_digest, split
 from heedful.errors import HeedfulError, plural
 from heedful.inspection.eval_mode import evaluating
 from heedful.layers.attention import Attention
@@ -35,8 +34,9 @@ from heedful.tasks.preferences import (
     BETA,
     are_preferences,
     chance_baseline,
-    check_settings,
+    check_smoothing,
     length_baseline,
+    of_pairs,
     preference_line,
     preference_loss,
 )
@@ -94,12 +94,6 @@ class PreferenceTuning(TextGeneration):
     # --------------------------------------------------------------------------------------------------------- creation
 
     @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows; ``valid`` is the fraction to hold out. Equal prompts stay together."""
-        train, held = split(rows, valid, seed, by="prompt", same=same)
-        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
-
-    @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         """Returns default settings for tuning the model of ``--from``; raises ``HeedfulError`` without one."""
         if given.start_from is None:
@@ -107,7 +101,7 @@ class PreferenceTuning(TextGeneration):
                 f"{rows[0].file} has chosen and rejected answers, which tune a model that gives answers already; name "
                 "it with --from MODEL (heedful train text-generation with prompts and completions trains one)"
             )
-        check_settings(given, ())
+        check_smoothing(given)
         if find(given.start_from).resolve().is_relative_to(Path(given.out).resolve()):
             raise HeedfulError(
                 f"--out {given.out} holds {given.start_from}, against which answers are scored; choose another --out"
@@ -153,7 +147,7 @@ class PreferenceTuning(TextGeneration):
         for row in rows:
             prompt, *answers = (row.values[name] for name in ("prompt", *ANSWERS))
             example = PreferenceExample(
-                *(encode_answer(self.tokenizer, row, prompt, answer, self.begins, self.end) for answer in answers)
+                *(encode_answer(self.tokenizer, row, prompt, answer, self.before, self.end) for answer in answers)
             )
             if max(len(answer.ids) - 1 for answer in example) <= most:
                 fitting.append(row)
@@ -224,17 +218,11 @@ class PreferenceTuning(TextGeneration):
 
     def _add_reference(self, model: Model, examples: Sequence[PreferenceExample]) -> None:
         """Computes log π_ref of examples with the reference ``model``."""
-        found: dict[bytes, float] = {}
-
-        def compute(batch: Batch) -> np.ndarray:
-            return answer_log_p(model, batch).double().cpu().numpy()
-
         self.reference_log_p.clear()  # examples are collated without it meanwhile
         with evaluating(model):
-            for indices, log_p in self.map_batches(model, examples, compute):
-                for index, values in zip(indices, log_p.tolist(), strict=True):
-                    found |= dict(zip(examples[index].keys, values, strict=True))
-        self.reference_log_p.update(found)
+            log_p = of_pairs(self, model, examples, answer_log_p)
+        for example, values in zip(examples, log_p.tolist(), strict=True):
+            self.reference_log_p |= dict(zip(example.keys, values, strict=True))
 
     def count(self, batch: Batch) -> int:
         """Returns the number of predictions in a batch: its pairs."""
@@ -279,18 +267,11 @@ class PreferenceTuning(TextGeneration):
             return super().measure(model, examples, rows, most=most, batch_tokens=batch_tokens, **options)
         for name in options:
             raise HeedfulError(f"{name} has no effect: pairs are scored without generating; leave the option out")
-        self._check_reference(model, examples)
-        rewards = np.zeros((len(examples), 2))
-
-        def compute(batch: Batch) -> np.ndarray:
-            return self.rewards(model, batch).double().cpu().numpy()
-
-        for indices, values in self.map_batches(model, examples, compute, batch_tokens):
-            rewards[indices] = values
-        scores = preference_scores(rewards)
+        self._add_unknown_reference(model, examples)
+        scores = preference_scores(of_pairs(self, model, examples, self.rewards, batch_tokens))
         return Measured(overall(scores), {"beta": self.beta}, scores)
 
-    def _check_reference(self, model: Model, examples: Sequence[PreferenceExample]) -> None:
+    def _add_unknown_reference(self, model: Model, examples: Sequence[PreferenceExample]) -> None:
         """Computes log π_ref of examples that the training data did not have, by the folder of the reference."""
         if all(key in self.reference_log_p for example in examples for key in example.keys):
             return

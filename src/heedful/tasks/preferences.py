@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -13,8 +14,9 @@ from heedful.data.preferences import ANSWERS, texts_of
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import overall
 from heedful.metrics.preference import preference_scores
+from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.tasks.task import Baseline, short
+from heedful.tasks.task import Baseline, Batch, Task, short
 
 BETA = 0.1  # of Rafailov et al. 2023, appendix B
 
@@ -40,17 +42,32 @@ def preference_loss(margins: Tensor, label_smoothing: float = 0.0) -> Tensor:
     return loss.sum()
 
 
-def check_settings(given: RunSettings, without_effect: Iterable[tuple[str, object]]) -> None:
-    """Raises ``HeedfulError`` for an option that has no effect on preferences, and for a label smoothing from ½ on."""
-    for flag, value in without_effect:
-        if value:
-            raise HeedfulError(f"{flag} has no effect on chosen and rejected answers; leave the option out")
+def check_smoothing(given: RunSettings) -> None:
+    """Raises ``HeedfulError`` for a label smoothing from ½ on, which prefers the rejected answers."""
     smoothing = given.training.label_smoothing
     if smoothing is not None and smoothing >= 0.5:
         raise HeedfulError(
             f"--training.label-smoothing {smoothing:g} would teach the rejected answers: it is the share of pairs "
             "whose answers are exchanged; give less than 0.5"
         )
+
+
+def of_pairs(
+    task: Task,
+    model: Model,
+    examples: Sequence[Any],
+    compute: Callable[[Model, Batch], Tensor],
+    batch_tokens: int | None = None,
+) -> np.ndarray:
+    """Returns what ``compute`` returns for the answers of a batch of pairs, (B, 2), for all ``examples``: (N, 2)."""
+    values = np.zeros((len(examples), 2))
+
+    def computed(batch: Batch) -> np.ndarray:
+        return compute(model, batch).double().cpu().numpy()
+
+    for indices, of_batch in task.map_batches(model, examples, computed, batch_tokens):
+        values[indices] = of_batch
+    return values
 
 
 def length_baseline(rows: Rows, learned: Rows) -> Baseline:

@@ -370,8 +370,8 @@ class QuestionAnswering(EncoderTask):
         scores = [score(span.text, answers) for (_, span), answers in zip(chosen, golds, strict=True)]
         losses, windows = [result.loss for result in results], [result.windows for result in results]
         example_scores = squad_sums(scores, answerable, losses, windows)
-        said = [(span.text, math.exp(log_p)) for log_p, span in chosen]
-        details = mistakes_of(rows, golds, said, scores).details()
+        predicted = [(span.text, math.exp(log_p)) for log_p, span in chosen]
+        details = mistakes_of(rows, golds, predicted, scores).details()
         metrics = overall(example_scores)
         if not answerable.all():
             outputs, margins = (

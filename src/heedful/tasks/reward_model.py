@@ -15,7 +15,6 @@ from torch import Tensor
 from heedful.config import SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.preferences import ANSWERS, Turns, texts_of
-from heedful.data.split import Same, content_digest, split
 from heedful.errors import HeedfulError
 from heedful.metrics.example_scores import overall
 from heedful.metrics.preference import preference_scores
@@ -23,28 +22,28 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.settings import RunSettings
 from heedful.tasks.conversations import add_default_template, answer_parts, instruction_texts, tokenizer_with_template
-from heedful.tasks.encoder_task import EncoderTask
 from heedful.tasks.inputs_and_targets import Side
 from heedful.tasks.model_setup import load_with_head
 from heedful.tasks.preferences import (
     are_preferences,
     chance_baseline,
-    check_settings,
+    check_smoothing,
     length_baseline,
+    of_pairs,
     preference_line,
     preference_loss,
 )
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
-from heedful.tasks.text_pairs import SIDES, EncodedPair, TextPairTask
+from heedful.tasks.text_pairs import SIDES, EncodedPair
 from heedful.tasks.text_regression import OUTPUT, TextRegression
-from heedful.text import Tokenizer, chat_template
+from heedful.text import chat_template
 
 COLUMNS: dict[str, Kind] = {
-    "text": "text?",
-    "text_pair": "text?",
-    "prompt": "turns?",
+    "prompt": "turns?",  # the first: equal prompts stay on one side of a split
     "chosen": "turns",
     "rejected": "turns",
+    "text": "text?",
+    "text_pair": "text?",
 }
 
 
@@ -69,25 +68,9 @@ class RewardModel(TextRegression):
     columns: Mapping[str, Kind] = MappingProxyType(COLUMNS)
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = TEXTS
-
-    def __init__(
-        self, tokenizer: Tokenizer, *, columns: Mapping[str, Kind] | None = None, mean: float = 0.0, factor: float = 1.0
-    ) -> None:
-        super().__init__(tokenizer, columns=columns, mean=mean, factor=factor)
-        self.unit = "pairs"
+    unit = "pairs"
 
     # --------------------------------------------------------------------------------------------------------- creation
-
-    @classmethod
-    def for_rows(cls, rows: Rows, settings: RunSettings) -> type[TextPairTask]:
-        """Returns this class; its readers accept preferences alone."""
-        return cls
-
-    @classmethod
-    def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
-        """Returns training and validation rows; ``valid`` is the fraction to hold out. Equal prompts stay together."""
-        train, held = split(rows, valid, seed, by="prompt", same=same)
-        return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
     def convert_rows(cls, rows: Rows) -> Rows:
@@ -105,8 +88,11 @@ class RewardModel(TextRegression):
             "--data.label-kind": given.data.label_kind,
             "--data.label-separator": given.data.label_separator,
         }
-        check_settings(given, without_effect.items())
-        suggested = EncoderTask.suggested_settings.__func__(cls, rows, given)  # type: ignore[attr-defined]
+        for flag, value in without_effect.items():
+            if value:
+                raise HeedfulError(f"{flag} has no effect on chosen and rejected answers; leave the option out")
+        check_smoothing(given)
+        suggested = super(TextRegression, cls).suggested_settings(rows, given)  # not those of numbers
         return replace(suggested, training=replace(suggested.training, label_smoothing=0.0))
 
     @classmethod
@@ -120,7 +106,8 @@ class RewardModel(TextRegression):
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """Loads task and model of a folder; the model gets a new output layer unless it is a reward model already."""
         folder = cls.model_folder(folder)
-        labels = None if "preference" in read_card(folder) and read_card(folder).get("task") == cls.name else 1
+        card = read_card(folder)
+        labels = None if "preference" in card and card.get("task") == cls.name else 1
         model = load_with_head(folder, SequenceHead.kind, settings.seed or 0, labels)
         task = cls(tokenizer_with_template(folder))
         add_default_template(task.tokenizer, rows)
@@ -142,17 +129,15 @@ class RewardModel(TextRegression):
         """Encodes each pair of answers as one example; an answer longer than ``max_length`` with its prompt is cut."""
         if not are_preferences(rows):
             raise HeedfulError(f"{rows[0].file}: a reward model is scored on rows with chosen and rejected answers")
-        texts = [self._sides(row, row.values["prompt"], row.values[name]) for row in rows for name in ANSWERS]
-        flat = Rows(Row(dict(zip(SIDES, sides, strict=True)), "", 0) for sides in texts)
-        encoded = super().encode(flat, max_length)
-        pairs = zip(encoded.examples[::2], encoded.examples[1::2], strict=True)
-        return Encoded(
-            [AnswerPair(*pair) for pair in pairs], rows, encoded.note.replace("example", "answer"), encoded.lost
+        answers = Rows(
+            replace(row, values=dict(zip(SIDES, self._sides(row, row.values["prompt"], row.values[name]), strict=True)))
+            for row in rows
+            for name in ANSWERS
         )
-
-    def texts_of(self, row: Row) -> tuple[str, ...]:
-        """Returns prompt and answer, the two texts that the model reads."""
-        return tuple(row.values[name] for name in SIDES)
+        encoded = super().encode(answers, max_length)
+        pairs = zip(encoded.examples[::2], encoded.examples[1::2], strict=True)
+        note = encoded.note.replace("example", "answer")
+        return encoded._replace(examples=[AnswerPair(*pair) for pair in pairs], rows=rows, note=note)
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns (): the target of a pair is that its first answer has the higher reward."""
@@ -217,13 +202,7 @@ class RewardModel(TextRegression):
 
         All pairs are scored; ``most`` has no effect. The outputs are "chosen" or "rejected", the preferred answer.
         """
-        rewards = np.zeros((len(examples), 2))
-
-        def compute(batch: Batch) -> np.ndarray:
-            return self.rewards(model, batch).double().cpu().numpy()
-
-        for indices, values in self.map_batches(model, examples, compute, options.get("batch_tokens")):
-            rewards[indices] = values
+        rewards = of_pairs(self, model, examples, self.rewards, options.get("batch_tokens"))
         scores = preference_scores(rewards)
         outputs = [ANSWERS[int(rejected >= chosen)] for chosen, rejected in rewards]
         return Measured(overall(scores), example_scores=scores, outputs=outputs)

@@ -45,7 +45,7 @@ def equality_rule(card: Mapping[str, Any]) -> Same:
 def train_and_validation_rows(
     kind: type[Task], settings: RunSettings, settled: bool = False, same: Same = content_digest
 ) -> tuple[Rows, Rows]:
-    """Returns the training and validation rows of a run; equal settings give equal rows.
+    """Returns the training and validation rows of a run; equal settings give equal rows. A mixture is mixed here.
 
     Args:
         kind: class of the task.
@@ -80,11 +80,12 @@ def train_and_validation_rows(
             remembered=rows.mapping,
         )
         _check_columns(held, kind)
+        rows = rows if rows.mix is None else rows.mix(rows, settings.seed or 0)
         return rows, with_stripped_words(held, data.strip_prefix)
     learned, held = kind.split_rows(rows, data.valid_fraction, settings.seed or 0, same)
     learned.blank = rows.blank
     learned.inherit_from(rows)
-    return learned, held
+    return learned if rows.mix is None else rows.mix(learned, settings.seed or 0), held
 
 
 def _check_columns(held: Rows, kind: type[Task]) -> None:

@@ -20,12 +20,13 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
+from heedful.tasks.choices import Question, answer, check_ranking, rank, split_inputs, with_choices
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
 from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
-from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, prediction_of
+from heedful.tasks.token_batches import hub_text, outputs_of_call, padded_with_mask, prediction_of
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -204,14 +205,33 @@ class SequenceToSequence(EncoderDecoderTask):
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
+    def limited_options(self, model: Model, examples: Sequence[Pair], options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the options with a limit of about 1.5 times as many tokens as the longest target (``with_limit``)."""
+        longest = max(len(target) for _, target in examples) - 1
+        return self.with_limit(model, options, int(1.5 * longest) + 10)
+
     def outputs_for(
-        self, model: Model, examples: Sequence[Pair], rows: Rows, most: int | None, options: Mapping[str, Any]
+        self,
+        model: Model,
+        examples: Sequence[Pair],
+        rows: Rows,
+        most: int | None,
+        options: Mapping[str, Any],
+        choices: Sequence[Sequence[str] | None] = (),
     ) -> list[str]:
-        """Returns the generated outputs for the first ``most`` rows (None: all), with ``limited_options``."""
-        options = limited_options(model, examples, most, options)
+        """Returns the outputs for the first ``most`` rows (None: all).
+
+        With ``most`` and no ``max_length`` in the options, outputs are limited (``limited_options``). ``choices`` has
+        the choices of each of these rows, or None; if a row has some, its output is one of them.
+        """
+        inputs: list[Any] = [self.source_text(row) for row in rows[:most]]
+        if any(choices):
+            inputs = with_choices("source", inputs, choices)
+        if most is not None and not (choices and all(choices)):
+            options = self.limited_options(model, examples, options)
         self.silent = True
         try:
-            predictions = self.predict(model, [self.source_text(row) for row in rows[:most]], **options)
+            predictions = self.predict(model, inputs, **options)
         finally:
             self.silent = False
         return [prediction.output for prediction in predictions]
@@ -225,6 +245,8 @@ class SequenceToSequence(EncoderDecoderTask):
         batch_tokens: int | None = None,
         prefix: str | None = None,
         logprobs: bool = False,
+        choices: Sequence[str] | None = None,
+        normalise: str | None = None,
         **options: Any,
     ) -> list[Prediction]:
         """Generates the output for each input, in batches of similar lengths; "" for an input without text.
@@ -241,11 +263,26 @@ class SequenceToSequence(EncoderDecoderTask):
             prefix: text to put before each input, instead of the folder's prefix.
             logprobs: if True, predictions have log p of each generated token, also of tokens that the output does not
                 show: the end token, and the rest of the token that ends a stop string.
+            choices: the output is the most probable of these texts, its end token included, and the score its log p
+                (:mod:`heedful.tasks.choices`). An input with choices of its own is a mapping, ``{"source": ...,
+                "choices": [...]}``.
+            normalise: divides the log p of a choice by its number of "tokens" or "characters"; None: the sum.
             **options: decoding options. With ``stop_strings`` an output ends after the first stop string, and includes
                 it.
         """
-        check_texts(self.name, inputs)
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
+        texts, own = split_inputs(inputs, choices)
+        check_texts(self.name, texts)
+        if choices is not None or any(own) or normalise is not None:
+            check_ranking(own or [choices], decoding, normalise, logprobs)
+            shared: dict[str, Any] = {"batch_tokens": batch_tokens, "prefix": prefix}
+            return answer(
+                *(inputs, texts, own, decoding),
+                lambda some, choices: self._rank(model, some, choices, decoding, normalise, **shared),
+                lambda some, rows: SequenceToSequence.predict(
+                    self, model, some, decoding=rows, logprobs=logprobs, **shared
+                ),
+            )
         predictions = [prediction_of(text, [], decoding) for text in inputs]
         if logprobs and decoding.num_return_sequences == 1:
             predictions = [replace(prediction, logprobs=[]) for prediction in predictions]
@@ -264,11 +301,35 @@ class SequenceToSequence(EncoderDecoderTask):
             predictions[filled[i]] = prediction_of(inputs[filled[i]], outputs, decoding)
         return predictions
 
+    def _rank(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        choices: Sequence[Sequence[str]],
+        decoding: Options,
+        normalise: str | None,
+        *,
+        batch_tokens: int | None,
+        prefix: str | None,
+    ) -> list[Prediction]:
+        """Returns the most probable of the choices of each text; "" for a text that is blank."""
+        predictions = [Prediction(text, [] if "top_k" in decoding.given else "", None) for text in texts]
+        filled = [index for index, text in enumerate(texts) if text.strip()]
+        if not filled:
+            return predictions
+        prefix = self.prefix if prefix is None else prefix
+        sources = self._encode_inputs([prefix + texts[i] for i in filled], filled, max(batch_tokens or 0, EVALUATED))
+        targets = {own: encode_with_special(self.target, own) for own in map(tuple, choices)}
+        asked = [choices[i] for i in filled]
+        questions = [Question(ids, targets[tuple(own)]) for ids, own in zip(sources, asked, strict=True)]
+        ranked = rank(model, [texts[i] for i in filled], questions, asked, decoding, normalise, batch_tokens)
+        for index, prediction in zip(filled, ranked, strict=True):
+            predictions[index] = prediction
+        return predictions
+
     def hub_output(self, prediction: Prediction) -> Any:
-        """Returns the output, or a list of the outputs if several were asked for."""
-        if isinstance(prediction.output, list):
-            return [{self.hub_key: output["text"]} for output in prediction.output]
-        return {self.hub_key: prediction.output}
+        """Returns the output under ``hub_key``; with several outputs a list."""
+        return hub_text(prediction, self.hub_key)
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""
@@ -337,21 +398,6 @@ class BoundedSequenceToSequence(SequenceToSequence):
             most = self.default_new_tokens
             options = {**options, "max_new_tokens": min(most, self.positions or most)}
         return super().decoding_options(model, options)
-
-
-def limited_options(
-    model: Model, examples: Sequence[Pair], most: int | None, options: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Returns the options of an evaluation of the first ``most`` rows (None: all).
-
-    With ``most`` and no ``max_length`` in the options, outputs have at most about 1.5 times as many tokens as the
-    longest target.
-    """
-    if most is None or "max_length" in options:
-        return options
-    longest = max(len(target) for _, target in examples) - 1  # a new model does not end its texts
-    least = int(model.generation.get("min_new_tokens") or 0)
-    return {"max_new_tokens": max(int(1.5 * longest) + 10, least), **options}
 
 
 def encode_with_special(tokenizer: Tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:

@@ -82,14 +82,8 @@ class Measured:
 
 
 LoggedSample = dict[str, str]  # "input", "output" and, if there is one, "target", each shortened to a line
-TARGET_KINDS = (
-    "label",
-    "tags",
-    "answers",
-    "references",
-    "number",
-    "number?",
-)  # kinds of target columns; else it is the second one
+# kinds of target columns; without one, the target is the second column
+TARGET_KINDS = ("label", "tags", "answers", "references", "number", "number?")
 SAMPLES, LINE = 3, 200  # of a validation: number of samples in the log, and characters of each text
 
 

@@ -36,6 +36,18 @@ from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings, TokenizerSettings
 from heedful.tasks import defaults, get
 from heedful.tasks.baselines import NGrams, xz_bits_per_byte
+from heedful.tasks.choices import OPTIONS as RANKING
+from heedful.tasks.choices import (
+    Question,
+    add_majority_choice,
+    answer,
+    check_ranking,
+    choices_of_rows,
+    have_choices,
+    rank,
+    split_inputs,
+    with_accuracy,
+)
 from heedful.tasks.conversations import (
     LONGEST,
     InstructionExample,
@@ -58,6 +70,7 @@ from heedful.tasks.model_setup import (
     positions_of,
     preset_of,
     special_id,
+    with_positions,
     with_settings,
 )
 from heedful.tasks.output_loss import output_loss
@@ -133,7 +146,7 @@ class TextGeneration(Task):
         "preference",
         "tokenizer.chat_template",
     }
-    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"})
+    options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"}) | RANKING
     hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({"stop": "stop_strings"})
     hub_fixed: Mapping[str, Any] = MappingProxyType({"watermark": False, "decoder_input_details": False})
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
@@ -262,12 +275,10 @@ class TextGeneration(Task):
         """
         config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
         stack = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
-        if isinstance(stack.position, LearnedPosition):
-            stack = replace(stack, position=replace(stack.position, length=self.context or CONTEXT))
         return replace(
             config,
             embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),
-            decoder=stack,
+            decoder=with_positions(stack, self.context or CONTEXT),
             head=config.head if settings.model.tied is None else LanguageHead(tied=settings.model.tied),
             special=SpecialTokens(pad=self.tokenizer.pad, start=self.end, end=(self.end,)),
         )
@@ -299,6 +310,8 @@ class TextGeneration(Task):
         (``heedful.tasks.conversations.encode_instructions``).
         """
         context = self.checked_length(max_length)
+        if have_choices(rows):
+            self.main_metric = "accuracy"
         if are_preferences(rows):
             raise HeedfulError(
                 f"{rows[0].file} has chosen and rejected answers, but the model did not learn from preferences; tune "
@@ -306,7 +319,7 @@ class TextGeneration(Task):
             )
         if rows and are_instructions(rows):
             self.unit = "answer_tokens"
-            return encode_instructions(self.tokenizer, rows, self.begins, self.end, context)
+            return encode_instructions(self.tokenizer, rows, self.before, self.end, context)
         tokens, starts = token_stream(self.tokenizer, rows, self.begins, self.closes)
         if len(tokens) < 3:
             where = f", in {rows[0].file}:{rows[0].line}" if rows else ""
@@ -407,12 +420,14 @@ class TextGeneration(Task):
         They are Σ −log p / tokens, e^loss, and Σ −log₂ p / bytes in UTF-8; ``bits_per_byte`` can compare models with
         different tokenizers. Each token is predicted from the earlier tokens of its window, which is as long as in
         training. Windows do not overlap, so a token has half a window before it on average. The end tokens of documents
-        are predicted, too. Of instructions only the answers count, end tokens included. ``most`` has no effect, since
-        nothing is generated.
+        are predicted, too. Of instructions only the answers count, end tokens included; of those with choices, their
+        own or those of the options, ``accuracy`` is the percentage whose completion is the most probable choice.
+        ``most`` has no effect, since nothing is generated.
 
         Raises:
-            HeedfulError: ``options`` has an option; none has an effect here.
+            HeedfulError: ``options`` has another option; none has an effect here.
         """
+        choices, normalise = options.pop("choices", None), options.pop("normalise", None)
         for name in options:
             raise HeedfulError(
                 f"{name} has no effect: a language model is scored without generating; leave the option out"
@@ -424,7 +439,9 @@ class TextGeneration(Task):
                 model, examples, partial(answer_losses, model), batch_tokens
             ):
                 row_sums[indices, 0], row_sums[indices, 1] = nats, count
-            return _measured(row_sums)
+            return self._with_accuracy(model, _measured(row_sums), rows, choices, normalise, batch_tokens)
+        if choices is not None or normalise is not None:
+            raise HeedfulError("choices need prompts with completions, but these are documents; leave choices out")
         documents = np.cumsum([not continues_previous(row) for row in rows])  # a large text has several rows
         documents -= documents[0]
         document_sums, window_sums = np.zeros((documents[-1] + 1, 3)), np.zeros((examples[0].stream.windows, 2))
@@ -436,6 +453,31 @@ class TextGeneration(Task):
                 table[:, 0] += np.bincount(owner, nats, len(table))
                 table[:, 1] += np.bincount(owner, minlength=len(table))
         return replace(_measured(document_sums), window_scores=Sums(window_sums, next_token_metrics))
+
+    def _with_accuracy(
+        self,
+        model: Model,
+        measured: Measured,
+        rows: Rows,
+        choices: Sequence[str] | None,
+        normalise: str | None,
+        batch_tokens: int | None,
+    ) -> Measured:
+        """Adds ``accuracy``, the percentage of rows whose completion is the most probable of their choices."""
+        targets = [str(prompt_and_target(row)[1]) for row in rows]
+        own = choices_of_rows(rows, targets, choices)
+        if not any(own):
+            check_ranking(own, Options(), normalise, False)
+            return measured
+        asked = [(index, texts) for index, texts in enumerate(own) if texts is not None]
+        prompts, texts = [prompt_and_target(rows[i])[0] for i, _ in asked], [texts for _, texts in asked]
+        outputs = [""] * len(rows)
+        ranked = self._rank(model, prompts, texts, Options(), normalise, batch_tokens)
+        for (index, _), prediction in zip(asked, ranked, strict=True):
+            outputs[index] = prediction.output
+        assert isinstance(measured.example_scores, Sums)
+        scores = with_accuracy(measured.example_scores, outputs, targets, own)
+        return Measured(overall(scores), measured.details, scores, outputs)
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """Returns samples for the run's log: greedy continuations of the beginnings of texts, or of prompts."""
@@ -480,18 +522,18 @@ class TextGeneration(Task):
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
         """Scores a baseline: a trigram model of the tokens (``heedful.tasks.baselines.NGrams``)."""
-        return self._ngram_baseline(examples, learned, 3)
+        return self._ngram_baseline(examples, rows, learned, 3)
 
     def guess(
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows
     ) -> Baseline | None:
         """Scores a baseline that ignores the context: each token is predicted by its frequency in the training text."""
-        return self._ngram_baseline(examples, learned, 1)
+        return self._ngram_baseline(examples, rows, learned, 1)
 
     def _ngram_baseline(
-        self, examples: Sequence[StreamWindow | InstructionExample], learned: Rows, order: int
+        self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows, order: int
     ) -> Baseline:
-        """Scores an n-gram model of the training text, for each window or instruction."""
+        """Scores an n-gram model of the training text, for each window or instruction; of choices the most frequent."""
         train_tokens = _tokens(self.encode(learned).examples)
         first, ngrams = examples[0], NGrams(train_tokens, self.tokenizer.vocab_size, order)
         if isinstance(first, InstructionExample):
@@ -514,7 +556,8 @@ class TextGeneration(Task):
             if order > 1
             else "the tokens' frequencies in the training text"
         )
-        return Baseline(name, overall(scored), scored)
+        baseline = Baseline(name, overall(scored), scored)
+        return add_majority_choice(baseline, rows, learned, lambda row: str(prompt_and_target(row)[1]))
 
     def predict(
         self,
@@ -524,6 +567,8 @@ class TextGeneration(Task):
         decoding: Options | None = None,
         batch_tokens: int | None = None,
         logprobs: bool = False,
+        choices: Sequence[str] | None = None,
+        normalise: str | None = None,
         **options: Any,
     ) -> list[Prediction]:
         """Returns each prompt with its continuation.
@@ -541,9 +586,47 @@ class TextGeneration(Task):
         With ``stop_strings`` a continuation ends after the first stop string, and includes it. With ``logprobs``,
         predictions have log p of the new tokens. With ``num_return_sequences`` > 1 the output is a list of ``{"text",
         "score"}``: samples, or the best beams.
+
+        With ``choices`` the output is the most probable of these texts directly after the prompt, and the score its log
+        p, without an end token (:mod:`heedful.tasks.choices`); ``normalise`` divides it by the number of "tokens" or
+        "characters". An input with choices of its own is a mapping, ``{"prompt": ..., "choices": [...]}``.
         """
-        prompts = self.prompt_ids(inputs)
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
+        texts, own = split_inputs(inputs, choices)
+        if choices is not None or any(own) or normalise is not None:
+            check_ranking(own or [choices], decoding, normalise, logprobs)
+            return answer(
+                *(inputs, texts, own, decoding),
+                lambda some, choices: self._rank(model, some, choices, decoding, normalise, batch_tokens),
+                lambda some, rows: self._continue(model, some, rows, batch_tokens, logprobs),
+            )
+        return self._continue(model, inputs, decoding, batch_tokens, logprobs)
+
+    def _rank(
+        self,
+        model: Model,
+        prompts: Sequence[Any],
+        choices: Sequence[Sequence[str]],
+        decoding: Options,
+        normalise: str | None,
+        batch_tokens: int | None,
+    ) -> list[Prediction]:
+        """Returns the most probable of the choices after each prompt, whose beginning is cut if it is too long."""
+        targets = {own: self.tokenizer.encode(own) for own in map(tuple, choices)}
+        limit, questions = self.limit(model, batch_tokens), list[Question]()
+        for index, (ids, own) in enumerate(zip(self.prompt_ids(prompts), choices, strict=True)):
+            room = max(1, limit + 1 - max(map(len, targets[tuple(own)])))
+            if len(ids) > room:
+                text = f"has {len(ids):,} tokens, only the last {room:,} of them are read (the model takes no more)"
+                log.warning(InputWarning(index, text))
+            questions.append(Question(ids[-room:], targets[tuple(own)]))
+        return rank(model, prompts, questions, choices, decoding, normalise, batch_tokens)
+
+    def _continue(
+        self, model: Model, inputs: Sequence[Any], decoding: Options, batch_tokens: int | None, logprobs: bool
+    ) -> list[Prediction]:
+        """Returns each prompt with its continuation, generated in batches."""
+        prompts = self.prompt_ids(inputs)
         limit = self.limit(model, batch_tokens)
         self._check_length(model, prompts, limit, decoding)
         predictions = [Prediction(text, text, None) for text in inputs]
@@ -589,8 +672,9 @@ class TextGeneration(Task):
         Joined, the pieces equal the ``output`` of ``predict`` with the same options and seed. An option that asks for a
         beam search is an error; if the folder sets it, the output comes as one piece.
         """
-        if "logprobs" in options:
-            raise HeedfulError("stream cannot return logprobs; call the pipeline instead")
+        for name in ("logprobs", *RANKING):
+            if name in options:
+                raise HeedfulError(f"stream cannot return {name}; call the pipeline instead")
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
         if decoding.num_return_sequences > 1:
             raise HeedfulError("stream cannot return several sequences; leave num_return_sequences out")

@@ -15,15 +15,26 @@ import numpy as np
 
 from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, nearest
-from heedful.metrics.example_scores import overall
+from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.translation import exact_match, signatures, translation_scores, warnings_of
 from heedful.models import Model
 from heedful.pretrained.folder import find, read_card
 from heedful.settings import RunSettings
 from heedful.tasks import defaults
+from heedful.tasks.choices import OPTIONS as RANKING
+from heedful.tasks.choices import (
+    add_majority_choice,
+    choices_of_rows,
+    have_choices,
+    majority_choice,
+    measured_choices,
+    split_inputs,
+    with_accuracy,
+    with_choices,
+)
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
-from heedful.tasks.task import Baseline, Measured, Prediction, Task
+from heedful.tasks.task import Baseline, Encoded, Measured, Prediction, Task
 from heedful.util.input_warnings import CountWarning
 
 log = logging.getLogger("heedful")
@@ -46,6 +57,7 @@ class Translation(SequenceToSequence):
     name: ClassVar[str] = "translation"
     columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
     main_metric: str = "bleu"
+    options: ClassVar[frozenset[str]] = SequenceToSequence.options | RANKING
     hub_key: ClassVar[str] = "translation_text"
     default_length: ClassVar[int] = 256
     lowercase: bool = False  # scores in lower case even if the model writes capitals
@@ -83,6 +95,11 @@ class Translation(SequenceToSequence):
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Encodes rows as the base class does. The main metric is ``accuracy`` if all have choices, else BLEU."""
+        self.main_metric = "accuracy" if have_choices(rows) else type(self).main_metric
+        return super().encode(rows, max_length)
+
     def source_text(self, row: Row) -> str:
         """Returns the source text of a row, after the tag of the target language if the row has a language."""
         source: str = row.values["source"]
@@ -115,6 +132,9 @@ class Translation(SequenceToSequence):
         """
         if not isinstance(value, Mapping):
             return value
+        [value], _ = split_inputs([value], None)
+        if not isinstance(value, Mapping):
+            return value
         source, language = value.get("source"), value.get("language") or ""
         if not value.keys() <= {"source", "language"} or not isinstance(source, str):
             raise HeedfulError(f'the input is {dict(value)!s:.60}; give a text, or {{"source": ..., "language": ...}}')
@@ -138,17 +158,24 @@ class Translation(SequenceToSequence):
 
         With ``most``, only the first ``most`` rows are scored, and without TER, which takes some milliseconds for each
         sentence. If a model writes no capital letters, outputs and references are scored in lower case; the metrics'
-        signatures say so. Rows with ``exact`` = "no" are left out. The details have the exact match of each ``format``
+        signatures say so. Rows with ``exact`` = "no" are left out. Rows with choices, their own or those of the
+        options, are answered by the most probable one, and ``accuracy`` is the percentage of right ones; if all rows
+        have choices, it is the only metric beside the loss. The details have the exact match of each ``format``
         and the scores of each ``language``, if the rows have such columns.
         """
         losses = self.losses(model, examples)
         total, count = losses.sum(0).tolist()
         scored_rows = rows[:most]
-        outputs = self.outputs_for(model, examples, rows, most, options)
         targets = [self.target_text(row) for row in scored_rows]
+        choices = choices_of_rows(scored_rows, targets, options.pop("choices", None))
+        outputs = self.outputs_for(model, examples, rows, most, options, choices)
+        if choices and all(choices):
+            return measured_choices(outputs, targets, choices, losses)
         counted = _counted(scored_rows)
         lower, ter = self.scored_in_lower_case, most is None
         scores = translation_scores(outputs, targets, counted, ter=ter, lowercase=lower)
+        if any(choices):
+            scores = with_accuracy(scores, outputs, targets, choices)
         metrics = {**overall(scores), **signatures(ter=ter, lowercase=lower)} if any(counted) else {}
         if lower:
             targets = [target.lower() for target in targets]
@@ -169,23 +196,35 @@ class Translation(SequenceToSequence):
 
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Translates texts, or mappings with ``"source"`` and ``"language"``; otherwise as the base class does."""
-        predictions = super().predict(model, [self.as_read(value) for value in inputs], **options)
+        bare, own = split_inputs(inputs, options.get("choices"))
+        read = with_choices("source", [self.as_read(value) for value in bare], own)
+        predictions = super().predict(model, read, **options)
         return [replace(prediction, input=value) for prediction, value in zip(predictions, inputs, strict=True)]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline: the untranslated source, as if it were the translation."""
+        """Scores a baseline: the untranslated source, as if it were the translation; of rows with choices the most
+        frequent one.
+        """
+        if have_choices(rows):
+            return majority_choice(rows, learned(), self.target_text)
         rows = Rows(compress(rows, _counted(rows)))
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         scores = translation_scores(copies, targets, lowercase=self.scored_in_lower_case)
         return Baseline("a copy of the source", overall(scores))
 
     def quick_baseline(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the untranslated source as the translation, without TER, as validation does."""
+        """Scores the untranslated source as the translation, without TER, as validation does; of rows with choices the
+        most frequent one.
+        """
+        if have_choices(rows):
+            return majority_choice(rows, learned, self.target_text)
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
         scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)
-        scores = with_loss(scores, np.zeros((len(rows), 2)))
-        return Baseline("a copy of the source", overall(scores), scores)
+        baseline = Baseline("a copy of the source", overall(scores), scores)
+        baseline = add_majority_choice(baseline, rows, learned, self.target_text)
+        assert isinstance(baseline.example_scores, Sums)
+        return replace(baseline, example_scores=with_loss(baseline.example_scores, np.zeros((len(rows), 2))))
 
     def align_scoring(self, other: Task) -> str:
         """Scores both models in lower case if one of them writes no capital letters; returns a note for people."""

@@ -30,6 +30,7 @@ from heedful.pretrained.rules import Drop, Tensors
 from heedful.pretrained.weights import read_tensors
 from heedful.verify.check_report import Comparison, Skipped
 from heedful.verify.inputs import (
+    InputRow,
     ModelCall,
     Side,
     batch_of,
@@ -133,7 +134,7 @@ BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, as shares of the longes
 def padded(verified: VerifiedFolder, side: Side) -> Comparison:
     """Compares the outputs of rows padded in a batch with the outputs of each row alone."""
     config = verified.config
-    images = patches_of(config) is not None and not isinstance(config, EncoderDecoderConfig)
+    images = isinstance(config, VisionConfig)
     if images and side != "mixed":
         raise Skipped("images have no padding")
     model, pad = verified.model(torch.float64), None if isinstance(config, VisionConfig) else config.special.pad
@@ -145,32 +146,20 @@ def padded(verified: VerifiedFolder, side: Side) -> Comparison:
 
 
 def generated(verified: VerifiedFolder) -> Comparison:
-    """Counts rows whose greedy tokens in a padded batch differ from the greedy tokens of the row alone."""
+    """Counts rows whose greedy tokens in a batch, padded if they are texts, differ from those of the row alone."""
     need_language_head(verified)
     model, count = verified.model(torch.float64), new_tokens(verified)
     rows = prompts(verified)
-    if rows[0].dim() > 1:  # images, which have no padding
-        return _generated_for_images(model, torch.stack(rows).to(model.dtype), count)
+    sides: tuple[Side, ...] = ("left", "right")
+    if patches_of(verified.config) is not None:  # images have no padding
+        rows, sides = [row.to(model.dtype) for row in rows], ("none",)
     alone = [greedy_ids(model, row[None], None, count)[0].tolist() for row in rows]
     differing = set()
-    for side in ("left", "right"):
-        width = max(map(len, rows))
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        mask = torch.zeros_like(ids, dtype=torch.bool)
-        for number, row in enumerate(rows):
-            start = width - len(row) if side == "left" else 0
-            ids[number, start : start + len(row)], mask[number, start : start + len(row)] = row, True
-        batched = greedy_ids(model, ids, mask, count)
+    for side in sides:
+        call = batch_of([InputRow(row) for row in rows], side, 0)
+        batched = greedy_ids(model, call.ids, call.mask, count)
         differing |= {n for n, ids in enumerate(alone) if batched[n, : len(ids)].tolist() != ids}
     reason = f"rows {', '.join(map(str, sorted(differing)))}" if differing else ""
-    return Comparison(difference=float(len(differing)), tolerance=0.0, reason=reason)
-
-
-def _generated_for_images(model: Any, images: Tensor, count: int) -> Comparison:
-    batched = greedy_ids(model, images, None, count).tolist()
-    alone = [greedy_ids(model, image[None], None, count)[0].tolist() for image in images]
-    differing = [n for n, ids in enumerate(alone) if batched[n][: len(ids)] != ids]
-    reason = f"rows {', '.join(map(str, differing))}" if differing else ""
     return Comparison(difference=float(len(differing)), tolerance=0.0, reason=reason)
 
 

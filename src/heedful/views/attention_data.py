@@ -48,6 +48,12 @@ def checked_weights(source: Sequence[str], target: Sequence[str], weights: Any, 
     return array.astype(np.float64).clip(0, 1)
 
 
+def check_range(weights: Any) -> None:
+    """Raises ``HeedfulError`` for a weight below 0, or above 1 by more than ``SLACK``."""
+    if not (np.min(weights) >= 0 and np.max(weights) <= 1 + SLACK):
+        raise HeedfulError("an attention weight is not in 0..1; give the weights after the softmax")
+
+
 def as_array(weights: Any) -> np.ndarray[Any, np.dtype[Any]]:
     """Returns weights as float32 or float64, from nested lists, arrays, tensors, or a sequence of these.
 

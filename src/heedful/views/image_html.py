@@ -11,7 +11,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views import raster
-from heedful.views.attention_data import SLACK
+from heedful.views.attention_data import check_range
 from heedful.views.page import asset, data, page, piece, scaled, stored
 from heedful.views.text import escaped, visible
 
@@ -64,8 +64,7 @@ class ImageMaps:
                 f"weights of shape {np.shape(self.weights)} do not fit {len(self.prefix)} prefix tokens and"
                 f" {rows} × {columns} patches; give (layers, heads, tokens, tokens) = {expected}"
             )
-        if not (np.min(self.weights) >= 0 and np.max(self.weights) <= 1 + SLACK):
-            raise HeedfulError("an attention weight is not in 0..1; give the weights after the softmax")
+        check_range(self.weights)
         for name, values in (("rollout", self.rollout), ("gradient", self.gradient)):
             if values is not None and (np.shape(values) != (rows, columns) or not np.isfinite(values).all()):
                 raise HeedfulError(

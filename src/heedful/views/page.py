@@ -58,6 +58,17 @@ def page(
 """
 
 
+def frame(tools: str = "") -> str:
+    """Returns the section of a page in which ``frame.js`` shows pages of attention, with ``tools`` beside its heading.
+
+    What runs in the frame cannot reach the page around it.
+    """
+    return f"""<section class="look" aria-label="attention" hidden>
+<div class="tools"><h2></h2>{tools}<button type="button" class="close">close</button></div>
+<iframe sandbox="allow-scripts" title="attention"></iframe>
+</section>"""
+
+
 @cache
 def asset(name: str) -> str:
     """Returns the text of a style sheet or script of the package's pages, such as "page.css"."""

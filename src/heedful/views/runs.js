@@ -46,12 +46,12 @@ const COLUMNS = {
   },
   speed: (run) => [run.speed !== null ? `${rounded(run.speed)} ${run.unit}/s` : ""],
   ceiling: (run) => [run.ceiling !== null ? `${percent(run.ceiling)} %` : ""],
-  pages: (run) => run.pages.map((name) => {
+  pages: (run) => [...run.pages.map((name) => {
     const link = make("a", "", name);
     link.href = `run/${run.id}/${encodeURIComponent(name)}`;
     link.target = "_blank"; link.rel = "noopener";
     return link;
-  }),
+  }), ...(run.saved === null ? [] : [opener(run)])],
 };
 
 // ---- selection ----
@@ -280,6 +280,51 @@ function nearest(event) {          // the point of a curve that is pointed at
   return found;
 }
 
+// ---- what a run's model looks at ----
+
+const seen = { run: null, saved: null, example: 0, view: "", address: "", pending: null };      // run: its number, saved: the time of the weights that are shown
+
+function opener(run) {
+  const button = make("button", "opener", "what it looks at");
+  button.type = "button";
+  button.addEventListener("click", () => { Object.assign(seen, { run: run.id, example: 0, view: "" }); showLook(); find(".look").scrollIntoView({ block: "nearest" }); });
+  return button;
+}
+
+async function showLook() {        // asks for the view, and shows it or the server's one line
+  const run = runs.get(seen.run), pending = (seen.pending = {}), status = find(".look .busy");
+  seen.saved = run.saved;
+  find(".look").hidden = false;
+  find(".look h2").textContent = `what \u2068${run.name}\u2069 looks at`;
+  find(".look").setAttribute("aria-busy", "true");
+  status.textContent = "the model is read …";
+  let answer;
+  try { answer = await (await fetch(`run/${run.id}/attention?${new URLSearchParams({ example: seen.example, view: seen.view })}`)).json(); }
+  catch { answer = { error: "no connection to heedful watch, or the run has no weights any more" }; }
+  if (pending !== seen.pending) return;          // another was asked for, or it was closed
+  find(".look").setAttribute("aria-busy", "false");
+  status.textContent = answer.error ?? `validation example ${answer.example + 1} of ${answer.examples}, weights of ${new Date(run.saved).toLocaleTimeString()}`;
+  find("iframe").hidden = Boolean(answer.error);
+  if (answer.error) return;
+  seen.example = answer.example; seen.view = answer.view;
+  fillSelect(find(".look .view"), answer.views, answer.views);
+  find(".look .view").value = answer.view;
+  find("iframe").src = seen.address = framed(answer.page, seen.address);
+}
+
+function closeLook() { seen.run = seen.pending = null; find(".look").hidden = true; }
+
+function followLook() {            // newer weights are shown, but not where nobody looks
+  if (seen.run === null || document.hidden) return;
+  const run = runs.get(seen.run);
+  if (!run || run.saved === null) closeLook();
+  else if (run.saved !== seen.saved) showLook();
+}
+
+find(".look .view").addEventListener("change", (event) => { seen.view = event.target.value; showLook(); });
+find(".look .another").addEventListener("click", () => { seen.example += 1; showLook(); });
+find(".look .close").addEventListener("click", closeLook);
+
 // ---- painting and updates ----
 
 function paint() {
@@ -303,11 +348,12 @@ function take(answer) {
     runs.clear();
     for (const { row } of rows.values()) row.remove();
     rows.clear();
+    closeLook();
   }
   for (const id of runs.keys()) if (!there.has(id)) runs.delete(id);
   for (const run of answer.runs) runs.set(run.id, { ...run, curves: run.curves ?? runs.get(run.id)?.curves ?? {} });
   version = answer.version;
-  paint();
+  paint(); followLook();
 }
 
 async function look() {

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heedful.views.page import asset, data, page
+from heedful.views.page import asset, data, frame, page
 from heedful.views.text import escaped, visible
 
 EVERY = 3.0  # seconds between two requests
+LOOK_TOOLS = """<label>view <select class="view"></select></label>
+<button type="button" class="another">another example</button>
+<span class="busy quiet" role="status"></span>
+"""
 
 
-def runs_page(folders: Sequence[str], every: float = EVERY) -> str:
+def runs_page(folders: Sequence[str], every: float = EVERY, nonce: str = "") -> str:
     """Returns the HTML page of ``heedful watch``, which requests ``/runs.json`` periodically and shows the runs.
 
     The page is not reloaded: rows, curves and the selection stay. The address keeps the selection:
     ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has its own colour and mark.
 
+    A run with saved weights has a button that opens, in a sandboxed frame, what its model looks at in a validation
+    example. The page requests it when it is opened, and again when the run has saved newer weights.
+
     Args:
         folders: folders of runs; the page names them if they contain no run.
         every: seconds between two requests.
+        nonce: of the page's script and style; without one the frame stays empty.
     """
     folder_names = escaped(" or ".join(folders))
     body = f"""<p class="quiet"><span class="count">The runs are read.</span>
@@ -46,6 +54,7 @@ line below tells the values."></canvas></section>
 <section class="chart rate"><h2>learning rate</h2>
 <canvas role="img" aria-label="Learning rate against steps, one line per run"></canvas></section>
 <div class="scroll"><table class="runs"><thead><tr></tr></thead><tbody></tbody></table></div>
+{frame(LOOK_TOOLS)}
 </div>
 <div class="tip" hidden></div>
 <footer><p>Press a run's name to choose it, several to compare them; <kbd>/</kbd> finds by name, <kbd>x</kbd> changes
@@ -53,5 +62,5 @@ the scale, arrow keys on the curves go from step to step, <kbd>Esc</kbd> chooses
 Curves of more than 500 points are means of neighbours. The share of the ceiling is the run's speed as a share of
 the highest speed of this machine.</p></footer>
 {data({"every": every, "where": [visible(folder) for folder in folders]})}"""
-    style, script = (asset(f"parts.{kind}") + asset(f"runs.{kind}") for kind in ("css", "js"))
-    return page("Runs", body, style, script, fetches=True)
+    style, script = ("".join(asset(f"{name}.{kind}") for name in ("parts", "frame", "runs")) for kind in ("css", "js"))
+    return page("Runs", body, style, script, images=True, fetches=True, nonce=nonce)

@@ -238,14 +238,12 @@ async function showAttention(about, which, offset, word) {
   section.setAttribute("aria-busy", "false");
 }
 
-async function pageOf(request) {   // its address, of this page's own, and its words below images; what it holds inherits the policy, and so needs its nonce
+async function pageOf(request) {   // its address, of this page's own, and its words below images
   const key = JSON.stringify(request);
   if (!state.pages.has(key)) {
     const html = await (await post("/v1/attention", { ...request, format: "html" })).text();
-    const allowed = html.replace(/<(style|script)>/g, `<$1 nonce="${nonce}">`);
-    for (const { address } of state.pages.values()) URL.revokeObjectURL(address);
-    const captions = pictured ? new DOMParser().parseFromString(allowed, "text/html").querySelectorAll("figcaption") : [];
-    const address = URL.createObjectURL(new Blob([allowed], { type: "text/html" }));
+    const captions = pictured ? new DOMParser().parseFromString(allowed(html), "text/html").querySelectorAll("figcaption") : [];
+    const address = framed(html, [...state.pages.values()][0]?.address);
     state.pages = new Map([[key, { address, words: [...captions].map(({ textContent }) => textContent) }]]);
   }
   return state.pages.get(key);
@@ -450,5 +448,4 @@ document.addEventListener("keydown", (event) => {
   if (state.running) state.running.abort();
   else if (!find(".look").hidden) find(".close").click();
 });
-const nonce = document.currentScript.nonce;
 buildForm();

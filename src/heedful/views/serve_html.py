@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.views.page import asset, data, page
+from heedful.views.page import asset, data, frame, page
 from heedful.views.text import escaped
 
 HIDDEN = frozenset({"logprobs", "num_return_sequences"})  # options whose output the page does not show
@@ -45,13 +45,10 @@ def serving_page(info: Mapping[str, Any]) -> str:
 <details class="sent" hidden><summary>the same request with curl</summary>
 <div class="scroll"><pre tabindex="0"><code></code></pre></div>
 <button type="button" class="copy">copy</button> <span class="copied quiet" role="status"></span></details>
-<section class="look" aria-label="attention" hidden>
-<div class="tools"><h2></h2><button type="button" class="close">close</button></div>
-<iframe sandbox="allow-scripts" title="attention"></iframe>
-</section>
+{frame()}
 <footer><p><kbd>Ctrl</kbd> <kbd>Enter</kbd> sends (in a conversation <kbd>Enter</kbd>), <kbd>Esc</kbd> stops and closes.
 Choose a word of your text or of an answer to see what the model looked at. Nothing is sent but to this server.</p>
 </footer>
 {data(facts)}"""
-    style, script = (asset(f"parts.{kind}") + asset(f"serve.{kind}") for kind in ("css", "js"))
+    style, script = ("".join(asset(f"{name}.{kind}") for name in ("parts", "frame", "serve")) for kind in ("css", "js"))
     return page(info["model"], body, style, script, images=True, fetches=True, nonce=info["nonce"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views import raster
-from heedful.views.attention_data import SLACK
+from heedful.views.attention_data import check_range
 from heedful.views.page import MAX_PAGE_BYTES, asset, data, page, scaled, size
 from heedful.views.text import escaped
 
@@ -51,8 +51,7 @@ class WordMaps:
                 f"weights of shape {np.shape(self.weights)} do not fit {len(self.words)} words and a grid of "
                 f"{self.grid[0]} × {self.grid[1]} patches; give (layers, heads, words, rows, columns) = {expected}"
             )
-        if not (np.min(self.weights) >= 0 and np.max(self.weights) <= 1 + SLACK):
-            raise HeedfulError("an attention weight is not in 0..1; give the weights after the softmax")
+        check_range(self.weights)
 
 
 def words_page(maps: WordMaps, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -> str:

@@ -64,6 +64,7 @@ class OwnLayout(ModelType):
 _POOLED = [PooledHead(pooling=pooling, normalise=unit) for pooling in get_args(Pooling) for unit in (True, False)]
 OWN_ARCHITECTURE = Architecture(name="heedful", fixed={})
 OWN = OwnLayout(name="heedful", fixed={}, config_keys=(), rules=(), architectures=())
+BUILT_IN = frozenset((*MODEL_TYPES, OWN.name))  # names that cannot be registered
 
 
 def model_type_of(theirs: Mapping[str, Any]) -> ModelType:

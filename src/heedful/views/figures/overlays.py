@@ -28,8 +28,7 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     """Returns an image, and beside it the same image, in which patches with larger values are brighter.
 
     The pixels of a patch with the value v are multiplied by 0.12 + 0.88 v / max v. If a value is negative, all are
-    counted from the lowest. The three
-    largest values are framed, and listed in the note.
+    counted from the lowest. The three largest values are framed, and listed in the note.
 
     Args:
         pixels: uint8 (H, W, 1 or 3).
@@ -40,16 +39,13 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     Raises:
         HeedfulError: other shapes, or values that are not finite.
     """
-    image, shares = raster.checked(pixels), array(values, "RC", "values of patches")
-    numbers, low = shares, min(0.0, float(shares.min()))
-    shares = (shares - low) / ((float(shares.max()) - low) or 1.0)
+    image, numbers = raster.checked(pixels), array(values, "RC", "values of patches")
+    shares = _shares(numbers)
     high, wide = (300.0 * side / max(image.shape[:2]) for side in image.shape[:2])
     step = wide / shares.shape[1], high / shares.shape[0]
     left = wide + 20
-    rows, columns = (np.arange(size) * n // size for size, n in zip(image.shape[:2], shares.shape, strict=True))
-    lit = np.rint(image * (0.12 + 0.88 * shares[rows][:, columns, None])).astype(np.uint8)
     parts = [raster.image(image, (0, 0), (wide, high), STORED, "the image")]
-    parts.append(raster.image(lit, (left, 0), (wide, high), STORED, "the image, lit by the values"))
+    parts.append(raster.image(_lit(image, shares), (left, 0), (wide, high), STORED, "the image, lit by the values"))
     best = [divmod(int(i), shares.shape[1]) for i in np.argsort(-shares, axis=None, kind="stable")[:3]]
     for r, c in best:
         box = f'x="{left + c * step[0]:.1f}" y="{r * step[1]:.1f}" width="{step[0]:.1f}" height="{step[1]:.1f}"'
@@ -59,14 +55,24 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     return figure(title, notes, (left + wide, high), parts, "An image lit by a number per patch", raster.STYLE + FRAMES)
 
 
-def lit_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", *, note: str = "") -> str:
-    """Returns the same image for each of M names, such as words, each lit by the name's own values of the patches.
+def _shares(values: np.ndarray) -> np.ndarray:
+    """Returns the values as shares of the largest; if one is negative, all are counted from the lowest."""
+    low = min(0.0, float(values.min()))
+    return (values - low) / ((float(values.max()) - low) or 1.0)
 
-    The pixels of a patch with the value v are multiplied by 0.12 + 0.88 v / max v, with the largest value of that name.
+
+def _lit(image: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Returns the image with the pixels of each patch multiplied by 0.12 + 0.88 of its share, (rows, columns)."""
+    rows, columns = (np.arange(size) * n // size for size, n in zip(image.shape[:2], shares.shape, strict=True))
+    return np.rint(image * (0.12 + 0.88 * shares[rows][:, columns, None])).astype(np.uint8)
+
+
+def lit_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", *, note: str = "") -> str:
+    """Returns the same image for each of M names, such as words, each lit by the name's own values as in ``overlay``.
 
     Args:
         pixels: uint8 (H, W, 1 or 3).
-        values: (M, rows, columns), 0 or more: a number for each name and patch.
+        values: (M, rows, columns), a number for each name and patch.
         names: the M names.
         title: the heading.
         note: a line below the title.
@@ -74,22 +80,21 @@ def lit_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", 
     Raises:
         HeedfulError: other shapes, values that are not finite, or over 256 names.
     """
-    image, shares = raster.checked(pixels), array(values, "MRC", "values of patches")
-    shown = checked_names(names, len(shares), "values")
+    image, numbers = raster.checked(pixels), array(values, "MRC", "values of patches")
+    shown = checked_names(names, len(numbers), "values")
     if len(shown) > FILTERS:
         raise HeedfulError(f"{len(shown):,} words in one figure are not readable; draw at most {FILTERS}")
     high, wide = (WORD * side / max(image.shape[:2]) for side in image.shape[:2])
-    rows, columns = (np.arange(size) * n // size for size, n in zip(image.shape[:2], shares.shape[1:], strict=True))
     across, parts, best = min(ACROSS, len(shown)), [], []
-    for i, (name, own) in enumerate(zip(shown, shares, strict=True)):
+    for i, (name, own) in enumerate(zip(shown, numbers, strict=True)):
         x, y = i % across * (wide + 12), i // across * (high + 34)
-        lit = np.rint(image * (0.12 + 0.88 * own[rows][:, columns, None] / (own.max() or 1.0))).astype(np.uint8)
+        lit = _lit(image, _shares(own))
         parts.append(raster.image(lit, (x, y), (wide, high), STORED, f"the image, lit for {name}"))
         parts.append(label(cut(name, wide, 14), x + wide / 2, y + high + 18, "token", "middle"))
         row, column = divmod(int(own.argmax()), own.shape[1])
         best.append(f"{name}: row {row + 1}, column {column + 1}")
     size = across * (wide + 12) - 12, -(-len(shown) // across) * (high + 34) - 8
-    grid = f"{shares.shape[1]} × {shares.shape[2]} patches; the brighter, the larger the weight of the word"
+    grid = f"{numbers.shape[1]} × {numbers.shape[2]} patches; the brighter, the larger the weight of the word"
     described = f"Strongest patches: {'; '.join(best)}"
     return figure(title, [note, grid], size, parts, described, raster.STYLE + ".token{font-size:14px}")
 

@@ -21,7 +21,7 @@ from heedful.inspection import observe
 from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps, block_edges, most_informative_layer
 from heedful.views.attention_html import View, attention_page
-from heedful.views.inspect.catalogue import stacks_of, translates
+from heedful.views.inspect.catalogue import has_target, stacks_of
 from heedful.views.inspect.model_input import ModelInput, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, Span, within
@@ -87,7 +87,7 @@ def groups(opened: OpenedModel, reading: ModelInput, request: Request) -> list[A
                     name=name if is_cross or len(stacks) == 1 else f"{stack} {name}",
                     paths={n: f"{stack}.block.{n}.{part}.pattern" for n in layers},
                     heads=heads,
-                    queries=list(reading.written) if is_cross and translates(config) else reading.read[stack],
+                    queries=list(reading.written) if is_cross and has_target(config) else reading.read[stack],
                     keys=reading.read["encoder"] if is_cross else reading.read[stack],
                 )
             )

@@ -28,18 +28,18 @@ def stacks_of(config: ModelConfig) -> dict[str, StackConfig]:
     return {name: stack for name, stack in vars(config).items() if isinstance(stack, StackConfig)}
 
 
-def writes(config: ModelConfig) -> bool:
+def generates_text(config: ModelConfig) -> bool:
     """Returns True if the model generates text."""
     return isinstance(config, DecoderConfig | EncoderDecoderConfig) and isinstance(config.head, LanguageHead)
 
 
-def speaks(config: ModelConfig) -> bool:
+def predicts_tokens(config: ModelConfig) -> bool:
     """Returns True if the model's head predicts a token at each position."""
     return isinstance(config.head, LanguageHead | MaskedHead)
 
 
-def translates(config: ModelConfig) -> bool:
-    """Returns True if the model reads one text, or an image, and writes another text."""
+def has_target(config: ModelConfig) -> bool:
+    """Returns True if the model reads a source, which is a text or an image, and a target text (an encoder-decoder)."""
     return isinstance(config, EncoderDecoderConfig) and not isinstance(config.head, SequenceHead)
 
 
@@ -48,20 +48,22 @@ def classifies(config: ModelConfig) -> bool:
     return isinstance(config.head, SequenceHead | ImageHead)
 
 
-def sees(config: ModelConfig) -> bool:
+def reads_images(config: ModelConfig) -> bool:
     """Returns True if the model's inputs are images."""
     return patches_of(config) is not None
 
 
-def takes_text(config: ModelConfig) -> bool:
+def reads_text(config: ModelConfig) -> bool:
     """Returns True if the model's inputs are texts."""
-    return not sees(config)
+    return not reads_images(config)
+
+
+def _generates_from_text(config: ModelConfig) -> bool:
+    return generates_text(config) and reads_text(config)
 
 
 def _explains(config: ModelConfig) -> bool:
-    return (
-        (writes(config) and takes_text(config)) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
-    )
+    return _generates_from_text(config) or classifies(config) or isinstance(config.head, MaskedHead | SpanHead)
 
 
 def _has_positions(config: ModelConfig) -> bool:
@@ -114,28 +116,28 @@ VIEWS: dict[str, View] = {
     "steps": View(
         home="heedful.views.inspect.steps_view:look",
         shows="generated text token by token",
-        has=writes,
+        has=generates_text,
         whose="models that write text",
         takes=frozenset({"target", "layers", "heads", "decoding"}),
     ),
     "lens": View(
         home="heedful.views.inspect.lens_view:look",
         shows="the predictions of every layer",
-        has=speaks,
+        has=predicts_tokens,
         whose="language models",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(
         home="heedful.views.inspect.image_view:look",
         shows="an image's patches and the attention to them",
-        has=lambda config: sees(config) and isinstance(config.head, ImageHead),
+        has=lambda config: reads_images(config) and isinstance(config.head, ImageHead),
         whose="image classifiers",
         takes=frozenset({"layers", "heads"}),
     ),
     "words": View(
         home="heedful.views.inspect.words_view:look",
         shows="the patches to which each written word attends",
-        has=lambda config: sees(config) and writes(config),
+        has=lambda config: reads_images(config) and generates_text(config),
         whose="models that write a text about an image",
         takes=frozenset({"target", "layers", "heads", "decoding"}),
     ),
@@ -149,7 +151,7 @@ VIEWS: dict[str, View] = {
     "embeddings": View(
         home="heedful.views.inspect.vector_views:look_at_embeddings",
         shows="the tokens' embeddings and their neighbours",
-        has=takes_text,
+        has=reads_text,
         whose="models of text",
     ),
     "similarity": View(
@@ -171,7 +173,7 @@ VIEWS: dict[str, View] = {
     "filters": View(
         home="heedful.views.inspect.vector_views:look_at_filters",
         shows="the filters of the patch projection",
-        has=sees,
+        has=reads_images,
         whose="models of images",
         least=0,
         most=0,
@@ -179,7 +181,7 @@ VIEWS: dict[str, View] = {
     "importance": View(
         home="heedful.views.inspect.gradient_views:look_at_importance",
         shows="how much the loss depends on each head",
-        has=lambda config: (writes(config) and takes_text(config)) or classifies(config),
+        has=lambda config: _generates_from_text(config) or classifies(config),
         whose="models that continue or translate text, or classify",
         takes=frozenset({"target", "decoding"}),
         most=None,

@@ -22,7 +22,7 @@ from heedful.inspection.gradients import Attribution, gradient_x_input
 from heedful.inspection.image_patches import grid
 from heedful.inspection.importance import head_importance
 from heedful.views import figures
-from heedful.views.inspect.catalogue import classifies, sees, translates
+from heedful.views.inspect.catalogue import classifies, has_target, reads_images
 from heedful.views.inspect.model_input import Array, ModelInput, pieces_of, read
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request
@@ -73,9 +73,9 @@ def look_at_gradient(opened: OpenedModel, request: Request) -> InspectionResult:
 def explain(opened: OpenedModel, reading: ModelInput, request: Request) -> Explanation:
     """Returns gradient × input for the requested prediction, or for the likeliest prediction."""
     config = opened.model.config
-    if sees(config) or classifies(config):
+    if reads_images(config) or classifies(config):
         return _class(opened, reading, request)
-    if translates(config):
+    if has_target(config):
         return _translation(opened, reading)
     return _token(opened, reading, request)
 
@@ -213,7 +213,7 @@ def loss_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Any:
     if classifies(model.config):
         number = label_of(opened, reading, request)
         return lambda: -model(*reading.arguments).float().log_softmax(-1)[0, number]
-    if not translates(model.config) and len(reading.ids) < 2:
+    if not has_target(model.config) and len(reading.ids) < 2:
         raise HeedfulError(f"{reading.name!r} is one token, so no token is predicted; give a longer text")
     answer = reading.arguments[0].new_tensor(list(reading.answer))
 

@@ -24,7 +24,7 @@ from heedful.tasks.task import check_texts, short
 from heedful.tasks.text_pairs import sides_of
 from heedful.text import Tokenizer
 from heedful.text.chat_template import is_conversation, render_prompt
-from heedful.views.inspect.catalogue import sees, stacks_of, translates, writes
+from heedful.views.inspect.catalogue import generates_text, has_target, reads_images, stacks_of
 from heedful.views.inspect.opened_model import OpenedModel
 from heedful.views.inspect.request import Request, writes_target
 
@@ -64,18 +64,18 @@ def read(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
     Raises ``HeedfulError`` for an invalid, empty or too long input.
     """
     config = opened.model.config
-    if sees(config):
-        reading = _captioned(opened, item, request) if writes(config) else _image(opened, item)
-    elif translates(config):
+    if reads_images(config):
+        reading = _captioned(opened, item, request) if generates_text(config) else _image(opened, item)
+    elif has_target(config):
         reading = _pair(opened, item, request)
-    elif writes(config):
+    elif generates_text(config):
         is_text = request.target is None or writes_target(config, request)
         reading = _prompt(opened, item, request.target if is_text else None)
     else:
         reading = _sentence(opened, item)
     for stack, pieces in reading.read.items():
         check_fits(
-            opened, stack, len(pieces), "the target" if stack == "decoder" and translates(config) else "the text"
+            opened, stack, len(pieces), "the target" if stack == "decoder" and has_target(config) else "the text"
         )
     return reading
 
@@ -93,7 +93,7 @@ def source_of(opened: OpenedModel, item: Any) -> tuple[str, list[str], Tensor]:
     """Returns the name of an input, the names of its tokens, and the input of the model's first stack, a batch of
     one; generates nothing.
     """
-    if sees(opened.model.config):
+    if reads_images(opened.model.config):
         image = _image(opened, item)
         return image.name, image.read["encoder"], image.arguments[0]
     name, ids = read_source(opened, item)
@@ -102,10 +102,10 @@ def source_of(opened: OpenedModel, item: Any) -> tuple[str, list[str], Tensor]:
 
 def read_source(opened: OpenedModel, item: Any) -> tuple[str, list[int]]:
     """Returns the name and token ids of one text, which is the source of an encoder-decoder; generates nothing."""
-    if translates(opened.model.config):
+    if has_target(opened.model.config):
         ids = _source(opened, item)  # first: it checks the text
         return name_of(item), ids
-    reading = _prompt(opened, item) if writes(opened.model.config) else _sentence(opened, item)
+    reading = _prompt(opened, item) if generates_text(opened.model.config) else _sentence(opened, item)
     return reading.name, list(reading.ids)
 
 

@@ -1,4 +1,4 @@
-"""A loaded model for inspection, with its tokenizers or its image preprocessing."""
+"""A loaded model for inspection, with its tokenizers and its image preprocessing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from heedful.pretrained.folder import find, read_card
 from heedful.pretrained.pooling import pooled_head
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.conversations import tokenizer_with_template
+from heedful.tasks.image_inputs import check_image_size
 from heedful.tasks.model_setup import check_vocabulary
 from heedful.tasks.published import prefix_of
 from heedful.tasks.task import Task
@@ -29,11 +30,11 @@ ModelSource = str | PathLike[str] | Model | tuple[Model, str | PathLike[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
-    """Model for inspection: loaded, with its name for headings, and its tokenizers or image preprocessing."""
+    """Model for inspection: loaded, with its name for headings, and its tokenizers and image preprocessing."""
 
     model: Model
     name: str
-    tokenizers: tuple[Tokenizer, Tokenizer] | None = None  # of source and target, usually the same; None for images
+    tokenizers: tuple[Tokenizer, Tokenizer] | None = None  # of source and target, usually the same; None without texts
     preprocessing: Preprocessing | None = None
     pooled: PooledHead | None = None  # pooling of the folder's sentence-transformers files
     prefix: str = ""  # before every source, as in training
@@ -105,23 +106,15 @@ def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:
 def _preparation(model: Model, folder: Path) -> dict[str, Any]:
     """Returns the fields of ``OpenedModel`` that prepare inputs."""
     config = model.config
-    images: dict[str, Any] = {}
-    if (patches := patches_of(config)) is not None:
-        images["preprocessing"] = preprocessing = read_preprocessing(folder)
-        shape = (patches.channels, *patches.image_size)
-        if shape != preprocessing.shape:
-            raise HeedfulError(
-                f"{folder}: the model takes images of {shape}, but preprocessor_config.json makes "
-                f"{preprocessing.shape}; correct that file"
-            )
+    preprocessing = None
+    if patches_of(config) is not None:
+        preprocessing = read_preprocessing(folder)
+        check_image_size(config, preprocessing)
         if isinstance(config, VisionConfig):
-            return images
+            return {"preprocessing": preprocessing}
     source = target = tokenizer_with_template(folder)
-    if images:
-        assert isinstance(config, EncoderDecoderConfig)
-        check_vocabulary(target, config.tokens)
-        return {"tokenizers": (source, target), **images}
-    check_vocabulary(source, source_tokens(config))
+    if preprocessing is None:
+        check_vocabulary(source, source_tokens(config))
     if isinstance(config, EncoderDecoderConfig):
         own = folder if Tokenizer.has_files(folder) else home(folder)
         if Tokenizer.has_files(own, "tokenizer.target"):
@@ -129,6 +122,7 @@ def _preparation(model: Model, folder: Path) -> dict[str, Any]:
         check_vocabulary(target, config.tokens, "target tokenizer")
     name = str(read_card(folder).get("task"))
     return {
+        "preprocessing": preprocessing,
         "tokenizers": (source, target),
         "pooled": pooled_head(folder),
         "prefix": prefix_of(folder, name),

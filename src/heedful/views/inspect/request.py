@@ -10,10 +10,19 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from heedful.config import ModelConfig
+from heedful.config import ModelConfig, StackConfig
 from heedful.errors import HeedfulError, lookup
 from heedful.text.chat_template import is_conversation
-from heedful.views.inspect.catalogue import OPTIONS, VIEWS, View, classifies, sees, stacks_of, translates, writes
+from heedful.views.inspect.catalogue import (
+    OPTIONS,
+    VIEWS,
+    View,
+    classifies,
+    generates_text,
+    has_target,
+    reads_images,
+    stacks_of,
+)
 
 FORMATS = (".html", ".svg", ".png", ".pdf")
 BROKEN = re.compile("[\ud800-\udfff]")  # lone surrogates, which stand for bytes that are not UTF-8
@@ -161,15 +170,15 @@ def check_request(config: ModelConfig, name: str, request: Request) -> Request:
             raise HeedfulError(f"{option} has no effect on view {request.view!r}; leave it out")
     if request.target is not None:
         _check_target(config, request, name)
-    elif request.decoding and not writes(config):
+    elif request.decoding and not generates_text(config):
         raise HeedfulError(
             f"{', '.join(request.decoding)} has no effect: {name} ({config.kind}) generates no text; leave it out"
         )
-    elif request.decoding and not translates(config) and request.view != "steps":
+    elif request.decoding and not has_target(config) and request.view != "steps":
         raise HeedfulError(
             f"{', '.join(request.decoding)} has no effect: view {request.view!r} generates no text; leave it out"
         )
-    elif "target" in view.takes and translates(config) and not writes(config):
+    elif "target" in view.takes and has_target(config) and not generates_text(config):
         raise HeedfulError(f"{name} has no language model head; give the decoder's input with --target TEXT")
     for kind, count in (("layer", "depth"), ("head", "heads")):
         _check_numbers(getattr(request, f"{kind}s"), kind, max(getattr(s, count) for s in stacks_of(config).values()))
@@ -177,18 +186,18 @@ def check_request(config: ModelConfig, name: str, request: Request) -> Request:
 
 
 def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
-    an_input, number = "an image" if sees(config) else "a text", len(request.inputs)
+    an_input, number = "an image" if reads_images(config) else "a text", len(request.inputs)
     if number < view.least:
         required = an_input if view.least == 1 else f"{view.least} inputs or more"
         raise HeedfulError(f"view {request.view!r} shows {view.shows}; give {required}, not {number or 'nothing'}")
     if view.most is not None and number > view.most:
         allowed = an_input if view.most else "no input"
-        takes_pairs = view.most and not sees(config) and not writes(config)
+        takes_pairs = view.most and not reads_images(config) and not generates_text(config)
         pair = ", or give a pair of texts as one input with a tab between" if takes_pairs else ""
         raise HeedfulError(f"view {request.view!r} takes {allowed}, not {number} inputs; remove the others{pair}")
     if any(item == "" for item in request.inputs if isinstance(item, str)):
         raise HeedfulError(f"the input is empty; give {an_input}")
-    if not sees(config):  # names of image files may have any bytes
+    if not reads_images(config):  # names of image files may have any bytes
         texts = [text for item in request.inputs for text in (item if isinstance(item, tuple) else (item,))]
         for text in (*texts, request.target):
             if isinstance(text, str) and BROKEN.search(text):
@@ -197,7 +206,7 @@ def _check_inputs(config: ModelConfig, request: Request, view: View) -> None:
 
 def _check_target(config: ModelConfig, request: Request, name: str) -> None:
     explains = request.view in ("gradient", "importance") and classifies(config)
-    if not (translates(config) or explains or (writes(config) and request.view != "importance")):
+    if not (has_target(config) or explains or (generates_text(config) and request.view != "importance")):
         raise HeedfulError(f"target has no effect on {name} ({config.kind}) in this view; leave target out")
     if request.decoding:
         raise HeedfulError(
@@ -205,7 +214,7 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
         )
     if not isinstance(request.target, str) and not writes_target(config, request):
         raise HeedfulError(f"the target is a list of token ids; for view {request.view!r} of {name}, give a text")
-    if translates(config) and len(request.inputs) > 1:
+    if has_target(config) and len(request.inputs) > 1:
         raise HeedfulError(
             f"a target needs a single input, but there are {len(request.inputs)}; give one input, or no target"
         )
@@ -215,13 +224,24 @@ def _check_target(config: ModelConfig, request: Request, name: str) -> None:
 
 def writes_target(config: ModelConfig, request: Request) -> bool:
     """Returns True if the target is a text of the model itself; a decoder's gradient view has the token to explain."""
-    return translates(config) or (writes(config) and request.view != "gradient")
+    return has_target(config) or (generates_text(config) and request.view != "gradient")
 
 
-def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int) -> None:
+def decoder_layers_and_heads(request: Request, decoder: StackConfig) -> tuple[list[int], list[int]]:
+    """Returns the requested layers and heads of a decoder, by default all.
+
+    Raises ``HeedfulError`` for those that only the encoder has.
+    """
+    layers, heads = list(request.layers or range(decoder.depth)), list(request.heads or range(decoder.heads))
+    _check_numbers(layers, "layer", decoder.depth, "decoder")
+    _check_numbers(heads, "head", decoder.heads, "decoder")
+    return layers, heads
+
+
+def _check_numbers(numbers: Sequence[int] | None, kind: str, count: int, owner: str = "model") -> None:
     for number in numbers or ():
         if not 0 <= number < count:
-            raise HeedfulError(f"no {kind} {number}; the model's {kind}s are 0 to {count - 1}")
+            raise HeedfulError(f"no {kind} {number}; the {owner}'s {kind}s are 0 to {count - 1}")
     if numbers is not None and not numbers:
         raise HeedfulError(f"{kind}s is empty; give numbers from 0 to {count - 1}, or leave it out")
     if numbers and len(set(numbers)) < len(numbers):

@@ -25,7 +25,7 @@ from heedful.views import figures
 from heedful.views.attention_data import AttentionMaps
 from heedful.views.generation_html import GenerationSteps, steps_page
 from heedful.views.inspect.attention_view import MAX_WEIGHTS, maps_as_data
-from heedful.views.inspect.catalogue import sees, stacks_of
+from heedful.views.inspect.catalogue import reads_images, stacks_of
 from heedful.views.inspect.model_input import (
     Array,
     check_fits,
@@ -38,7 +38,7 @@ from heedful.views.inspect.model_input import (
     target_of,
 )
 from heedful.views.inspect.opened_model import OpenedModel
-from heedful.views.inspect.request import Request
+from heedful.views.inspect.request import Request, decoder_layers_and_heads
 from heedful.views.inspect.result import InspectionResult
 
 DEFAULT_NEW_TOKENS = 40  # new tokens of a decoder by default
@@ -50,10 +50,10 @@ def look(opened: OpenedModel, request: Request) -> InspectionResult:
     """Returns the view of a generation step by step: one text that the model continues or translates."""
     text = request.inputs[0]
     steps = steps_of(opened, text, request)
-    name = LazyImage.of(text).name if sees(opened.model.config) else name_of(text)
+    name = LazyImage.of(text).name if reads_images(opened.model.config) else name_of(text)
     title = f"{opened.name}: {name}"
     data = {
-        "input": name if sees(opened.model.config) else text,
+        "input": name if reads_images(opened.model.config) else text,
         "prompt": list(steps.prompt),
         "generated": list(steps.generated),
         "probabilities": list(steps.chosen),
@@ -74,10 +74,7 @@ def steps_of(opened: OpenedModel, text: str, request: Request) -> GenerationStep
     """Returns the steps by which the model continues ``text``, or translates it."""
     model, target = opened.model, opened.target
     has_encoder = isinstance(model.config, EncoderDecoderConfig)
-    stack = stacks_of(model.config)["decoder"]
-    layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
-    _check_numbers("layer", layers, stack.depth)
-    _check_numbers("head", heads, stack.heads)
+    layers, heads = decoder_layers_and_heads(request, stacks_of(model.config)["decoder"])
     attention_modules = (
         {"cross-attention": "cross_attention", "self-attention": "attention"}
         if has_encoder
@@ -170,13 +167,6 @@ def _stacked(recorded: Sequence[Tensor], steps: int, length: int, name: str) -> 
     if name == "self-attention" and maps.size(-1) < length:
         maps = F.pad(maps, (0, length - maps.size(-1)))
     return maps.numpy()
-
-
-def _check_numbers(kind: str, numbers: list[int], count: int) -> None:
-    """Raises for layers or heads that the decoder does not have."""
-    unknown = [number for number in numbers if number >= count]
-    if unknown:
-        raise HeedfulError(f"no {kind} {unknown[0]}; the decoder's {kind}s are 0 to {count - 1}")
 
 
 def _default_length(config: Any, length: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from heedful.views.attention_data import word_starts
 from heedful.views.inspect.attention_view import MAX_WEIGHTS
 from heedful.views.inspect.model_input import ModelInput, read
 from heedful.views.inspect.opened_model import OpenedModel
-from heedful.views.inspect.request import Request
+from heedful.views.inspect.request import Request, decoder_layers_and_heads
 from heedful.views.inspect.result import InspectionResult
 from heedful.views.text import visible
 from heedful.views.words_html import WordMaps, words_page
@@ -55,10 +55,7 @@ def words_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Word
     model, stack = opened.model, opened.model.config.decoder  # type: ignore[union-attr]  # the view's models have one
     patches, cells = patches_of(model.config), grid(model)
     assert patches is not None
-    layers, heads = list(request.layers or range(stack.depth)), list(request.heads or range(stack.heads))
-    for kind, numbers, count in (("layer", layers, stack.depth), ("head", heads, stack.heads)):
-        if max(numbers) >= count:
-            raise HeedfulError(f"no {kind} {max(numbers)}; the decoder's {kind}s are 0 to {count - 1}")
+    layers, heads = decoder_layers_and_heads(request, stack)
     pieces, ends = list(reading.written), model.config.special.end  # type: ignore[union-attr]
     if reading.answer and reading.answer[-1] in ends:
         pieces.pop()
