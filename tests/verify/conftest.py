@@ -25,6 +25,8 @@ PICTURES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
 PICTURES |= {"image_size": 12, "patch_size": 4, "num_channels": 3} | NAMED
 T5 = {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 T5 |= {"decoder_start_token_id": 0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+DEBERTA = {"type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "position_buckets": 8}
+DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 
 # name: (class, settings)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -42,6 +44,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "DistilBertForSequenceClassification",
         {"vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24} | NAMED,
     ),
+    "deberta": ("DebertaV2ForMaskedLM", COMMON | DEBERTA),
     "t5": ("T5ForConditionalGeneration", T5),
     "bart": ("BartForConditionalGeneration", PAIR),
     "marian": (

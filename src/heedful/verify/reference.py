@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from torch import Tensor
 from heedful.cache import token_positions
 from heedful.config import (
     AlibiPosition,
+    ContentPosition,
     ModelConfig,
     NoPosition,
     PooledHead,
@@ -74,6 +76,9 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
         for part in model.modules():
             if hasattr(part, "variance_epsilon"):  # their RMS norm always computes in float32
                 part.register_forward_hook(_rms_norm)
+            module: Any = sys.modules[type(part).__module__]
+            if hasattr(module, "scaled_size_sqrt"):  # DeBERTa's scale of the scores is float32 too
+                module.scaled_size_sqrt = _score_scale  # gives the same bits in float32
     return model.eval()
 
 
@@ -102,6 +107,10 @@ def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return part.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.variance_epsilon)
 
 
+def _score_scale(q: Tensor, terms: int) -> Tensor:
+    return torch.tensor(q.size(-1) * terms, dtype=torch.float64).sqrt()
+
+
 def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
     """Returns the sides of padding on which a model can be compared with ``transformers``, and why others are left out.
 
@@ -113,7 +122,8 @@ def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
     if patches_of(config) is not None:
         return ["none", "right"], ""
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-    relative = isinstance(stacks_of(config)[0].position, RelativePosition | AlibiPosition | NoPosition)
+    position = stacks_of(config)[0].position
+    relative = isinstance(position, RelativePosition | ContentPosition | AlibiPosition | NoPosition)
     if not takes_positions and not relative:
         return ["none", "right"], "without padding on the left, which transformers counts in its positions"
     if not isinstance(config.head, TOKENWISE) and getattr(config.head, "pooling", "first") == "first":
