@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -225,6 +226,22 @@ def test_another_tokenizer(trained: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Tokenizer, "encode", lambda self, texts: encode(self, [text.rstrip() for text in texts]))
     found = finding(verify(trained), "token ids")
     assert (found.verdict, found.difference) == ("failed", 1)  # one of the texts ends with line breaks
+
+
+def test_a_tokenizer_that_their_class_does_not_take(published: Published) -> None:
+    """DeBERTa's class of tokenizers reads pieces alone; ``tokenizer_class`` names one that reads any file."""
+    folder = published("deberta")
+    words = {word: number for number, word in enumerate(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"unk_token": "[UNK]"}')
+    found = finding(verify(folder), "token ids")
+    assert found.verdict == "failed"
+    assert found.reason.startswith("AutoTokenizer does not load the folder's tokenizer (TypeError: ")
+    assert "\n" not in found.reason
+    settings = {"unk_token": "[UNK]", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert finding(verify(folder), "token ids").verdict == "ok"
 
 
 def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,8 @@ def _result(check: Check, verified: VerifiedFolder) -> CheckResult:
         verdict, reason = ("ok" if comparison.ok else "failed"), comparison.reason
     except Skipped as skipped:
         verdict, reason = "skipped", str(skipped)
+    except HeedfulError as error:
+        verdict, reason = "failed", str(error)
     except Exception as error:  # of the model, its files or transformers
         verdict, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return CheckResult(

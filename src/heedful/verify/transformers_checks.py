@@ -132,7 +132,13 @@ def token_ids(verified: VerifiedFolder) -> Comparison:
         raise Skipped(f"the tokenizer cannot be loaded: {error}") from None
     texts = [*DIFFICULT_TEXTS, *verified.texts]
     with reference.quiet_transformers() as transformers:
-        other = transformers.AutoTokenizer.from_pretrained(verified.path)
+        try:
+            other = transformers.AutoTokenizer.from_pretrained(verified.path)
+        except Exception as error:  # of a class that takes other files, or none
+            raise HeedfulError(
+                f"AutoTokenizer does not load the folder's tokenizer ({type(error).__name__}: {error}); for "
+                "tokenizer.json as it is, set tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json"
+            ) from None
         differing = []
         for text, ids in zip(texts, ours.encode(texts), strict=True):
             if ids != other(text, add_special_tokens=False)["input_ids"]:
