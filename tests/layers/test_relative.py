@@ -12,7 +12,16 @@ from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 import heedful
-from heedful.config import ConvolutionConfig, DisentangledPosition, ShawPosition, StackConfig, TransformerXLPosition
+from heedful.config import (
+    ConvolutionConfig,
+    DisentangledPosition,
+    EmbeddingConfig,
+    EncoderConfig,
+    SequenceHead,
+    ShawPosition,
+    StackConfig,
+    TransformerXLPosition,
+)
 from heedful.inspection import intervene
 from heedful.kernels import using
 from heedful.layers import relative
@@ -130,7 +139,8 @@ def test_names_that_need_more() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_blocks_give_what_the_whole_gives(position: Any, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Output and gradients, in blocks of sequences and of queries, and recomputed for the backward pass."""
-    real = torch.tensor([[True] * T, [False] * 2 + [True] * (T - 2), [True] * 3 + [False] * 3]) if padded else None
+    gap = [True, True, False, False, False, True]  # the distance of its ends is 2, unlike in other rows
+    real = torch.tensor([[True] * T, [False] * 2 + [True] * (T - 2), gap]) if padded else None
     stack, x = stack_of(position, causal=True, kv_heads=1, depth=2), torch.randn(3, T, D).double()
 
     def learned() -> list[Tensor]:
@@ -170,6 +180,21 @@ def test_no_tensor_holds_the_scores_of_all_queries(position: Any, monkeypatch: p
     with Largest() as largest:
         stack(x).sum().backward()
     assert largest.size < H * length**2 / 3
+
+
+@SCHEMES
+@torch.no_grad()
+def test_classifiers_compute_one_query_in_the_last_block(position: Any) -> None:
+    """The terms of that query alone, in rows of different lengths."""
+    stack = StackConfig(dim=D, depth=2, heads=H, position=position)
+    embedding = EmbeddingConfig(vocab_size=20)
+    model = heedful.create(EncoderConfig(embedding=embedding, encoder=stack, head=SequenceHead(labels=3)), seed=0)
+    for parameter in model.eval().double().parameters():
+        nn.init.normal_(parameter, std=0.4)
+    ids, real = torch.randint(0, 20, (3, T)), torch.arange(T) < torch.tensor([[T], [2], [4]])
+    y = model(ids, real)
+    with using(model, "cpu-inference"):
+        assert_close(model(ids, real), y)
 
 
 # ---------------------------------------------------------------------------------------- recorded and changed
@@ -270,6 +295,31 @@ def test_values_need_a_softmax() -> None:
     heedful.register("attention", "doubled", lambda q, k, v, bias, scale, dropout: 2 * v)
     with pytest.raises(heedful.HeedfulError, match=r"'doubled' mixes values .* ShawPosition\(values=False\)"):
         stack_of("shaw", attention="doubled")
+
+
+@SCHEMES
+@torch.no_grad()
+def test_a_float_mask_is_added(position: Any) -> None:
+    stack, x = stack_of(position), torch.randn(B, T, D).double()
+    bias = torch.randn(B, 1, T, T).double()
+    bias[..., 1] = float("-inf")
+    with heedful.record(stack, "scores") as seen:
+        attended(stack, x)
+        scores = seen["block.0.attention.scores"]
+        attended(stack, x, bias)
+    assert_close(seen["block.0.attention.scores"], scores + bias)
+
+
+def test_dropout_drops_elements_of_the_rows() -> None:
+    """DeBERTa's position rows drop out in each layer, at the rate of the embedding."""
+    layer = relative.DisentangledLayer(DisentangledPosition(projections="own"), D, H, E, dropout=0.5).train()
+    assert layer.key is not None
+    nn.init.eye_(layer.key.weight)
+    nn.init.zeros_(layer.key.bias)
+    rows = layer.terms(torch.ones(1000, D), lambda rows: (rows, rows), 1).query_rows
+    assert rows is not None
+    assert rows.unique().tolist() == [0, 2]
+    assert rows.mean().item() == pytest.approx(1, abs=0.1)
 
 
 @SCHEMES
