@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import heedful
+from heedful import cli
 from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
@@ -42,6 +43,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         for what, size in (("attention_heads", 2), ("ffn_dim", 40))
     },
 }
+CONFIGS["DebertaV2"] = CONFIGS["Bert"] | {
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "norm_rel_ebd": "layer_norm",
+}
+CONFIGS["DebertaV2"] |= {"position_biased_input": False, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]}
+CONFIGS["DebertaV2"] |= {"share_att_key": True}
 CONFIGS["T5"] = {"d_model": 24, "d_kv": 12, "d_ff": 40, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
 NAMES = {0: "fruit", 1: "place", 2: "tool"}
 
@@ -53,6 +61,11 @@ def tokenizer(name: str) -> Any:
         vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS.split())), *letters]
         ids = {word: i for i, word in enumerate(dict.fromkeys(vocabulary))}
         return getattr(transformers, f"{name}Tokenizer")(vocab=ids)
+    if name == "DebertaV2":
+        words = dict.fromkeys("▁" + word for word in WORDS.split())
+        pieces = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *words, "▁", *"abcdefghijklmnopqrstuvwxyz", "[MASK]"]
+        scored = [(piece, -1.0 - i / 10) for i, piece in enumerate(pieces)]
+        return transformers.DebertaV2Tokenizer(vocab=scored, unk_id=3, model_max_length=40)
     if name == "T5":
         pieces = [
             "<pad>",
@@ -229,6 +242,7 @@ def tuned(folder: Path, data: Path, out: Path, steps: int, lr: float) -> dict[st
         ("Roberta", "ForMaskedLM"),
         ("Roberta", "ForSequenceClassification"),
         ("DistilBert", "Model"),
+        ("DebertaV2", "Model"),
         ("GPT2", "LMHeadModel"),
         ("Llama", "ForCausalLM"),
         ("Bart", "ForConditionalGeneration"),
@@ -252,6 +266,33 @@ def test_tuned_evaluated_and_opened_by_its_own_library(name: str, kind: str, tmp
     for answer, p in zip(heedful.pipeline(None, out)(texts), expected, strict=True):
         assert answer["output"] == model.config.id2label[int(p.argmax())]
         assert answer["score"] == approx(float(p.max()))
+
+
+def test_a_deberta_is_tuned_for_two_tasks_and_inspected(tmp_path: Path) -> None:
+    """By the commands: its own folder, a classifier and masked words of it, opened by its own library."""
+    published("DebertaV2", tmp_path / "from", "ForMaskedLM")
+    data = written(tmp_path)
+    (tmp_path / "book.txt").write_text("\n".join(TEXTS * 20))
+    started = ["--from", str(tmp_path / "from"), "--max-steps", "3", "--out"]
+    assert cli.main(["train", "text-classification", "--train", str(data), *started, str(tmp_path / "labels")]) == 0
+    assert (
+        cli.main(["train", "fill-mask", "--train", str(tmp_path / "book.txt"), *started, str(tmp_path / "words")]) == 0
+    )
+    for folder, kind, given in (
+        ("labels", "ForSequenceClassification", "a pear ?"),
+        ("words", "ForMaskedLM", "a [MASK] ?"),
+    ):
+        task = heedful.pipeline(None, tmp_path / folder)
+        model = getattr(transformers, f"DebertaV2{kind}").from_pretrained(tmp_path / folder).eval()
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
+        ids = theirs(given, return_tensors="pt")
+        with torch.no_grad():
+            scores = model(**ids).logits.softmax(-1)
+        best = scores[0] if folder == "labels" else scores[0, ids["input_ids"][0] == theirs.mask_token_id]
+        assert task(given)["score"] == approx(best.max().item(), "training")
+        page = tmp_path / f"{folder}.html"
+        assert cli.main(["inspect", str(tmp_path / folder), given, "--out", str(page)]) == 0
+        assert "attention" in page.read_text()
 
 
 def test_what_tuning_suggests(shared_data: Any) -> None:
