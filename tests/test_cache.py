@@ -27,6 +27,7 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.models import build
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 SCHEMES = [
@@ -36,6 +37,7 @@ SCHEMES = [
     RotaryPosition(),
     AlibiPosition(),
     RelativePosition(buckets=8, max_distance=6),
+    *CONTENT,
 ]
 CAPACITIES = pytest.mark.parametrize("capacity", [None, 12], ids=["growing", "preallocated"])
 POSITIONS = pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)

@@ -47,6 +47,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.models import build
 from heedful.stack import Block, Stack
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 SCHEMES = [
@@ -56,6 +57,7 @@ SCHEMES = [
     RotaryPosition(),
     AlibiPosition(),
     RelativePosition(buckets=8, max_distance=6),
+    *CONTENT,
 ]
 POSITIONS = pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)
 

@@ -28,6 +28,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.kernels.plan import apply_plan
 from heedful.models import build
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 SCHEMES = [
@@ -37,6 +38,7 @@ SCHEMES = [
     RotaryPosition(),
     AlibiPosition(),
     RelativePosition(buckets=8, max_distance=6),
+    *CONTENT,
 ]
 EMBEDDING = EmbeddingConfig(vocab_size=30)
 LENGTHS = ((3, 1, 5), (4, 4))  # of the texts of two rows; the second is padded

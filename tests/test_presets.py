@@ -23,6 +23,12 @@ PUBLISHED = {
     "gpt2-xl": 1_557_611_200,
     "bert-base": 109_482_240,
     "bert-large": 335_141_888,
+    "deberta-v3-xsmall": 70_682_112,
+    "deberta-v3-small": 141_304_320,
+    "deberta-v3-base": 183_831_552,
+    "deberta-v3-large": 434_012_160,
+    "deberta-v2-xlarge": 884_593_152,
+    "deberta-v2-xxlarge": 1_564_549_632,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
     "t5-v1.1-small": 76_961_152,
@@ -106,6 +112,28 @@ def bert(c: heedful.config.EncoderConfig) -> nn.Module:
             num_attention_heads=s.heads,
             intermediate_size=4 * s.dim,
             max_position_embeddings=s.position.length,
+        )
+    )
+
+
+def deberta(c: heedful.config.EncoderConfig) -> nn.Module:
+    from transformers import DebertaV2Config, DebertaV2Model
+
+    s = c.encoder
+    return DebertaV2Model(
+        DebertaV2Config(  # the published values
+            vocab_size=128100,
+            hidden_size=s.dim,
+            num_hidden_layers=s.depth,
+            num_attention_heads=s.heads,
+            intermediate_size=4 * s.dim,
+            relative_attention=True,
+            position_buckets=256,
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
+            pos_att_type="p2c|c2p",
+            position_biased_input=False,
+            conv_kernel_size=0 if s.convolution is None else 3,
         )
     )
 
@@ -228,6 +256,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "smollm": llama,
     "stories": llama,
     "bert": bert,
+    "deberta": deberta,
     "t5": t5,
     "t0": t5,
     "bart": bart,

@@ -30,11 +30,12 @@ from heedful.generation.slots import SlotDecoder
 from heedful.models.base import Model
 from heedful.pretrained.model_types import express
 from heedful.stack import Stack
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 VOCAB, T = 23, 11
 PATTERNS: list[Any] = [(None, 3), (2, None, 4), (5, 5, 5, 5, 5, None)]  # the last is Gemma 3's
-POSITIONS = [LearnedPosition(length=40), RotaryPosition(), AlibiPosition(), RelativePosition()]
+POSITIONS = [LearnedPosition(length=40), RotaryPosition(), AlibiPosition(), RelativePosition(), *CONTENT]
 IDS = torch.randint(VOCAB, (3, T), generator=torch.Generator().manual_seed(0))
 REAL = {
     "none": torch.ones(3, T, dtype=torch.bool),

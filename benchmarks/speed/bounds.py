@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.speed.works import LABELS, Work
+from benchmarks.speed.works import LABELS, TEXTS, Work
 
 # bytes a weight, and of a remembered number: what is computed in float32 is remembered in float32
 BYTES = {"float32": (4, 4), "bfloat16": (2, 2), "float16": (2, 4), "int8": (1, 4), "int4": (0.5, 4)}
@@ -31,11 +31,13 @@ SIZES = {  # of the models in ``weights``: width, layers, and numbers to choose 
     "llama-whole": (288, 6, 32000),
     "pair-whole": (512, 6, 32000),
     "bert-whole": (768, 12, 0),
+    "deberta-whole": (768, 12, 0),
     "vit-whole": (768, 12, 1000),
     "gpt2-tiny": (64, 2, 300),
     "llama-tiny": (64, 2, 300),
     "pair-tiny": (64, 2, 300),
     "bert-tiny": (64, 2, 0),
+    "deberta-tiny": (64, 2, 0),
     "vit-tiny": (64, 2, 10),
 }
 
@@ -110,7 +112,7 @@ def _training(work: Work) -> tuple[float, float]:
         return float(work.batch * each), blocks + once + head
     lengths = work.lengths.astype(float)
     scores = 12 * depth * dim * (lengths**2).sum()
-    if work.family == "bert":
+    if work.family in TEXTS:
         head = dim**2 + labels * dim
         words = work.vocab * dim
         return 6 * blocks * lengths.sum() + scores + 6 * head * work.batch, blocks + head + words

@@ -48,11 +48,20 @@ def config_of(name: str) -> ModelConfig:
         "pair-whole": lambda: presets.transformer(512, 6, 8, 2048, 32000, special=special),
         "pair-tiny": lambda: presets.transformer(64, 2, 4, 256, 300, special=special),
         "bert-whole": lambda: presets.get("bert-base"),
+        "deberta-whole": lambda: presets.get("deberta-v3-base"),
+        "deberta-tiny": _small_deberta,
         "bert-tiny": lambda: presets.bert(64, 2, 4, vocab=300, length=32),
         "vit-whole": lambda: presets.get("vit-b/16"),
         "vit-tiny": lambda: presets.vit(64, 2, 4, 8, image=32, labels=10),
     }
     return made[name]()
+
+
+def _small_deberta() -> ModelConfig:
+    from heedful import presets
+
+    config = presets.deberta(64, 2, 4)
+    return replace(config, embedding=replace(config.embedding, vocab_size=300))
 
 
 def _to_train(name: str) -> ModelConfig:
@@ -71,6 +80,8 @@ def _to_train(name: str) -> ModelConfig:
     stacks = {part: replace(own, dropout=dropout) for part, own in vars(config).items() if isinstance(own, StackConfig)}
     if name.startswith("bert"):
         stacks["head"] = SequenceHead(labels=LABELS, dropout=0.0)  # type: ignore[assignment]  # not a stack
+    if name.startswith("deberta"):
+        stacks["head"] = SequenceHead(labels=LABELS, dropout=0.0, pooler_activation="gelu")  # type: ignore[assignment]
     return replace(config, **stacks)
 
 

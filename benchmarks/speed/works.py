@@ -14,6 +14,9 @@ import numpy as np
 
 LABELS, IGNORED = 10, -100
 BUSY = "busy-"
+QUIET_ALONE = ("small", "context", "deberta")  # rows without a busy one
+ACTIONS = {"small": "generation", "context": "generation", "deberta": "encoder"}
+TEXTS = ("bert", "deberta")  # families of encoders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ class Work:
 
     @property
     def family(self) -> str:
-        """What kind of model it is for: "gpt2", "llama", "pair", "bert" or "vit"."""
+        """What kind of model it is for: "gpt2", "llama", "pair", "bert", "deberta" or "vit"."""
         return self.model.partition("-")[0]
 
     @property
@@ -100,9 +103,10 @@ class Work:
             ids = random.integers(10, self.vocab - 1, (self.batch, self.longest + 1))
             return {"ids": ids[:, :-1].copy(), "labels": ids[:, 1:].copy()}
         ids, mask = self.ids(), self.mask()
-        if self.family == "bert":
+        if self.family in TEXTS:
             labels = random.integers(0, LABELS, self.batch)
-            return {"ids": ids, "mask": mask, "segments": np.zeros_like(ids), "labels": labels}
+            segments = {"segments": np.zeros_like(ids)} if self.family == "bert" else {}
+            return {"ids": ids, "mask": mask, **segments, "labels": labels}
         said = random.integers(10, self.vocab - 1, ids.shape)  # each target as long as its source
         first = np.ones((self.batch, 1), dtype=np.int64)  # the start token
         target = np.where(mask, np.concatenate((first, said[:, :-1]), 1), 0)
@@ -180,6 +184,7 @@ _ANSWERING = {
         *THEIRS,
         *(Competitor(program="x_transformers", precision=word, judged=False) for word in ("float32", "bfloat16")),
     ),
+    "deberta": (*OURS[:2], PLAIN, *THEIRS),
     "vit": (
         *OURS[:2],
         OURS[3],
@@ -191,12 +196,13 @@ _ANSWERING = {
 }
 COMPETITORS: dict[str, tuple[Competitor, ...]] = {
     **_ANSWERING,
-    **{f"{BUSY}{row}": programs for row, programs in _ANSWERING.items() if row not in ("small", "context")},
+    **{f"{BUSY}{row}": programs for row, programs in _ANSWERING.items() if row not in QUIET_ALONE},
     "train-characters": CHARACTERS,
     "train-dropout": tuple(replace(each, judged=False) for each in CHARACTERS),  # each draws its own
     "train-gpt2": (*OURS[:2], *NANOGPT, *THEIRS),
     "train-pair": (*OURS[:2], *MODULE, *THEIRS),
     "train-bert": (*OURS[:2], *THEIRS),
+    "train-deberta": (*OURS[:2], *THEIRS),
     "train-vit": (*OURS[:2], *THEIRS, *TIMM),
 }
 TITLES = {
@@ -205,12 +211,14 @@ TITLES = {
     "context": "Generation after long prompts, GPT-2 124M: 900 tokens, 100 new ones, greedy",
     "beam": "Beam search, 4 beams, encoder-decoder of width 512, 6 + 6 layers: sources of 30 tokens, 30 new ones",
     "encoder": "Encoder, BERT-base",
+    "deberta": "Encoder, DeBERTa v3 base",
     "vit": "Vision, ViT-B/16",
     "train-characters": "Training, a character model of 4 layers, width 128: 12 windows of 64",
     "train-dropout": "Training, a character model of 6 layers, width 384, dropout 0.2: 64 windows of 256",
     "train-gpt2": "Training, GPT-2 124M: 2 windows of 512",
     "train-pair": "Training, encoder-decoder of width 512, 6 + 6 layers: 64 pairs of 5 to 45 tokens",
     "train-bert": "Training, BERT-base, classification: 8 texts of 16 to 128 tokens",
+    "train-deberta": "Training, DeBERTa v3 base, classification: 8 texts of 16 to 128 tokens",
     "train-vit": "Training, ViT-B/16: 4 images",
 }
 
@@ -226,7 +234,7 @@ def action(row: str) -> str:
     if row.startswith("train-"):
         return "training"
     row = row.removeprefix(BUSY)
-    return "generation" if row in ("small", "context") else row
+    return ACTIONS.get(row, row)
 
 
 def works(row: str, short: bool) -> tuple[Work, ...]:
@@ -241,7 +249,7 @@ def _batches(name: str, batches: tuple[int, ...], **sizes: Any) -> list[Work]:
 def _rows(short: bool) -> dict[str, list[Work]]:
     """Both tables; models are named as ``weights.MODELS`` names them."""
     kind = "tiny" if short else "whole"
-    vocab = {"gpt2": (300, 50257), "pair": (300, 32000), "bert": (300, 30522)}
+    vocab = {"gpt2": (300, 50257), "pair": (300, 32000), "bert": (300, 30522), "deberta": (300, 128100)}
     size = {name: pair[0 if short else 1] for name, pair in vocab.items()}
     prompt, new = (6, 5) if short else (32, 64)
     source, target = (5, 6) if short else (30, 30)
@@ -249,6 +257,7 @@ def _rows(short: bool) -> dict[str, list[Work]]:
     many = 3 if short else 32
     gpt2: dict[str, Any] = {"model": f"gpt2-{kind}", "vocab": size["gpt2"]}
     bert: dict[str, Any] = {"row": "encoder", "model": f"bert-{kind}", "vocab": size["bert"]}
+    deberta: dict[str, Any] = {"row": "deberta", "model": f"deberta-{kind}", "vocab": size["deberta"]}
     context, after = (40, 5) if short else (900, 100)
     answering = {
         "generation": _batches(
@@ -288,12 +297,16 @@ def _rows(short: bool) -> dict[str, list[Work]]:
             Work(name=f"BERT, 1 × {high}", batch=1, shortest=high, longest=high, **bert),
             Work(name=f"BERT, {many} × {low}–{high}", batch=many, shortest=low, longest=high, **bert),
         ],
+        "deberta": [
+            Work(name=f"DeBERTa, 1 × {high}", batch=1, shortest=high, longest=high, **deberta),
+            Work(name=f"DeBERTa, {many} × {low}–{high}", batch=many, shortest=low, longest=high, **deberta),
+        ],
         "vit": _batches("ViT", (1, 2 if short else 8), row="vit", model=f"vit-{kind}", image=32 if short else 224),
     }
     busy = {
         f"{BUSY}{name}": [replace(row[0], row=f"{BUSY}{name}", name=f"{row[0].name}, cores busy")]
         for name, row in answering.items()
-        if name not in ("small", "context")
+        if name not in QUIET_ALONE
     }
     return {**answering, **busy, **_training(short, kind, size)}
 
@@ -325,6 +338,15 @@ def _training(short: bool, kind: str, size: dict[str, int]) -> dict[str, list[Wo
         ),
         "train-bert": work(
             "bert", "bert", (3, 8), (9, 128), vocab=size["bert"], shortest=3 if short else 16, name="BERT trained"
+        ),
+        "train-deberta": work(
+            "deberta",
+            "deberta",
+            (3, 8),
+            (9, 128),
+            vocab=size["deberta"],
+            shortest=3 if short else 16,
+            name="DeBERTa trained",
         ),
         "train-vit": work("vit", "vit", (2, 4), (0, 0), image=32 if short else 224, name="ViT trained"),
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -27,7 +27,7 @@ OwnHead = Literal["standard"]  # or the name of a registered head, in place of t
 _hints = cache(get_type_hints)  # which compiles every annotation at each call
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # field of type float: its check, and the check in words
     **dict.fromkeys(
-        ("dropout", "embedding", "attention", "hidden", "residual"),
+        ("dropout", "pooler_dropout", "embedding", "attention", "hidden", "residual"),
         (lambda p: 0 <= p < 1, "a probability below 1"),
     ),
     **dict.fromkeys(("norm_eps", "init_std"), (lambda v: 0 <= v < math.inf, "0 or a finite number above it")),
@@ -53,6 +53,7 @@ def unregistered(kind: str, name: str) -> str:
 
 
 INTEGERS = 1 << 63  # tensors hold integers below this
+DISTANCES = 1 << 20  # maximum distance of positions with a row in a table
 
 
 class Config:
@@ -209,6 +210,65 @@ class RelativePosition(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShawPosition(Config):
+    """Learned rows for distances up to ``distance``, added to keys and with ``values`` to values (Shaw et al. 2018).
+
+    Each layer has its own rows, and each head, unless ``heads`` is "shared".
+    """
+
+    kind: ClassVar[str] = "shaw"
+    distance: int = 16  #: k of the paper; larger distances have the row of k
+    values: bool = True  #: rows are added to the values too; no fused kernel computes these
+    heads: Literal["own", "shared"] = "own"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distance > DISTANCES:
+            raise HeedfulError(f"shaw.distance is {self.distance}; give at most {DISTANCES}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerXLPosition(Config):
+    """Sinusoids of distances as further keys, by a projection of each layer (Dai et al. 2019).
+
+    The queries of content and of position that are the same for all tokens, u and v, belong to each layer, or are
+    shared by the stack.
+    """
+
+    kind: ClassVar[str] = "transformer-xl"
+    biases: Literal["layer", "stack"] = "layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisentangledPosition(Config):
+    """DeBERTa's disentangled attention (He et al. 2021): rows for distances, which queries and keys attend to.
+
+    ``length`` is the number of positions that the model was trained for; later positions are computed too.
+    """
+
+    kind: ClassVar[str] = "disentangled"
+    length: int = 512
+    max_distance: int = 0  #: largest distance with a row of its own, or, with buckets, in one; 0 is ``length``
+    buckets: int = 0  #: rows each way: half for one distance each, half growing logarithmically; 0: a row a distance
+    terms: Literal["both", "c2p", "p2c", "none"] = "both"  #: content to position, position to content
+    projections: Literal["content", "own"] = (
+        "content"  #: of rows to keys and queries: those of the content (v3), or own
+    )
+    norm: bool = False  #: a norm of the rows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        largest = self.max_distance or self.length
+        if largest > DISTANCES:
+            raise HeedfulError(f"disentangled: the largest distance is {largest}; give at most {DISTANCES}")
+        if self.buckets and not 1 < self.buckets // 2 < largest - 1:
+            raise HeedfulError(
+                f"disentangled.buckets is {self.buckets}; give at least 4, and less than twice the largest distance, "
+                f"{largest}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CustomPosition(Config):
     """A position scheme that ``heedful.register("position", scheme, ...)`` added."""
 
@@ -219,7 +279,8 @@ class CustomPosition(Config):
         super().__post_init__()
         known, remedy = REGISTERED["position"], unregistered("position", self.scheme)
         if self.scheme not in known:
-            remedy = f"{nearest(self.scheme, known)}; or {remedy}" if known else remedy
+            built_in = {case.kind for case in get_args(Position)} - {self.kind}
+            remedy = f"{nearest(self.scheme, known | built_in)}; or {remedy}"
             raise HeedfulError(f"the position scheme {self.scheme!r} is unknown; {remedy}")
 
 
@@ -230,8 +291,28 @@ Position = (
     | RotaryPosition
     | AlibiPosition
     | RelativePosition
+    | ShawPosition
+    | TransformerXLPosition
+    | DisentangledPosition
     | CustomPosition
 )
+
+ContentPosition = ShawPosition | TransformerXLPosition | DisentangledPosition  # they depend on queries and keys
+
+
+def position_called(name: str) -> Position:
+    """Returns the position scheme of this name: a built-in one with its defaults, or a registered one.
+
+    >>> position_called("shaw").distance
+    16
+    """
+    case = {case.kind: case for case in get_args(Position)}.get(name, CustomPosition)
+    if case is CustomPosition:
+        return CustomPosition(scheme=name)
+    missing = [f.name for f in fields(case) if f.default is MISSING and f.default_factory is MISSING]
+    if missing:
+        raise HeedfulError(f"position {name!r} has no default {missing[0]}; give {case.__name__}({missing[0]}=...)")
+    return case()
 
 
 # ------------------------------------------------------------------------------------------------------------ the stack
@@ -251,6 +332,20 @@ class DropoutRates(Config):
     def everywhere(cls, rate: float, *, attention: float = 0.0) -> DropoutRates:
         """Returns ``DropoutRates`` with ``rate`` everywhere except on attention weights, which have ``attention``."""
         return cls(embedding=rate, attention=attention, hidden=rate, residual=rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig(Config):
+    """A convolution beside the first block, of ``size`` tokens around each (He et al. 2021, DeBERTa v2 xlarge)."""
+
+    kind: ClassVar[str] = "convolution"
+    size: int = 3  #: odd
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size % 2 == 0:
+            raise HeedfulError(f"convolution.size is {self.size}; give an odd number, so that a token is in the middle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +369,7 @@ class StackConfig(Config):
     ff_bias: bool = True  #: the linear maps of the feed-forward network have a bias
     scale: Literal["sqrt", "none"] = "sqrt"  #: scores are divided by √head_dim, or not (T5)
     qk_norm: Literal["head", "none"] = "none"  #: an RMS norm on the queries and keys of each head (Qwen3)
-    position: Position = field(default_factory=NoPosition)  #: or the name of a registered scheme
+    position: Position = field(default_factory=NoPosition)  #: or the name of a scheme, with its defaults, or registered
     attention: Literal["softmax"] = "softmax"  #: or the name of a registered function
     feed_forward: Literal["mlp"] = "mlp"  #: or the name of a registered part
     block: Literal["standard"] = "standard"  #: or the name of a registered block
@@ -283,13 +378,14 @@ class StackConfig(Config):
     window: int | tuple[int | None, ...] | None = None
     """A query attends to the last ``window`` keys, itself included; None: to all before it. A tuple is a pattern that
     the blocks repeat: ``(None, 256)`` alternates dense and banded blocks. It is stored as short as possible."""
+    convolution: ConvolutionConfig | None = None  #: beside the first block of an encoder
     dropout: DropoutRates = field(default_factory=DropoutRates)
     init: Literal["normal", "scaled", "truncated", "xavier"] = "normal"  #: distribution of the first weights
     init_std: float = 0.02  #: standard deviation of the first weights; with "xavier" of embeddings alone
 
     def __post_init__(self) -> None:
         if isinstance(self.position, str):
-            object.__setattr__(self, "position", CustomPosition(scheme=self.position))
+            object.__setattr__(self, "position", position_called(self.position))
         if isinstance(self.window, list):
             object.__setattr__(self, "window", tuple(self.window))
         super().__post_init__()
@@ -311,6 +407,11 @@ class StackConfig(Config):
         pattern = self.window if isinstance(self.window, tuple) else (self.window,)
         if max(window or 0 for window in pattern) >= INTEGERS:  # other sizes as large fit no weights
             raise HeedfulError(f"stack.window is {self.window}; give less than {INTEGERS}, as tensors hold")
+        if self.convolution is not None and (self.causal or self.block != "standard"):
+            raise HeedfulError(
+                "stack.convolution reads the tokens around each, in a standard block; leave it out of causal stacks "
+                "and of stacks with a block of your own"
+            )
         if self.window is not None and not self.causal:
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
 
@@ -431,6 +532,7 @@ class SequenceHead(Config):
     pooler_activation: Activation = "tanh"
     bias: bool = True
     dropout: float = 0.1
+    pooler_dropout: float = 0.0  #: on the pooled vector, before the dense layer
     head: OwnHead = "standard"
 
 

@@ -140,6 +140,7 @@ class SequenceClassifier(nn.Module):
     def __init__(self, config: SequenceHead, dim: int) -> None:
         super().__init__()
         self.pooling = config.pooling
+        self.pooler_dropout = Dropout(config.pooler_dropout) if config.pooler_dropout else nn.Identity()
         self.pooler = Dense(dim, dim, config.pooler_activation) if config.pooler else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.output = Linear(dim, config.labels, bias=config.bias)
@@ -151,7 +152,8 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
         """Returns the logits (B, labels)."""
-        return self.output(self.dropout(self.pooler(pool(hidden, real, self.pooling))))
+        pooled = self.pooler_dropout(pool(hidden, real, self.pooling))
+        return self.output(self.dropout(self.pooler(pooled)))
 
 
 class TokenClassifier(nn.Module):

@@ -13,7 +13,9 @@ from typing import Any
 
 from heedful.config import (
     Config,
+    ConvolutionConfig,
     DecoderConfig,
+    DisentangledPosition,
     DropoutRates,
     EmbeddingConfig,
     EncoderConfig,
@@ -252,6 +254,29 @@ def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512
     )
 
 
+def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | None = None) -> EncoderConfig:
+    """Returns the configuration of a DeBERTa v3 (He et al. 2023), or v2 (He et al. 2021), without a head.
+
+    It has post-norm, a norm after the embedding and disentangled attention, whose position rows are normed and pass the
+    projections of the content. The first block of v2 has a convolution beside it.
+    """
+    return EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=128100),
+        encoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            norm_eps=1e-7,
+            placement="post",
+            embedding_norm=True,
+            position=DisentangledPosition(length=512, buckets=256, norm=True),
+            convolution=convolution,
+            dropout=DropoutRates(embedding=0.1, attention=0.1, residual=0.1),
+        ),
+        special=SpecialTokens(pad=0),
+    )
+
+
 def vit(
     dim: int,
     depth: int,
@@ -300,6 +325,7 @@ def captioner(vision: VisionConfig, text: DecoderConfig, special: SpecialTokens 
 
 _MARIAN = SpecialTokens(pad=58100, start=58100, end=(0,))
 _STORY = SpecialTokens(start=1, end=(1, 2))
+_NGRAMS = ConvolutionConfig(size=3, activation="gelu")
 _CAPTIONS = SpecialTokens(pad=0, start=1, end=(2,))
 
 # The published std of 0.02 is for wide models; narrow ones learn far more in the same steps with about 0.7/√dim.
@@ -374,6 +400,12 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     # encoder
     "bert-base": ("Devlin et al. 2019", 109_482_240, lambda: bert(768, 12, 12)),
     "bert-large": ("Devlin et al. 2019", 335_141_888, lambda: bert(1024, 24, 16)),
+    "deberta-v3-xsmall": ("He et al. 2023", 70_682_112, lambda: deberta(384, 12, 6)),
+    "deberta-v3-small": ("He et al. 2023", 141_304_320, lambda: deberta(768, 6, 12)),
+    "deberta-v3-base": ("He et al. 2023", 183_831_552, lambda: deberta(768, 12, 12)),
+    "deberta-v3-large": ("He et al. 2023", 434_012_160, lambda: deberta(1024, 24, 16)),
+    "deberta-v2-xlarge": ("He et al. 2021", 884_593_152, lambda: deberta(1536, 24, 24, _NGRAMS)),
+    "deberta-v2-xxlarge": ("He et al. 2021", 1_564_549_632, lambda: deberta(1536, 48, 24, _NGRAMS)),
     "bert-mini": ("Turc et al. 2019", 11_170_560, lambda: bert(256, 4, 4)),
     "bert-tiny": ("Turc et al. 2019", 4_385_920, lambda: bert(128, 2, 2)),
     # vision

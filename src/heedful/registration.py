@@ -41,6 +41,9 @@ class PositionFactory(Protocol):
     end=None)`` adds positions to the embedding. ``prepare(queries, keys)`` returns what attention needs: a
     ``PositionBias(bias)``, or a ``PositionEncoding`` whose ``rotate`` turns queries and keys. Positions are (B or 1, T)
     and count non-padding tokens, so that padding and caches have no effect.
+
+    A scheme that depends on the queries and keys of each layer also has ``layer(config)``, a static method that makes
+    the ``heedful.layers.relative.RelativeLayer`` of an attention; its ``prepare`` returns a ``RelativeEncoding``.
     """
 
     def __call__(self, config: Any) -> Any:
@@ -148,8 +151,12 @@ def _add_norm(name: str, thing: Any) -> None:
 
 def _add_position(name: str, thing: Any) -> None:
     from heedful.layers.position import SCHEMES
+    from heedful.layers.relative import LAYERS
 
     SCHEMES[name] = _maker("position", name, thing)
+    LAYERS.pop(name, None)
+    if hasattr(thing, "layer"):
+        LAYERS[name] = thing.layer
 
 
 def _add_attention(name: str, thing: Any) -> None:

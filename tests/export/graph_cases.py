@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heedful.config import (
     AlibiPosition,
+    ConvolutionConfig,
     DecoderConfig,
     EmbeddingConfig,
     EncoderConfig,
@@ -27,6 +28,7 @@ from heedful.config import (
     VisionConfig,
 )
 from heedful.models import Model, build
+from relative_schemes import CONTENT
 
 WORDS = EmbeddingConfig(vocab_size=60)
 STACK = StackConfig(dim=16, depth=1, heads=4)
@@ -67,6 +69,16 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
             head=SequenceHead(pooling="last", pooler=False),
         ),
         "logits",
+    ),
+    "decoder, Transformer-XL": (
+        DecoderConfig(embedding=WORDS, decoder=replace(STACK, causal=True, position=CONTENT[1])),
+        "logits",
+    ),
+    "encoder, disentangled, convolution": (
+        EncoderConfig(
+            embedding=WORDS, encoder=replace(STACK, position=CONTENT[2], convolution=ConvolutionConfig()), head=NoHead()
+        ),
+        "last_hidden_state",
     ),
     "encoder, segments": (
         EncoderConfig(

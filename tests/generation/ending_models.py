@@ -23,6 +23,7 @@ from heedful.config import (
     StackConfig,
 )
 from heedful.models.base import Model
+from relative_schemes import CONTENT
 
 ENDS = (5, 11)
 POSITIONS: dict[str, Position] = {
@@ -31,6 +32,7 @@ POSITIONS: dict[str, Position] = {
     "alibi": AlibiPosition(),
     "relative": RelativePosition(buckets=8, max_distance=12),
     "none": NoPosition(),
+    **{position.kind: position for position in CONTENT},
 }
 
 

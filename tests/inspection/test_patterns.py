@@ -25,12 +25,14 @@ from heedful.config import (
     NoPosition,
     RelativePosition,
     RotaryPosition,
+    ShawPosition,
     SinusoidalPosition,
     StackConfig,
 )
 from heedful.inspection import intervene, observe, record
 from heedful.models import build
 from heedful.pretrained import load
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 sys.path.append(str(Path(__file__).parents[1] / "pretrained"))
@@ -103,6 +105,8 @@ SCHEMES = {
     "yarn": {"position": RotaryPosition(scaling="yarn", factor=4.0, original_length=8), "qk_norm": "head"},
     "alibi": {"position": AlibiPosition()},
     "relative": {"position": RelativePosition(buckets=8, max_distance=6), "scale": "none"},
+    "shaw": {"position": ShawPosition(distance=3, values=False), "kv_heads": 2},  # rows of values are not mixed by v
+    **{position.kind: {"position": position, "kv_heads": 2} for position in CONTENT[1:]},
 }
 LEFT = torch.tensor([[False, False, True, True, True, True, True], [True] * 7])
 SHAPES = {

@@ -18,7 +18,9 @@ import heedful
 from heedful.adapters import LoraConfig, add_adapter, merge
 from heedful.config import (
     AlibiPosition,
+    ConvolutionConfig,
     DecoderConfig,
+    DisentangledPosition,
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -70,6 +72,7 @@ CONFIGS = {
     "decoder head size, qk norms": decoder(position=RotaryPosition(), head_dim=8, qk_norm="head", attention_bias="qkv"),
     "decoder alibi": decoder(position=AlibiPosition()),
     "decoder relative": decoder(position=RelativePosition(buckets=8, max_distance=6)),
+    "decoder disentangled": decoder(position=DisentangledPosition(length=6, buckets=4)),
     "decoder window, sandwich": decoder(window=2, placement="sandwich", attention_bias="out"),
     "encoder post": encoder(placement="post", embedding_norm=True, position=SinusoidalPosition()),
     "encoder batch norm": encoder(norm="batch", position=SinusoidalPosition(order="halves")),
@@ -400,6 +403,8 @@ def test_nothing_asked_is_a_copy() -> None:
             {"heads": {0: [4, 5, 6], 1: [4, 6, 7], 2: [4, 6, 7]}, "pad": True},
             "slopes separate heads that share",
         ),
+        (decoder(position="shaw"), {"heads": {0: [0]}}, "'shaw' positions of the decoder have weights for each head"),
+        (encoder(convolution=ConvolutionConfig()), {"layers": [0]}, "first block of the encoder has a convolution"),
         (pair(), {"heads": {"decoder.block.0.attention": [0], "decoder.block.1.attention": [0]}}, "would keep"),
     ],
 )

@@ -32,6 +32,7 @@ from heedful.kernels.plan import apply_plan
 from heedful.kernels.unpadded import is_observed, unpadded_inference
 from heedful.models import build
 from heedful.stack import Stack
+from relative_schemes import CONTENT
 from tolerances import assert_close, is_close
 
 SCHEMES = [
@@ -41,6 +42,7 @@ SCHEMES = [
     RotaryPosition(),
     AlibiPosition(),
     RelativePosition(buckets=8, max_distance=6),
+    *CONTENT,
 ]
 POSITIONS = pytest.mark.parametrize("position", SCHEMES, ids=lambda p: p.kind)
 # right, left, both sides, a hole, nothing but padding, no padding, and lengths that come twice

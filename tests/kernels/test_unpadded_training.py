@@ -30,6 +30,7 @@ from heedful.kernels.plan import apply_training_plan, decoding_kernels
 from heedful.kernels.unpadded import TokenRow
 from heedful.layers.linear import Linear
 from heedful.training.optimisation import adamw
+from relative_schemes import CONTENT
 from tolerances import approx, assert_close
 
 REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()
@@ -88,6 +89,7 @@ def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
         {"position": RotaryPosition()},
         {"position": AlibiPosition()},
         {"position": RelativePosition()},
+        *({"position": position} for position in CONTENT),
         {"norm": "batch"},
         {"causal": True},
         {"causal": True, "window": 2},

@@ -35,6 +35,7 @@ from heedful.kernels import apply_plan
 from heedful.layers import causal_mask, prefix_mask
 from heedful.models.base import Model
 from heedful.stack import Stack
+from relative_schemes import CONTENT
 from tolerances import assert_close
 
 VOCAB = EmbeddingConfig(vocab_size=40)
@@ -44,6 +45,7 @@ POSITIONS = [
     RotaryPosition(),
     AlibiPosition(),
     RelativePosition(),
+    *CONTENT,
     LEARNED,
     SinusoidalPosition(),
 ]

@@ -176,6 +176,7 @@ def test_generation_settings(tmp_path: Path) -> None:
 
 
 HOMES = {
+    "deberta-v2": "deberta_v2",
     "vision-encoder-decoder": "vision_encoder_decoder",
     "mistral": "llama",
     "qwen2": "llama",

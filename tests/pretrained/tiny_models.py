@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers as hf
+from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
 
 import heedful.models
@@ -52,6 +53,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 ROBERTA = {**BERT, "type_vocab_size": 1, "max_position_embeddings": 14, "pad_token_id": 1}
 DISTIL = {"vocab_size": 23, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "max_position_embeddings": 12}
 DISTIL |= {"dropout": 0.2, "attention_dropout": 0.3}
+DEBERTA = {**BERT, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False}
+DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+DEBERTA |= {"position_buckets": 4, "layer_norm_eps": 1e-7}
 T5 = {"vocab_size": 23, "d_model": 16, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 24}
 T5 |= {
     "relative_attention_num_buckets": 8,
@@ -156,6 +160,24 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "distilbert sequence": (hf.DistilBertForSequenceClassification, {**DISTIL, **NAMED}),
     "distilbert token": (hf.DistilBertForTokenClassification, {**DISTIL, **NAMED}),
     "distilbert span": (hf.DistilBertForQuestionAnswering, {**DISTIL, "sinusoidal_pos_embds": True}),
+    "deberta-v2": (hf.DebertaV2Model, DEBERTA),
+    "deberta-v2 own projections": (
+        hf.DebertaV2Model,
+        {**DEBERTA, "share_att_key": False, "norm_rel_ebd": "none", "position_buckets": -1, "type_vocab_size": 2}
+        | {"max_relative_positions": 3},
+    ),
+    "deberta-v2 convolution": (hf.DebertaV2Model, {**DEBERTA, "conv_kernel_size": 3, "conv_act": "gelu"}),
+    "deberta-v2 masked": (hf.DebertaV2ForMaskedLM, {**DEBERTA, "hidden_act": "relu", "pos_att_type": ["c2p"]}),
+    "deberta-v2 masked new": (
+        hf.DebertaV2ForMaskedLM,
+        {**DEBERTA, "legacy": False, "pos_att_type": ["p2c"], "share_att_key": False},
+    ),
+    "deberta-v2 sequence": (
+        hf.DebertaV2ForSequenceClassification,
+        {**DEBERTA, **NAMED, "cls_dropout": 0.4, "pooler_dropout": 0.3, "pooler_hidden_act": "tanh"},
+    ),
+    "deberta-v2 token": (hf.DebertaV2ForTokenClassification, {**DEBERTA, **NAMED, "max_relative_positions": 7}),
+    "deberta-v2 span": (hf.DebertaV2ForQuestionAnswering, {**DEBERTA, "pos_att_type": [], "position_buckets": 5}),
     "marian": (hf.MarianMTModel, {**MARIAN, "scale_embedding": True}),
     "marian unscaled": (hf.MarianMTModel, {**MARIAN, "activation_function": "swish"}),
     "marian apart": (hf.MarianMTModel, {**MARIAN, **APART}),
@@ -239,6 +261,7 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
     for part in model.modules():
         if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
+    modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
     modeling_gpt_neo.torch = Exact() if dtype == torch.float64 else torch  # whose scores are float32 otherwise
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
@@ -254,7 +277,8 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
         positions = {} if mask is None else {"position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
         out = model(input_ids=ids, **given, **positions)
     else:
-        segments = {"token_type_ids": segments_of(model.config.type_vocab_size)} if kind != "distilbert" else {}
+        kinds = getattr(model.config, "type_vocab_size", 0)
+        segments = {"token_type_ids": segments_of(kinds)} if kinds else {}
         out = model(input_ids=ids, **segments, **given)
     if hasattr(out, "start_logits"):
         return torch.stack((out.start_logits, out.end_logits), -1)

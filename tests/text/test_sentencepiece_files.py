@@ -1,4 +1,4 @@
-"""SentencePiece files of T5, Llama, XLM-RoBERTa and Marian: the pieces that `sentencepiece` itself finds."""
+"""SentencePiece files of T5, Llama, XLM-RoBERTa, DeBERTa and Marian: the pieces that `sentencepiece` itself finds."""
 
 from __future__ import annotations
 
@@ -168,6 +168,30 @@ def test_xlm_roberta(folder: Make) -> None:
     assert ours.template(pair=True).join([7], [8]) == ([0, 7, 2, 2, 8, 2], [0] * 6)
     assert ours.pieces(ours.encode(["the man <mask>"])[0])[-1] == "<mask>"
     assert ours.pieces(ours.encode(["the man <mask>"])[0])[-2] != " "
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_deberta(lowercase: bool, folder: Make, tmp_path: Path) -> None:
+    names = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    raw = sentencepiece(vocab_size=300, pad_id=0, bos_id=1, eos_id=2, unk_id=3, **names)
+    theirs = processor(raw)
+    files = {"spm.model": raw, "config.json": {"model_type": "deberta-v2"}}
+    files |= {"tokenizer_config.json": {"do_lower_case": lowercase, "vocab_type": "spm"}}
+    texts = ["the man is here .", "The Man"]
+    ours = here_and_saved(folder(files), tmp_path, texts)
+    if lowercase:
+        assert ours.encode(texts) == theirs.encode([text.lower() for text in texts])
+        return
+    assert ours.encode(ODD) == theirs.encode(ODD)
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (1, 2, 0, 3, len(theirs))
+    assert ours.template(pair=True).join([7], [8]) == ([1, 7, 2, 8, 2], [0, 0, 0, 1, 1])
+    assert ours.pieces(ours.encode(["the man[MASK]"])[0])[-1] == "[MASK]"
+
+
+def test_deberta_split_at_punctuation_is_refused(folder: Make) -> None:
+    files = {"spm.model": t5(), "config.json": {"model_type": "deberta-v2"}}
+    with pytest.raises(HeedfulError, match=r"split_by_punct .* save the folder's fast tokenizer"):
+        Tokenizer.load(folder(files | {"tokenizer_config.json": {"split_by_punct": True}}))
 
 
 def sides() -> tuple[bytes, bytes, dict[str, int]]:

@@ -32,6 +32,7 @@ TASKS = {
     "llama": "text-generation",
     "pair": "translation",
     "bert": "text-classification",
+    "deberta": "text-classification",
     "vit": "image-classification",
 }
 

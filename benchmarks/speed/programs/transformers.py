@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.speed.programs import Call, Ready, Setting, need
 from benchmarks.speed.steps import adamw, bare, tensors
-from benchmarks.speed.works import Work
+from benchmarks.speed.works import TEXTS, Work
 
 
 def opened(at: Setting, kind: str) -> Any:
@@ -74,6 +74,7 @@ KINDS = {
     "gpt2": "AutoModelForCausalLM",
     "pair": "AutoModelForSeq2SeqLM",
     "bert": "AutoModelForSequenceClassification",
+    "deberta": "AutoModelForSequenceClassification",
     "vit": "AutoModelForImageClassification",
 }
 
@@ -93,7 +94,7 @@ def training(at: Setting) -> Ready:
             if work.family == "pair":
                 source, mask = batch["source"], batch["source_mask"].long()
                 return model(source, mask, decoder_input_ids=batch["target"], labels=labels).loss
-            if work.family == "bert":
+            if work.family in TEXTS:
                 return model(batch["ids"], batch["mask"].long(), labels=labels).loss
             return model(batch["pixels"], labels=labels).loss
 

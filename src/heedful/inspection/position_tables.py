@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from heedful.errors import HeedfulError, nearest
 from heedful.inspection.embedding_space import cosine_similarity
 from heedful.layers.position import Learned, Rotary, Sinusoidal
+from heedful.layers.relative import RelativeMask
 from heedful.stack import Stack
 from heedful.util.exact import exact
 
@@ -77,8 +78,10 @@ def position_bias(model: nn.Module, length: int = 64, stack: str | None = None) 
     module = _stack(model, stack)
     positions = torch.arange(_length(length, None), device=_device(module))[None]
     bias = module.encoding(positions, positions).join(None)
+    kind = module.config.position.kind
+    if isinstance(bias, RelativeMask):
+        raise HeedfulError(f"{kind!r} positions add to the scores what queries and keys decide; record 'c2p' and 'p2c'")
     if not isinstance(bias, Tensor):
-        kind = module.config.position.kind
         raise HeedfulError(f"{kind!r} positions add nothing to the scores; use alibi or relative positions")
     return bias[0].detach()
 

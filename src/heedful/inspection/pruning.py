@@ -164,6 +164,8 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     layers = [i for i in range(len(stack.block)) if f"{name}.block.{i}" not in removed.blocks]
     if not layers:
         raise HeedfulError(f"no block of the {name} would be left; keep at least one")
+    if layers[0] and stack.config.convolution is not None:
+        raise HeedfulError(f"the first block of the {name} has a convolution beside it; keep this block")
     prefixes = tuple(f"{name}.block.{i}." for i in layers)
     removed_heads, removed_units = (
         {path: numbers for path, numbers in parts.items() if path.startswith(prefixes)}
@@ -171,6 +173,12 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     )
     first: Any = stack.block[0]
     attention: Attention = first.attention
+    has_own_weights = attention.relative is not None and any(True for _ in attention.relative.parameters())
+    if has_own_weights and any(numbers for path, numbers in removed_heads.items() if path.endswith(".attention")):
+        raise HeedfulError(
+            f"{stack.config.position.kind!r} positions of the {name} have weights for each head, which cannot be "
+            "pruned; prune blocks or units of the feed-forward"
+        )
     unit_count, config = _unit_count(first.feed_forward), stack.config
     self_attentions = [path for path in removed_heads if path.endswith(".attention")]
     group_size, size = attention.heads // attention.kv_heads, attention.head_dim

@@ -17,6 +17,7 @@ from heedful.errors import HeedfulError
 from heedful.inspection.record_generation import RecordedGeneration
 from heedful.inspection.taps import WeightsObserver, eager, observing, reading
 from heedful.inspection.tensor_paths import HookPoint, select_hook_points
+from heedful.layers.relative import TERMS
 from heedful.models.base import Model
 
 
@@ -142,7 +143,8 @@ def record(
         model: any model of heedful, or a part of one.
         name: the end of a path, or several ends. ``heedful.inspection.paths(model)`` lists all paths. Paths of a block
             end in attention's ``query``, ``key``, ``value``, ``scores``, ``pattern``, ``mixed`` (each head's weighted
-            sum of values) and ``output``, feed-forward's ``activation`` and ``output``, and ``stream``.
+            sum of values) and ``output``, where positions depend on queries and keys the terms of the scores,
+            ``content``, ``c2p`` and ``p2c``, feed-forward's ``activation`` and ``output``, and ``stream``.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all. For ``key`` and ``value``, key-value heads.
         queries: positions of queries, in this order; negative ones count from the end; None is all.
@@ -182,7 +184,7 @@ def record(
 @contextmanager
 def _recording(recorder: Recorder, point: HookPoint) -> Iterator[None]:
     """Passes one tensor to the recorder: scores and weights by an observer, everything else by a tap."""
-    if point.kind.name in ("scores", "pattern"):
+    if point.kind.name in ("scores", "pattern", *TERMS):
 
         def receive(weights: Tensor, first: int) -> None:
             recorder.add(point, weights, is_selected=True)

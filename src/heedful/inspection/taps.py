@@ -25,8 +25,10 @@ from heedful.errors import HeedfulError
 from heedful.inspection.attention_maps import precise
 from heedful.inspection.tensor_paths import HookPoint
 from heedful.kernels.plan import KERNELS
-from heedful.layers.attention import Attention, CustomAttention, attention_scores, weights_of
+from heedful.layers.attention import Attention, CustomAttention, add_value_rows, attend_by, attention_scores, weights_of
+from heedful.layers.mask import mask_rows
 from heedful.layers.probe import AttentionProbe, Edit, Hooked, Read, Tap, repeat_shared_rows
+from heedful.layers.relative import TERMS, RelativeMask
 
 _hooks: WeakKeyDictionary[nn.Module, dict[str, Hooked]] = WeakKeyDictionary()
 _eager_users: list[object] = []  # contexts that need compiled code to run as it is written
@@ -40,7 +42,7 @@ class WeightsObserver(NamedTuple):
     """Observer of an attention's scores or weights: ``receive(weights (B, heads, t, S), first)`` at every call.
 
     Attributes:
-        kind: "scores" (−∞ where masked) or "pattern" (weights, before dropout).
+        kind: "scores" (−∞ where masked), "pattern" (weights, before dropout), or one of ``TERMS`` of the scores.
         heads: numbers of heads, in this order; None is all.
         queries: given T, returns the positions of the observed queries, in order; None is all.
         block_size: queries at a time; None is all at once. ``first`` is the number of queries before the block.
@@ -85,12 +87,15 @@ class ObservedAttention:
         if not any(self.taps.values()):
             for observer in self.observers:
                 _recompute(observer, q.detach(), k.detach(), mask, scale)
-            return self.attention.attend(q, *shared, scale, dropout)
+            return attend_by(self.attention.attend, q, *shared, scale, dropout)
         scores = self.taps["scores"](_precise_scores(q, k, mask, scale))
         pattern = self.taps["pattern"](weights_of(scores))
         for observer in self.observers:
-            _select(observer, (scores if observer.kind == "scores" else pattern).detach())
-        return _mix(pattern, v, q.size(1), dropout)
+            if observer.kind in TERMS:
+                _recompute(observer, q.detach(), k.detach(), mask, scale)
+            else:
+                _select(observer, (scores if observer.kind == "scores" else pattern).detach())
+        return _mix(pattern, v, q.size(1), mask, dropout)
 
     def _custom(
         self,
@@ -105,9 +110,12 @@ class ObservedAttention:
         """Attends as a custom function does; its own weights are shown and edited, or ``HeedfulError`` is raised."""
         attend = self.attention.attend
         if not self:  # queries, keys, values or the mixed values alone are observed
-            return attend(q, *shared, scale, dropout)
+            return attend_by(attend, q, *shared, scale, dropout)
+        if isinstance(mask, RelativeMask):
+            mask = mask.bias(q, k, scale)
+            shared = (*shared[:2], mask)
         name = getattr(attend, "__name__", type(attend).__name__)
-        if self.taps["scores"] or any(observer.kind == "scores" for observer in self.observers):
+        if self.taps["scores"] or any(observer.kind != "pattern" for observer in self.observers):
             raise HeedfulError(
                 f"the attention {name!r} does not use softmax, so it has no scores; record or edit 'pattern' instead"
             )
@@ -119,11 +127,11 @@ class ObservedAttention:
         weights = attend.weights(q, k, mask, scale)
         output = attend(q, *shared, scale, dropout)
         if not dropout:
-            _check_weights(name, output, _mix(weights, v, q.size(1), 0.0))
+            _check_weights(name, output, _mix(weights, v, q.size(1), None, 0.0))
         pattern = self.taps["pattern"](weights)
         for observer in self.observers:
             _select(observer, pattern.detach())
-        return _mix(pattern, v, q.size(1), dropout) if self.taps["pattern"] else output
+        return _mix(pattern, v, q.size(1), None, dropout) if self.taps["pattern"] else output
 
 
 def _check_weights(name: str, output: Tensor, mixed: Tensor) -> None:
@@ -136,10 +144,11 @@ def _check_weights(name: str, output: Tensor, mixed: Tensor) -> None:
         )
 
 
-def _mix(pattern: Tensor, v: Tensor, heads: int, dropout: float) -> Tensor:
+def _mix(pattern: Tensor, v: Tensor, heads: int, mask: Any, dropout: float) -> Tensor:
     """Returns the values (B, K, S, E), mixed by weights (B, H, T, S): (B, H, T, E)."""
-    mixed = F.dropout(pattern, dropout) @ precise(v).repeat_interleave(heads // v.size(1), dim=1)
-    return mixed.to(v.dtype)
+    weights = F.dropout(pattern, dropout)
+    mixed = weights @ precise(v).repeat_interleave(heads // v.size(1), dim=1)
+    return add_value_rows(mixed, weights, mask).to(v.dtype)
 
 
 def _precise_scores(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
@@ -155,8 +164,17 @@ def _recompute(observer: WeightsObserver, q: Tensor, k: Tensor, mask: Any, scale
     keys = precise(k[:, heads // (q.size(1) // k.size(1))])
     for first, queries in observer.blocks(q.size(2)):
         queries = queries.to(q.device)
-        block_mask = _mask_rows(mask, heads, queries, q.size(2), k.size(2))
-        scores = _precise_scores(q[:, heads[:, None], queries], keys, block_mask, scale)
+        block_q = precise(q[:, heads[:, None], queries])
+        if observer.kind in TERMS:
+            with torch.autocast(q.device.type, enabled=False):
+                observer.receive(mask.term(observer.kind, block_q, keys, scale, queries, heads), first)
+            continue
+        if isinstance(mask, RelativeMask):
+            with torch.autocast(q.device.type, enabled=False):
+                block_mask: Any = mask.bias(block_q, keys, scale, queries=queries, heads=heads)
+        else:
+            block_mask = mask_rows(mask, queries, q.size(2), k.size(2), heads)
+        scores = _precise_scores(block_q, keys, block_mask, scale)
         observer.receive(scores if observer.kind == "scores" else weights_of(scores), first)
 
 
@@ -165,17 +183,6 @@ def _select(observer: WeightsObserver, weights: Tensor) -> None:
     heads = torch.as_tensor(range(weights.size(1)) if observer.heads is None else observer.heads, device=weights.device)
     for first, queries in observer.blocks(weights.size(2)):
         observer.receive(weights[:, heads[:, None], queries.to(weights.device)], first)
-
-
-def _mask_rows(mask: Any, heads: Tensor, queries: Tensor, length: int, keys: int) -> Any:
-    """Returns the rows ``queries`` of a mask, for ``heads``; the causal mask is aligned bottom-right."""
-    if isinstance(mask, str):
-        return torch.arange(keys, device=queries.device) <= (keys - length + queries)[:, None]
-    if mask is None:
-        return None
-    mask = mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
-    mask = mask if mask.size(2) == 1 else mask[:, :, queries]  # first: a bias of all heads and queries is large
-    return mask if mask.size(1) == 1 else mask[:, heads]
 
 
 # ---------------------------------------------------------------------------------------------- attaching and detaching
@@ -207,6 +214,8 @@ def _tap(point: HookPoint) -> Iterator[Tap]:
     """Yields the tap of a tensor. All contexts share one tap, so that edits come before reads."""
     if point.kind.side == "inside":
         assert isinstance(point.module, Attention)
+        if point.kind.name in TERMS:
+            raise HeedfulError(f"{point.path} can be recorded, but not changed; change 'scores' instead")
         with _attention_probe(point.module) as (probe, observed):
             yield (probe.taps | observed.taps)[point.kind.name]
         return

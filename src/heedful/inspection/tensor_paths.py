@@ -84,6 +84,13 @@ TENSORS: dict[type[nn.Module], tuple[TensorKind, ...]] = {
 }
 
 
+TERM_KINDS = {  # of attentions whose positions depend on queries and keys
+    "content": TensorKind("content", "BHTS", "inside", "the part of the scores from content to content"),
+    "c2p": TensorKind("c2p", "BHTS", "inside", "the part of the scores from content to position"),
+    "p2c": TensorKind("p2c", "BHTS", "inside", "the part of the scores from position to content"),
+}
+
+
 @dataclass(frozen=True)
 class HookPoint:
     """A tensor of a model: its path, its kind, and the module that computes it."""
@@ -128,8 +135,14 @@ def hook_points(model: nn.Module) -> Iterator[HookPoint]:
                 yield HookPoint(unwrapped_path(f"{path}.{name}.embedded").removeprefix("."), kind, stack)
             continue
         base = next((base for base in type(module).__mro__ if base in TENSORS), nn.Module)
-        for kind in TENSORS.get(base, ()):
+        for kind in (*TENSORS.get(base, ()), *_terms(module)):
             yield HookPoint(f"{unwrapped_path(path)}.{kind.name}".removeprefix("."), kind, module)
+
+
+def _terms(module: nn.Module) -> tuple[TensorKind, ...]:
+    """Returns the kinds of the terms of an attention's scores, of which most attentions have no more than one."""
+    has_terms = isinstance(module, Attention) and module.relative is not None
+    return tuple(TERM_KINDS.values()) if has_terms else ()
 
 
 def paths(model: nn.Module) -> list[str]:

@@ -86,8 +86,11 @@ def attention_forward(
     """
     masks, saved_weights, empty = (DropoutMasks(rate) if rate else None), [], None
     if mask is not None:
-        empty = (mask == float("-inf")).all(-1, keepdim=True)
-        mask = mask.masked_fill(empty, 0.0)  # softmax would return NaN
+        empty = mask.amax(-1, keepdim=True) == float("-inf")
+        if bool(empty.any()):
+            mask = mask.masked_fill(empty, 0.0)  # softmax would return NaN
+        else:
+            empty = None
     y = torch.empty_like(q)
     for block in attention_blocks(q, k, causal):
         rows, queries, keys = block
@@ -110,9 +113,9 @@ def attention_forward(
 
 
 def attention_backward(
-    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: SavedAttention
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: SavedAttention, dmask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns dq, dk and dv.
+    """Returns dq, dk and dv, and writes the gradient of the mask to ``dmask`` (B, H, T, S) if it is given.
 
     With g = dy and P the softmax: dv = (P b / (1 − rate))ᵀ g, dP = b / (1 − rate) · g vᵀ, then the softmax's gradient.
     """
@@ -132,7 +135,10 @@ def attention_backward(
         d = torch.bmm(g, flat(v[key_slice]).mT).view_as(weights)
         if dropout_scale is not None:
             d, weights = torch.ops.aten.threshold_backward(d, weights, 0), weights.abs()
-        d = flat(softmax_backward(d, weights))
+        d = softmax_backward(d, weights)
+        if dmask is not None:
+            dmask[rows, :, queries, keys] = d
+        d = flat(d)
         write_product(dq[rows, :, queries], d, flat(k[key_slice]), alpha=scale)
         write_product(dk[key_slice], d.mT, flat(q[rows, :, queries]), add, scale)
     return dq, dk, dv
@@ -170,15 +176,17 @@ class BlockedAttention(torch.autograd.Function):
         y, saved = attention_forward(q, k, v, mask, causal, scale, rate)
         ctx.save_for_backward(q, k, v, saved.empty, *saved.weights)
         ctx.saved = saved._replace(empty=None, weights=[])  # tensors are saved by PyTorch
+        ctx.mask_shape = None if mask is None or not mask.requires_grad else mask.shape
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """Returns dq, dk and dv; None for the other arguments."""
+        """Returns dq, dk, dv and the gradient of a learned mask; None for the other arguments."""
         q, k, v, empty, *weights = ctx.saved_tensors
         saved = ctx.saved._replace(empty=empty, weights=weights)
-        return *attention_backward(dy, q, k, v, saved), None, None, None, None
+        dmask = None if ctx.mask_shape is None else q.new_empty(ctx.mask_shape)
+        return *attention_backward(dy, q, k, v, saved, dmask), dmask, None, None, None
 
 
 def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
@@ -201,6 +209,28 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float,
     k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) if len(q[0]) > len(x[0]) else x for x in (k, v))
     with torch.autocast("cpu", enabled=False):
         y: Tensor = BlockedAttention.apply(q.contiguous(), k.contiguous(), v.contiguous(), bias, causal, scale, dropout)
+    return y
+
+
+def biased_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float = 0.0) -> Tensor:
+    """Computes ``blocked_attention``, in blocks too with a learned bias (B, H, T, S), which gets its gradient.
+
+    PyTorch has no fused kernel with a learned bias.
+
+    >>> bias = torch.randn(1, 2, 5, 5, requires_grad=True)
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
+    >>> torch.allclose(biased_attention(q, k, v, bias, 1.0), fused_attention(q, k, v, bias, 1.0), atol=1e-6)
+    True
+    """
+    is_learned = isinstance(mask, Tensor) and mask.requires_grad and mask.shape == (*q.shape[:3], k.size(2))
+    if not is_learned or q.device.type != "cpu" or k.size(2) > KEYS or dropout >= 1 or not (q.numel() and k.numel()):
+        return blocked_attention(q, k, v, mask, scale, dropout)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else q.dtype
+    assert isinstance(mask, Tensor)  # as a learned bias is
+    q, k, v, bias = (x.to(dtype) for x in (q, k, v, mask))
+    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) if len(q[0]) > len(x[0]) else x for x in (k, v))
+    with torch.autocast("cpu", enabled=False):
+        y: Tensor = BlockedAttention.apply(q.contiguous(), k.contiguous(), v.contiguous(), bias, False, scale, dropout)
     return y
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
-from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
+from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
 from heedful.layers.position import NO_ENCODING, PositionEncoding
@@ -38,7 +38,7 @@ class FusedAttention(Attention):
         weights: list[Tensor] = [part.weight for part in projections]
         biases: list[Tensor] = [part.bias for part in projections if part.bias is not None]
         self.projections = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
-        self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        self.query_norm, self.key_norm, self.relative = attention.query_norm, attention.key_norm, attention.relative
         self.out = make_linear(attention.out.weight, attention.out.bias)  # type: ignore[assignment]  # any linear map
 
     def forward(
@@ -57,8 +57,16 @@ class FusedAttention(Attention):
         q, k, v = (self.split(part) for part in self.projections(x).split(self.widths, -1))  # (B, heads, T, E)
         k, v = cache.update(lambda: (position.rotate(self.key_norm(k)), v))
         q, dropout = position.rotate(self.query_norm(q)), self.dropout if self.training else 0.0
-        y = (self.probe or self.attend)(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
+        attend = self.probe or self.attend
+        if self.relative is not None and mask is not None:
+            attend, mask = self.with_terms(mask, q)
+        y = attend(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))
+
+    def project_rows(self, rows: Tensor) -> KeysValues:
+        """Returns the queries (H, P, E) and keys (K, P, E) of ``rows`` (P, D)."""
+        q, k, _ = (self.split(part) for part in self.projections(rows).split(self.widths, -1))
+        return self.query_norm(q), self.key_norm(k)
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None) -> Linear:

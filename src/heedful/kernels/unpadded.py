@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from heedful.cache import TokenPositions, token_positions
 from heedful.kernels.allocator import rounded_rows
-from heedful.kernels.blocked_attention import blocked_attention
+from heedful.kernels.blocked_attention import biased_attention, blocked_attention
 from heedful.kernels.onednn_linear import kernels_depend_on_rows
-from heedful.layers.attention import Attend, Attention, fused_attention
+from heedful.layers.attention import BIASED, Attend, Attention, attend_by, fused_attention
 from heedful.layers.dropout import DropPath
-from heedful.layers.mask import Mask, padding_mask
+from heedful.layers.mask import padding_mask
 from heedful.layers.position import PositionEncoding
+from heedful.layers.relative import RelativeMask
 from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Residual, Stack, StackInput, padded
 
 
@@ -98,7 +99,11 @@ class RowMask(NamedTuple):
 
     queries: TokenRow
     keys: TokenRow
-    mask: Mask
+    mask: Any
+
+    def bind(self, *arguments: Any) -> RowMask:
+        """Returns the mask with the terms of a layer (``heedful.layers.relative``)."""
+        return self._replace(mask=self.mask.bind(*arguments))
 
 
 def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
@@ -106,8 +111,11 @@ def blocked_row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: flo
     if not isinstance(mask, RowMask):
         return blocked_attention(q, k, v, mask, scale, dropout)
     q, k, v = mask.queries.scatter_heads(q), mask.keys.scatter_heads(k), mask.keys.scatter_heads(v)
-    y = blocked_attention(q, k, v, mask.mask, scale, dropout)  # (B, H, T, E)
+    y = attend_by(blocked_attention, q, k, v, mask.mask, scale, dropout)  # (B, H, T, E)
     return mask.queries.gather(y.transpose(1, 2)).transpose(1, 2)  # (1, H, N, E)
+
+
+BIASED.update({blocked_attention: biased_attention, blocked_row_attention: biased_attention})
 
 
 def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
@@ -226,20 +234,27 @@ class GroupMask(NamedTuple):
     """Mask within the sequences of a row: ``mask`` fits the longest sequence; ``queries`` are the query tokens."""
 
     groups: list[SequenceGroup]
-    mask: Mask
+    mask: Any
     queries: slice = ALL_TOKENS
+
+    def bind(self, *arguments: Any) -> GroupMask:
+        """Returns the mask with the terms of a layer (``heedful.layers.relative``)."""
+        return self._replace(mask=self.mask.bind(*arguments))
 
     def attend(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
         """Computes attention of q, k, v (1, H, N, E): (1, H, M, E), for the M of N tokens that are ``queries``."""
         outputs = []
         for group in self.groups:
             group_q, group_k, group_v = (group.view(x[0].transpose(0, 1)).transpose(1, 2) for x in (q, k, v))
-            y = attend(group_q[:, :, self.queries], group_k, group_v, self.crop(group.length), scale, dropout)
+            mask = self.crop(group.length)
+            y = attend_by(attend, group_q[:, :, self.queries], group_k, group_v, mask, scale, dropout)
             outputs.append(y.transpose(1, 2).flatten(0, 1))  # (sequences, H, tokens, E) → (sequences · tokens, H, E)
         return torch.cat(outputs)[None].transpose(1, 2)
 
-    def crop(self, length: int) -> Mask:
+    def crop(self, length: int) -> Any:
         """Returns the mask of sequences of ``length`` tokens."""
+        if isinstance(self.mask, RelativeMask):
+            return self.mask.crop(length, self.queries)
         if not isinstance(self.mask, Tensor):
             return self.mask
         return self.mask[..., :length, :length][..., self.queries, :]

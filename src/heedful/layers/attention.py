@@ -6,11 +6,13 @@ Shapes: B sequences, T queries, S keys, D model width, H query heads, K key-valu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError, lookup
@@ -19,6 +21,7 @@ from heedful.layers.mask import Mask, tensor_mask
 from heedful.layers.norm import Identity, RMSNorm
 from heedful.layers.position import NO_ENCODING, PositionEncoding
 from heedful.layers.probe import repeat_shared_rows
+from heedful.layers.relative import STORED, RelativeLayer, RelativeMask, block_sizes, relative_layer_of
 
 KeysValues = tuple[Tensor, Tensor]
 Project = Callable[[], KeysValues]
@@ -101,10 +104,10 @@ def attention_weights(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
     return weights_of(attention_scores(q, k, mask, scale))
 
 
-def attention_scores(q: Tensor, k: Tensor, mask: Mask, scale: float) -> Tensor:
+def attention_scores(q: Tensor, k: Tensor, mask: Mask | RelativeMask, scale: float) -> Tensor:
     """Attention scores (B, H, T, S): scale · q kᵀ + mask, −∞ where attention is not allowed."""
-    scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
-    return scores + float_mask(mask, scores)
+    scores = scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).transpose(-2, -1)
+    return scores + (mask.bias(q, k, scale) if isinstance(mask, RelativeMask) else float_mask(mask, scores))
 
 
 def weights_of(scores: Tensor) -> Tensor:
@@ -122,6 +125,63 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float
     """
     weights = F.dropout(attention_weights(q, k, mask, scale), dropout)
     return weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+
+
+# ------------------------------------------------------------------- positions that depend on the queries and keys
+
+
+BIASED: dict[Any, Attend] = {}  # kernel → the kernel that takes its place for a bias (B, H, T, S) with a gradient
+
+
+def attend_by(attend: Attend, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
+    """Computes attention by a kernel; a ``RelativeMask`` becomes a bias on the scores, a block of queries at a time.
+
+    So every kernel that takes a bias takes positions that depend on the queries and keys, and no tensor of all scores
+    is made. In training the scores of up to ``STORED`` queries are stored for the backward pass; those of more are
+    computed again there.
+    """
+    if not isinstance(mask, RelativeMask):
+        return attend(q, k, v, mask, scale, dropout)
+    attend = BIASED.get(attend, attend)
+    sequences, queries = block_sizes(q, k)
+    if (sequences, queries) == q.shape[:3:2] or isinstance(attend, CustomAttention):
+        return _attend_block(attend, q, k, v, mask, scale, dropout, slice(None), slice(None))
+    recomputes = torch.is_grad_enabled() and q.size(2) > STORED
+    rows, row = [], 0
+    for own_q, own_k, own_v in zip(*(x.split(sequences) for x in (q, k, v)), strict=True):  # whose gradient is one cat
+        own, blocks, first = slice(row, row := row + sequences), [], 0
+        for block_q in own_q.split(queries, 2):
+            part = slice(first, first := first + queries)
+            arguments = (attend, block_q, own_k, own_v, mask, scale, dropout, own, part)
+            y = checkpoint(_attend_block, *arguments, use_reentrant=False) if recomputes else _attend_block(*arguments)
+            blocks.append(y)
+        rows.append(torch.cat(blocks, 2))
+    return torch.cat(rows)
+
+
+def _attend_block(
+    attend: Attend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: RelativeMask,
+    scale: float,
+    dropout: float,
+    sequences: slice,
+    queries: slice,
+) -> Tensor:
+    """Computes attention of a part of the sequences and queries, q (b, H, t, E): (b, H, t, E)."""
+    bias = mask.bias(q, k, scale, sequences=sequences, queries=queries)
+    if mask.terms.value_rows is None:
+        return attend(q, k, v, bias, scale, dropout)
+    weights = F.dropout(attention_weights(q, k, bias, scale), dropout)
+    y = weights @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+    return y + mask.values(weights, sequences, queries)
+
+
+def add_value_rows(y: Tensor, weights: Tensor, mask: Any) -> Tensor:
+    """Returns the mixed values ``y`` (B, H, T, E) with the value rows of a ``RelativeMask``, if it has any."""
+    return y + mask.values(weights) if isinstance(mask, RelativeMask) and mask.terms.value_rows is not None else y
 
 
 class CustomAttention:
@@ -206,6 +266,8 @@ class Attention(nn.Module):
         norm_eps: epsilon of that norm.
         dropout: dropout probability of the attention weights in training; PyTorch has no fused CPU kernel with dropout.
         attend: computes softmax(scale · q kᵀ + mask) v, or what a registered attention has in its place.
+        relative: the part of positions that depend on queries and keys (``heedful.layers.relative``); the scores of n
+            terms are divided by √n too.
 
     Attributes:
         attend: implementation of softmax(q kᵀ) v, which a plan chooses (``PLANS`` in ``heedful.kernels.plan``).
@@ -234,6 +296,7 @@ class Attention(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         attend: Attend = fused_attention,
+        relative: RelativeLayer | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
@@ -255,10 +318,18 @@ class Attention(nn.Module):
         self.scale = lookup({"sqrt": self.head_dim**-0.5, "none": 1.0}, scale, "attention scale")
         self.dropout = dropout
         self.attend = attend
+        self.relative = relative
+        if relative is not None:
+            self.scale *= relative.score_terms**-0.5
+            if isinstance(attend, CustomAttention) and getattr(relative, "value", None) is not None:
+                raise HeedfulError(
+                    f"the attention {attend.__name__!r} mixes values without rows for their distance; give "
+                    "ShawPosition(values=False), or leave attention out"
+                )
 
     @classmethod
-    def of(cls, config: StackConfig) -> Attention:
-        """Returns the attention of a stack's blocks, from its configuration."""
+    def of(cls, config: StackConfig, *, cross: bool = False) -> Attention:
+        """Returns the self-attention, or the cross-attention, of a stack's blocks, from its configuration."""
         return cls(
             config.dim,
             config.heads,
@@ -270,6 +341,7 @@ class Attention(nn.Module):
             norm_eps=config.norm_eps,
             dropout=config.dropout.attention,
             attend=ATTENTIONS.get(config.attention, fused_attention),
+            relative=None if cross else relative_layer_of(config),
         )
 
     def forward(
@@ -290,13 +362,25 @@ class Attention(nn.Module):
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
         q = position.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
         k, v = cache.update(lambda: self.project(source, position))  # (B, K, S, E)
-        dropout = self.dropout if self.training else 0.0
-        y = (self.probe or self.attend)(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
+        attend, dropout = self.probe or self.attend, self.dropout if self.training else 0.0
+        if self.relative is not None and mask is not None:
+            attend, mask = self.with_terms(mask, q)
+        y = attend(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the fused one."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
+
+    def with_terms(self, mask: Any, q: Tensor) -> tuple[Attend, Any]:
+        """Returns the kernel and the mask for positions that depend on the queries (B, H, T, E) and keys."""
+        assert self.relative is not None  # asked by the caller
+        mask = mask.bind(self.relative, self.project_rows, q.size(0) * q.size(2))
+        return self.probe or partial(attend_by, self.attend), mask
+
+    def project_rows(self, rows: Tensor) -> KeysValues:
+        """Returns the queries (H, P, E) and keys (K, P, E) of ``rows`` (P, D)."""
+        return self.query_norm(self.split(self.query(rows))), self.key_norm(self.split(self.key(rows)))
 
     def project(self, source: Tensor, position: PositionEncoding) -> KeysValues:
         """Returns keys and values (B, K, S, E) of ``source`` (B, S, D)."""
@@ -304,5 +388,5 @@ class Attention(nn.Module):
         return k, self.split(self.value(source))
 
     def split(self, x: Tensor) -> Tensor:
-        """Splits heads: (B, T, heads · E) → (B, heads, T, E)."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        """Splits heads: (..., T, heads · E) → (..., heads, T, E)."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2)

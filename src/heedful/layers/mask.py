@@ -130,3 +130,28 @@ def add_bias(mask: Mask, bias: Tensor) -> Tensor:
     """Returns ``bias`` (B, H, T, S) with −∞ where the mask forbids attention."""
     tensor = tensor_mask(mask, bias.size(-2), bias.size(-1), bias.device)
     return bias if tensor is None else torch.where(tensor, bias, float("-inf"))
+
+
+def mask_rows(
+    mask: Mask,
+    queries: slice | Tensor,
+    length: int,
+    keys: int,
+    heads: Tensor | None = None,
+    device: torch.device | None = None,
+) -> Tensor | None:
+    """Returns the rows ``queries`` of a mask of ``length`` queries, for these ``heads``: (B or 1, H or 1, T or 1, S).
+
+    Causal rows are bottom-right aligned, (T, S), and on ``device``, by default that of ``queries``.
+
+    >>> mask_rows("causal", torch.tensor([0]), length=2, keys=3)
+    tensor([[ True,  True, False]])
+    """
+    if isinstance(mask, str):
+        numbers = torch.arange(length, device=device)[queries] if isinstance(queries, slice) else queries
+        return torch.arange(keys, device=numbers.device) <= (keys - length + numbers)[:, None]
+    if mask is None:
+        return None
+    mask = mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
+    mask = mask if mask.size(2) == 1 else mask[:, :, queries]  # first: a bias of all heads and queries is large
+    return mask if heads is None or mask.size(1) == 1 else mask[:, heads]

@@ -1,8 +1,9 @@
-"""Position schemes: sinusoidal, learned, rotary, ALiBi and relative.
+"""Position schemes: sinusoidal, learned, rotary, ALiBi, and relative of four kinds.
 
 A scheme has two methods: ``embed`` adds to the embedding (absolute schemes), ``prepare`` computes once per forward
 pass the ``PositionEncoding`` that the attention of every block uses (a rotation of queries and keys, or a bias on the
-scores).
+scores). Where the bias depends on the queries and keys (Shaw, Transformer-XL, DeBERTa), each layer computes its own:
+``heedful.layers.relative``.
 
 Shapes: B sequences, T queries, S keys, H heads, E head size. Positions are integers (B or 1, T), counted without
 padding.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +22,20 @@ from torch import Tensor, nn
 from heedful.config import (
     AlibiPosition,
     CustomPosition,
+    DisentangledPosition,
     LearnedPosition,
     NoPosition,
     RelativePosition,
     RotaryPosition,
+    ShawPosition,
     SinusoidalPosition,
     StackConfig,
+    TransformerXLPosition,
 )
 from heedful.errors import HeedfulError
 from heedful.layers.mask import Mask, add_bias
+from heedful.layers.norm import Identity, LayerNorm
+from heedful.layers.relative import ContentBiases, Distances, RelativeMask
 
 
 class PositionEncoding:
@@ -38,7 +45,7 @@ class PositionEncoding:
         """Returns queries or keys (B, H, T, E), rotated by their positions."""
         return x
 
-    def join(self, mask: Mask) -> Mask:
+    def join(self, mask: Mask) -> Any:
         """Returns the mask, joined with the bias of the positions if there is one."""
         return mask
 
@@ -72,6 +79,20 @@ class PositionBias(PositionEncoding):
     def join(self, mask: Mask) -> Mask:
         """Returns the bias with −∞ where the mask forbids attention."""
         return add_bias(mask, self.bias)
+
+
+class RelativeEncoding(PositionEncoding):
+    """Terms of the scores that depend on the queries and keys of a layer: see ``heedful.layers.relative``.
+
+    ``shared`` is what the scheme gives to the ``RelativeLayer`` of every attention.
+    """
+
+    def __init__(self, distances: Distances, shared: Any) -> None:
+        self.distances, self.shared = distances, shared
+
+    def join(self, mask: Mask) -> RelativeMask:
+        """Returns the mask with the distances, for which each layer has terms of its own."""
+        return RelativeMask(mask, self.distances, self.shared)
 
 
 class PositionScheme(nn.Module):
@@ -305,6 +326,138 @@ class Relative(PositionScheme):
         return PositionBias(self.table(self.bucket(distance)).permute(0, 3, 1, 2))
 
 
+def distance_range(queries: Tensor, keys: Tensor) -> tuple[int, int]:
+    """Returns bounds of query − key position for queries (B, T) that are the last of the keys (B, S).
+
+    Positions rise by at most 1 from token to token, and a query attends to no key further away than their columns.
+    """
+    return 1 - queries.size(1), keys.size(1) - 1
+
+
+class Clipped(PositionScheme):
+    """Base of schemes with a row for each distance, or range of distances, up to a largest one.
+
+    ``row_of`` (2L + 1,) is the row of each distance −L, ..., L, ascending.
+    """
+
+    row_of: Tensor
+
+    def __init__(self, row_of: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("row_of", row_of, persistent=False)
+        self.rows: list[int] = row_of.tolist()  # the same on the host
+
+    def shared(self, rows: slice) -> Any:
+        """Returns what all layers share, for a part of the rows."""
+        raise NotImplementedError
+
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """Returns the distances, and what the layers need of the rows that occur."""
+        if keys.size(1) == 0:  # rotates nothing
+            return NO_ENCODING
+        largest = len(self.rows) // 2
+        lowest, highest = -largest, largest
+        if not (torch.jit.is_tracing() or torch.compiler.is_compiling()):  # a graph takes any length
+            nearest, farthest = distance_range(queries, keys)
+            lowest, highest = max(lowest, nearest), min(highest, farthest)
+        first, last = self.rows[lowest + largest], self.rows[highest + largest]
+        table = self.row_of[lowest + largest : highest + largest + 1] - first
+        return RelativeEncoding(Distances(queries, keys, lowest, table), self.shared(slice(first, last + 1)))
+
+
+class Shaw(Clipped):
+    """Relative positions of Shaw et al. 2018: learned rows for the distance of query and key, clipped to ±k.
+
+    Each layer has the rows (``heedful.layers.relative.ShawLayer``).
+
+    >>> import torch
+    >>> from heedful.config import ShawPosition
+    >>> p = torch.arange(3)[None]
+    >>> Shaw(ShawPosition(distance=1)).prepare(p, p).distances.rows()
+    tensor([[[1, 0, 0],
+             [2, 1, 0],
+             [2, 2, 1]]])
+    """
+
+    def __init__(self, config: ShawPosition) -> None:
+        super().__init__(torch.arange(2 * config.distance + 1, device="cpu"))
+
+    def shared(self, rows: slice) -> slice:
+        """Returns the rows that occur."""
+        return rows
+
+
+class TransformerXL(PositionScheme):
+    """Relative positions of Dai et al. 2019, section 3.3: sinusoids of the distances of queries and keys.
+
+    All sines come first. With ``config.biases`` "stack" all layers share u and v.
+
+    >>> import torch
+    >>> from heedful.config import StackConfig
+    >>> scheme = position_of(StackConfig(dim=8, depth=1, heads=2, position="transformer-xl"))
+    >>> scheme.prepare(torch.tensor([[4]]), torch.arange(5)[None]).shared[0].shape
+    torch.Size([5, 8])
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, config: TransformerXLPosition, dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        rate = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)
+        self.dim = dim
+        self.register_buffer("frequencies", rate.float(), persistent=False)
+        self.biases = ContentBiases(heads, head_dim) if config.biases == "stack" else None
+
+    def prepare(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+        """Returns the distances, with their sinusoids (P, D)."""
+        if keys.size(1) == 0:  # rotates nothing
+            return NO_ENCODING
+        lowest, highest = distance_range(queries, keys)
+        distances = torch.arange(lowest, highest + 1, device=keys.device)
+        angle = distances[:, None].float() * self.frequencies.float()
+        rows = torch.cat((angle.sin(), angle.cos()), dim=-1)[:, : self.dim]
+        return RelativeEncoding(Distances(queries, keys, lowest, distances - lowest), (rows, self.biases))
+
+
+class Disentangled(Clipped):
+    """Rows for the distances of DeBERTa's disentangled attention, shared by all layers. He et al. 2021, section 3.
+
+    Row span + d is that of the distance d; a distance beyond the span has the first or last row. With buckets the
+    distance is first compressed (``log_bucket``), as in DeBERTa v2.
+
+    Args:
+        config: of the scheme.
+        dim: width of a row.
+        norm_eps: epsilon of the rows' norm.
+    """
+
+    def __init__(self, config: DisentangledPosition, dim: int, norm_eps: float) -> None:
+        largest = config.max_distance or config.length
+        span = config.buckets or largest
+        distances = torch.arange(-largest, largest + 1, device="cpu")
+        buckets = log_bucket(distances, config.buckets, largest) if config.buckets else distances
+        super().__init__((buckets + span).clamp(0, 2 * span - 1))
+        self.table = nn.Embedding(2 * span, dim)
+        self.norm = LayerNorm(dim, norm_eps) if config.norm else Identity()
+
+    def shared(self, rows: slice) -> Tensor:
+        """Returns the rows that occur (P, D)."""
+        return self.norm(self.table(torch.arange(rows.start, rows.stop, device=self.table.weight.device)))
+
+
+def log_bucket(distances: Tensor, buckets: int, largest: int) -> Tensor:
+    """Returns distances compressed to ±``buckets``: exact up to half of them, then logarithmic up to ``largest``.
+
+    >>> log_bucket(torch.tensor([-511, -3, 0, 3, 5, 511]), 8, 512)
+    tensor([-7, -3,  0,  3,  5,  7])
+    """
+    middle = buckets // 2
+    length = distances.abs().clamp(min=middle - 1)
+    ratio = torch.log(length / middle) / torch.log(torch.tensor((largest - 1) / middle, device="cpu"))
+    logarithmic = torch.ceil(ratio * (middle - 1)) + middle
+    return torch.where(length <= middle, distances, (logarithmic * distances.sign()).long())
+
+
 def position_of(config: StackConfig) -> PositionScheme:
     """Returns the module of a stack's position scheme."""
     head_dim = config.head_dim or config.dim // config.heads
@@ -322,4 +475,7 @@ _BUILDERS = {
     RelativePosition: lambda stack, p, _: Relative(
         stack.heads, buckets=p.buckets, max_distance=p.max_distance, both_ways=not stack.causal
     ),
+    ShawPosition: lambda stack, p, _: Shaw(p),
+    TransformerXLPosition: lambda stack, p, head_dim: TransformerXL(p, stack.dim, stack.heads, head_dim),
+    DisentangledPosition: lambda stack, p, _: Disentangled(p, stack.dim, stack.norm_eps),
 }

@@ -27,6 +27,7 @@ FREE = (
     "init_std",
     *(f"dropout.{site}" for site in ("embedding", "attention", "hidden", "residual")),
     "head.dropout",
+    "head.pooler_dropout",
 )
 EVERYWHERE = (
     *required_values(quantization_config=None, per_layer_config=None),
@@ -56,6 +57,10 @@ class Architecture:
     body: tuple[Rule, ...] = ()
     prefix: str | None = None
 
+    def fits(self, theirs: Mapping[str, Any]) -> bool:
+        """Returns True if the keys of a ``config.json`` have the values that this architecture requires."""
+        return all(key.matches(theirs) for key in self.config_keys if isinstance(key, OnlyValue))
+
 
 def rename_architectures(architectures: Iterable[Architecture], old: str, new: str) -> tuple[Architecture, ...]:
     """Returns architectures with the name ``old`` replaced by ``new`` in theirs: ``LlamaModel`` → ``MistralModel``."""
@@ -66,7 +71,8 @@ def rename_architectures(architectures: Iterable[Architecture], old: str, new: s
 class ModelType:
     """Layout of model folders on the Hub, such as ``gpt2``: fixed fields, config keys, tensor rules and architectures.
 
-    ``old_names`` maps endings of tensor names in older files to the current endings.
+    ``old_names`` maps endings of tensor names in older files to the current endings. ``unnamed`` is the architecture of
+    folders whose ``config.json`` names none; without it they are refused.
     """
 
     name: str
@@ -76,20 +82,24 @@ class ModelType:
     architectures: tuple[Architecture, ...]
     prefix: str = ""
     old_names: Mapping[str, str] = field(default_factory=dict)
+    unnamed: str = ""
 
     def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
         """Returns the architecture that a ``config.json`` (``theirs``) names."""
-        names = theirs.get("architectures")
+        names = theirs.get("architectures") or [*filter(None, [self.unnamed])]
         known = [architecture.name for architecture in self.architectures]
         if not isinstance(names, list) or not names:
             raise HeedfulError(f'"architectures" is missing; add the class of the weights, one of {", ".join(known)}')
         architectures = [architecture for architecture in self.architectures if architecture.name == names[0]]
         if not architectures:
             raise HeedfulError(f"the class {names[0]!r} is not supported; {nearest(str(names[0]), known)}")
-        fitting = [
-            c for c in architectures if all(key.matches(theirs) for key in c.config_keys if isinstance(key, OnlyValue))
-        ]
+        fitting = [architecture for architecture in architectures if architecture.fits(theirs)]
         return next(iter(fitting), architectures[-1])  # the last one's config keys say what does not fit
+
+    def ordered(self, source: Mapping[str, Any]) -> list[Architecture]:
+        """Returns the architectures, of equal names first those that a ``config.json`` (``source``) fits."""
+        names = [architecture.name for architecture in self.architectures]
+        return sorted(self.architectures, key=lambda a: (names.index(a.name), not a.fits(source)))
 
     def implied_by(self, architecture: Architecture, tensors: Tensors) -> dict[str, bool]:
         """Returns the values of our fields that follow from the stored tensors, by the name of the tensor."""

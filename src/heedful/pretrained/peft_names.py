@@ -74,7 +74,11 @@ def transposed(path: str, model_type: ModelType, architecture: Architecture) -> 
 
 def layout_of(model: Model) -> tuple[ModelType, Architecture]:
     """Returns the model type and architecture in whose layout a model is written."""
-    model_type, architecture, _ = express(model.config, model.layout) or (OWN, OWN_ARCHITECTURE, {})
+    model_type, architecture, _ = express(model.config, model.layout, model.source_config) or (
+        OWN,
+        OWN_ARCHITECTURE,
+        {},
+    )
     return model_type, architecture
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.config import PatchConfig
 from heedful.errors import HeedfulError
 from heedful.pretrained.config_keys import (
+    ACTIVATIONS,
     AnyConfigKey,
     ConfigKey,
     Inexpressible,
@@ -225,6 +226,84 @@ class AttentionTypesKeys(ConfigKey):
         times, rest = divmod(depth, len(kinds))
         theirs[self.theirs] = [[kinds, times]] + ([[kinds[:rest], 1]] if rest else [])
         theirs["window_size"] = self.default if size is None else size
+
+
+@dataclass(frozen=True)
+class OptionalKey(ConfigKey):
+    """Key of ``config.json`` that may be absent or null, our None, which is not written."""
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our field; None if the key is absent or null."""
+        if theirs.get(self.theirs) is None:
+            ours.update(dict.fromkeys(self.fields))
+        else:
+            super().read(theirs, ours, stored)
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the key, unless our field is None."""
+        if ours.get(self.fields[0]) is not None:
+            super().write(ours, theirs)
+
+
+@dataclass(frozen=True)
+class SpanKey(ConfigKey):
+    """Key of DeBERTa with a number of distances, of which every number below 1 means that it is not set: our 0."""
+
+    default: int
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our number of distances."""
+        value = checked(self.theirs, theirs.get(self.theirs, self.default), self.default)
+        ours.update(dict.fromkeys(self.fields, max(0, value)))
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the key, to its default if our number is 0."""
+        super().write(ours, theirs)
+        theirs[self.theirs] = theirs[self.theirs] or self.default
+
+
+@dataclass(frozen=True)
+class ConvolutionKeys(ConfigKey):
+    """Keys of the convolution of DeBERTa v2: ``conv_kernel_size``, 0 for none, and ``conv_act``."""
+
+    theirs: str = "conv_kernel_size"
+    ours: str = "encoder.convolution"
+    default: int = 0
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our convolution, or None."""
+        size = checked(self.theirs, theirs.get(self.theirs, self.default), self.default)
+        if size <= 0:
+            ours[self.ours] = None
+            return
+        ours |= {f"{self.ours}.kind": "convolution", f"{self.ours}.size": size}
+        ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).read(theirs, ours, stored)
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets both keys, if there is a convolution."""
+        if f"{self.ours}.size" in ours:
+            theirs[self.theirs] = ours[f"{self.ours}.size"]
+            ConfigKey("conv_act", f"{self.ours}.activation", "tanh", ACTIVATIONS).write(ours, theirs)
+
+
+@dataclass(frozen=True)
+class TermsKey(ConfigKey):
+    """Key of the terms of DeBERTa's scores: a list of "p2c" and "c2p", or both in a word, "p2c|c2p"."""
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Sets our terms."""
+        value = theirs.get(self.theirs) or []
+        names = [name.strip() for name in value.lower().split("|")] if isinstance(value, str) else value
+        if not isinstance(names, list) or any(name not in ("p2c", "c2p") for name in names):
+            raise HeedfulError(f"{self.theirs} is {value!r}; only 'p2c' and 'c2p' are supported")
+        ours[self.fields[0]] = "both" if len({*names}) == 2 else names[0] if names else "none"
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the list of the terms."""
+        if self.fields[0] not in ours:
+            raise Inexpressible(self.fields[0])
+        terms = ours[self.fields[0]]
+        theirs[self.theirs] = {"both": ["p2c", "c2p"], "none": []}.get(terms, [terms])
 
 
 @dataclass(frozen=True)

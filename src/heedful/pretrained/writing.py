@@ -95,7 +95,7 @@ def save(
     model.check_not_optimised("save it")
     check_parts(model)
     extra = dict(extra or {})
-    model_type, architecture, config_json = express(model.config, model.layout) or (
+    model_type, architecture, config_json = express(model.config, model.layout, model.source_config) or (
         OWN,
         OWN_ARCHITECTURE,
         {"model_type": OWN.name, **model.config.to_dict()},

@@ -117,6 +117,22 @@ def _pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any]
     return tokenizer, sentencepiece.added_tokens(model, vocabulary)
 
 
+def _cased_pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
+    """DeBERTa's SentencePiece (He et al. 2021): the file's ids, then the mask."""
+    if settings["split_by_punct"]:
+        raise HeedfulError(
+            f"{files[0].parent} has split_by_punct in tokenizer_config.json, which only tokenizer.json can say; save "
+            "the folder's fast tokenizer"
+        )
+    model = sentencepiece.read_model(files[0])
+    mask = token_name(settings.get("mask_token", "[MASK]"))
+    vocabulary = [*model.pieces, *([] if mask in {piece.text for piece in model.pieces} else [Piece(mask)])]
+    tokenizer = sentencepiece.build_tokenizer(model, vocabulary)
+    if settings["do_lower_case"]:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), tokenizer.normalizer])
+    return tokenizer, sentencepiece.added_tokens(model, vocabulary)
+
+
 def _fairseq(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's tokens, the file's pieces from the fourth on, the mask."""
     model = sentencepiece.read_model(files[0])
@@ -161,6 +177,7 @@ READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool],
     "byte-level": _byte_level,
     "wordpiece": _wordpiece,
     "pieces": _pieces,
+    "cased-pieces": _cased_pieces,
     "fairseq": _fairseq,
     "two-sided": _two_sided,
 }

@@ -143,9 +143,10 @@ class Tokenizer:
         """Loads the tokenizer in ``folder/name.json``, or rebuilds it from older published files there.
 
         These are the ``vocab.json`` and ``merges.txt`` of GPT-2, RoBERTa and BART, the ``vocab.txt`` of BERT and
-        DistilBERT, the ``spiece.model`` of T5, ``tokenizer.model`` of Llama, ``sentencepiece.bpe.model`` of XLM-RoBERTa
-        (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``, with the name ``tokenizer.target`` its
-        ``target.spm``. SentencePiece files need ``pip install 'heedful[sentencepiece]'``.
+        DistilBERT, the ``spiece.model`` of T5, ``tokenizer.model`` of Llama, ``sentencepiece.bpe.model`` of
+        XLM-RoBERTa, ``spm.model`` of DeBERTa (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``, with
+        the name ``tokenizer.target`` its ``target.spm``. SentencePiece files need
+        ``pip install 'heedful[sentencepiece]'``.
 
         Special tokens come from ``tokenizer_config.json`` and ``special_tokens_map.json``. If these name no token for a
         role, such as padding, it is the usual one of the tokenizer's type, if the vocabulary has it. The type is given

@@ -1,7 +1,8 @@
 """Table of published tokenizer types: files, special tokens and templates. Data only.
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
-Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018).
+Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018; He
+et al. 2021).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Layout = Literal["byte-level", "wordpiece", "pieces", "fairseq", "two-sided"]
+Layout = Literal["byte-level", "wordpiece", "pieces", "cased-pieces", "fairseq", "two-sided"]
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -91,6 +92,14 @@ def _bert(inputs: list[str]) -> TokenizerType:
     )
 
 
+_DEBERTA = TokenizerType(
+    files=(("spm.model",),),
+    layout="cased-pieces",
+    special={**_bert(SEGMENTS).special, "bos_token": "[CLS]", "eos_token": "[SEP]"},
+    single=_bert(SEGMENTS).single,
+    pair=_bert(SEGMENTS).pair,
+    defaults={"model_input_names": SEGMENTS, "do_lower_case": False, "split_by_punct": False},
+)
 _T5 = TokenizerType(
     files=(("spiece.model",),),
     layout="pieces",
@@ -126,6 +135,7 @@ TOKENIZER_TYPES = {
     "mistral": _LLAMA,
     "marian": _MARIAN,
     "xlm-roberta": _XLM_ROBERTA,
+    "deberta-v2": _DEBERTA,
 }
 # By the `tokenizer_class` of either file, with or without "Fast". It takes precedence over the model type.
 CLASSES = {
@@ -138,6 +148,7 @@ CLASSES = {
     "LlamaTokenizer": "llama",
     "MarianTokenizer": "marian",
     "XLMRobertaTokenizer": "xlm-roberta",
+    "DebertaV2Tokenizer": "deberta-v2",
 }
 # Classes that name no type.
 GENERIC_CLASSES = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}
@@ -149,4 +160,5 @@ TYPES_OF_FILES = {
     "tokenizer.model": "llama",
     "source.spm": "marian",
     "sentencepiece.bpe.model": "xlm-roberta",
+    "spm.model": "deberta-v2",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, get_args
 
 from heedful.config import Config, DecoderConfig, EncoderConfig, ModelConfig, NoHead, PooledHead, Pooling
@@ -11,6 +12,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.model_types.bart import BART
 from heedful.pretrained.model_types.bert import BERT
+from heedful.pretrained.model_types.deberta_v2 import DEBERTA_V2
 from heedful.pretrained.model_types.deit import DEIT
 from heedful.pretrained.model_types.distilbert import DISTILBERT
 from heedful.pretrained.model_types.gpt2 import GPT2
@@ -25,7 +27,7 @@ from heedful.pretrained.model_types.vit import VIT
 from heedful.pretrained.rules import Tensors
 
 DECODERS = (GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, QWEN3)
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA_V2)
 ENCODER_DECODERS = (MARIAN, T5, BART, VISION_ENCODER_DECODER)
 VISION = (VIT, DEIT, IJEPA)
 MODEL_TYPES: dict[str, ModelType] = {
@@ -74,17 +76,20 @@ def model_type_of(theirs: Mapping[str, Any]) -> ModelType:
     return known[name]
 
 
-def express(config: ModelConfig, first: str = "") -> tuple[ModelType, Architecture, dict[str, Any]] | None:
+def express(
+    config: ModelConfig, first: str = "", source: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[ModelType, Architecture, dict[str, Any]] | None:
     """Returns the first model type and architecture that express a configuration, with its ``config.json``, or None.
 
-    The model type named ``first`` is tried before the others, so that a model is saved in the layout of its source. No
+    The model type named ``first`` is tried before the others, so that a model is saved in the layout of its source, and
+    of architectures with one name first those that the source's ``config.json`` fits. No
     model type expresses pooling: for a pooled model the body is expressed, and ``modules.json`` holds the rest
     (pooling.py).
     """
     if isinstance(config, EncoderConfig | DecoderConfig) and config.head in _POOLED:
         config = replace(config, head=NoHead())
     for model_type in sorted(MODEL_TYPES.values(), key=lambda model_type: model_type.name != first):
-        for architecture in model_type.architectures:
+        for architecture in model_type.ordered(source if model_type.name == first else {}):
             if (theirs := model_type.write(config, architecture)) is not None:
                 return model_type, architecture, theirs
     return None

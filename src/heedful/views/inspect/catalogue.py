@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heedful.config import (
+    ContentPosition,
     DecoderConfig,
     EncoderDecoderConfig,
     ImageHead,
@@ -66,7 +67,7 @@ def _explains(config: ModelConfig) -> bool:
 
 
 def _has_positions(config: ModelConfig) -> bool:
-    return not all(isinstance(stack.position, NoPosition) for stack in stacks_of(config).values())
+    return not all(isinstance(stack.position, NoPosition | ContentPosition) for stack in stacks_of(config).values())
 
 
 # ------------------------------------------------------------------------------------------------------------ the views

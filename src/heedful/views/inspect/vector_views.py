@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heedful.config import (
     AlibiPosition,
+    ContentPosition,
     EncoderDecoderConfig,
     LearnedPosition,
     NoPosition,
@@ -139,7 +140,7 @@ def look_at_positions(opened: OpenedModel, request: Request) -> InspectionResult
     notes = {}
     for name, stack in stacks_of(opened.model.config).items():
         scheme = stack.position
-        if isinstance(scheme, NoPosition):
+        if isinstance(scheme, NoPosition | ContentPosition):
             continue
         if isinstance(scheme, AlibiPosition | RelativePosition):
             matrix, notes[name] = position_bias(opened.model, POSITIONS, name).mean(0), BIAS
