@@ -315,7 +315,10 @@ def test_ratios_are_taken_within_rounds() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--rows", "generation,beams"], "there is no 'beams'; choose of generation,small,context,beam,encoder,vit"),
+        (
+            ["--rows", "generation,beams"],
+            "there is no 'beams'; choose of generation,small,context,beam,encoder,deberta,vit",
+        ),
         (["--rounds", "0"], "whole numbers from 1"),
     ],
 )
