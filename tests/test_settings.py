@@ -84,7 +84,12 @@ def test_wrong_dictionaries_are_refused(values: dict[str, Any], message: str) ->
         ),
         (ModelSettings, "dropout", 1, "--model.dropout must be below 1, not 1"),
         (ModelSettings, "dropout", -0.1, "--model.dropout must be at least 0, not -0.1"),
-        (TokenizerSettings, "kind", 1, "--tokenizer.kind must be one of bpe, unigram, wordpiece, character, not 1"),
+        (
+            TokenizerSettings,
+            "kind",
+            1,
+            "--tokenizer.kind must be one of bpe, unigram, wordpiece, word, character, not 1",
+        ),
         (TokenizerSettings, "lowercase", 1, "--tokenizer.lowercase must be true or false, not 1"),
         (DataSettings, "valid_fraction", 1.0, "--data.valid-fraction must be below 1, not 1.0"),
         (DataSettings, "columns", "en", "--data.columns must be a list of texts, not 'en'"),

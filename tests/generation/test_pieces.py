@@ -38,7 +38,7 @@ def test_any_bytes():
         assert "".join(pieces(utf8, before, row)) == utf8(before + bytes(row))[len(utf8(before)) :]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "character"])
 @pytest.mark.parametrize("template", ["none", "end"])
 def test_every_kind_of_tokenizer(kind, template):
     tokenizer = Tokenizer.train([TEXT, "the end isn't near. 'tis!"], 400, kind, template=template)
@@ -51,7 +51,7 @@ def test_every_kind_of_tokenizer(kind, template):
         made = list(pieces(decode, before, ids[place:]))
         assert "".join(made) == decode(ids)[len(decode(before)) :]
         assert not any("�" in piece for piece in made)
-        assert len(made) > 20
+        assert len(made) > (15 if kind == "word" else 20)
 
 
 @pytest.fixture(scope="module")

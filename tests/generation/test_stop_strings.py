@@ -98,7 +98,7 @@ def test_a_row_ends_with_the_first_token_that_completes_one(pairs, prompts, side
     assert ended >= 10
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "character"])
 def test_the_end_of_a_row_says_what_the_whole_row_says(kind):
     """Token by token, on long rows of random tokens, far beyond what is decoded at a time."""
     tokenizer, draw = small(kind), random.Random(0)

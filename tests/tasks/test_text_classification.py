@@ -284,6 +284,18 @@ def test_more_examples_a_larger_model(count: int, preset: str) -> None:
     assert told.tokenizer.size > 4000
 
 
+@pytest.mark.parametrize(("new", "kind"), [(15, "word"), (16, "wordpiece")])
+def test_whole_words_are_tokens_if_few_are_new(new: int, kind: str) -> None:
+    """The share of words that occur once is new / 100; The and the are one word."""
+    once = " ".join(f"w{number}" for number in range(new))
+    texts = [f"The the {once}", " ".join(["the"] * (98 - new))]
+    data = rows(*((text, label) for text, label in zip(texts, ("a", "b"), strict=True)))
+    suggested = TextClassification.suggested_settings(data, settings()).tokenizer
+    assert (suggested.kind, suggested.lowercase) == (kind, True if kind == "word" else None)
+    given = settings(tokenizer=TokenizerSettings(kind="wordpiece"))
+    assert TextClassification.suggested_settings(data, given).tokenizer.lowercase is None
+
+
 @pytest.mark.parametrize(("change", "lr"), [({}, 5e-5 * 768 / 32), ({"kv_heads": 1}, 5e-5 * 768 / 32)])
 def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int], lr: float, tmp_path: Path) -> None:
     """Whether the folder is BERT's or in our own layout; a rate that is asked for needs no folder."""

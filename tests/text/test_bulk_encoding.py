@@ -25,7 +25,7 @@ def joined(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.parametrize("kind", ["bpe", "character", "unigram", "wordpiece"])
+@pytest.mark.parametrize("kind", ["bpe", "character", "unigram", "word", "wordpiece"])
 def test_joined_they_are_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_encoding, "BATCH_CHARACTERS", 50)
     tokenizer = Tokenizer.train(TEXTS, 400, kind, template="none")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ TEXTS = [
     "<s> stands in the text, and so does </s>",
     "a café is où on boit, « là »",
 ] * 3
-KINDS = ("bpe", "unigram", "wordpiece", "character")
+KINDS = ("bpe", "unigram", "wordpiece", "word", "character")
 
 
 @pytest.fixture(scope="module", params=KINDS)

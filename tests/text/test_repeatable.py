@@ -16,7 +16,7 @@ TEXTS += ["Ärger über Öl, 日本語 и русский.", "one ##two [three]"]
 
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("size", [300, 420])
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "character"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "word", "character"])
 def test_training_again_gives_the_same_vocabulary(kind: str, size: int, lowercase: bool) -> None:
     made = {Tokenizer.train(TEXTS, size, kind, lowercase, "both").backend.to_str() for _ in range(4)}
     assert len(made) == 1

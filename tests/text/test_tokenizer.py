@@ -22,7 +22,7 @@ TEXTS = [
     "the theatre, the thesis and the thermos: 3:05\u202fPM",
     "<s> stands in the text, and so does </s>",
 ] * 3
-KINDS = ("bpe", "unigram", "wordpiece", "character")
+KINDS = ("bpe", "unigram", "wordpiece", "word", "character")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -62,7 +62,7 @@ def test_a_word_is_the_same_token_at_the_start_and_later(bpe: Tokenizer) -> None
 def test_digits_stand_alone(kind: str) -> None:
     tokenizer = Tokenizer.train(["in 1997 and 1998 and 1999"] * 50, 400, kind)  # often enough to be merged
     digits = [piece for piece in tokenizer.pieces(tokenizer.encode(["in 1997"])[0]) if piece.strip().isdigit()]
-    assert [piece.strip() for piece in digits] == (["1997"] if kind == "wordpiece" else ["1", "9", "9", "7"])
+    assert [piece.strip() for piece in digits] == (["1997"] if kind in ("wordpiece", "word") else ["1", "9", "9", "7"])
 
 
 def test_pieces_read_as_text(bpe: Tokenizer) -> None:
@@ -84,6 +84,13 @@ def test_pieces_of_the_others_mark_words_by_a_space(kind: str) -> None:
     pieces = tokenizer.pieces(tokenizer.encode(["theatre man"])[0])
     assert len(pieces) > 2
     assert "".join(pieces) == " theatre man"
+
+
+def test_of_words_the_most_frequent_are_whole_tokens() -> None:
+    tokenizer = Tokenizer.train(["Play, play! The player", "play the saw"], 8, "word", lowercase=True)
+    assert tokenizer.pieces(range(4, tokenizer.vocab_size)) == [" play", " the", " !", " ,"]
+    ids = tokenizer.encode(["The player, play!"])[0]
+    assert tokenizer.pieces(ids) == [" the", "<unk>", " ,", " play", " !"]
 
 
 def test_decoding_leaves_special_tokens_and_spare_rows_out(bpe: Tokenizer) -> None:

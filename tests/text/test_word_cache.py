@@ -34,7 +34,7 @@ def check(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("mask", [False, True])
-@pytest.mark.parametrize("kind", ["bpe", "character", "unigram", "wordpiece"])
+@pytest.mark.parametrize("kind", ["bpe", "character", "unigram", "word", "wordpiece"])
 def test_words_joined_are_the_text(kind: str, mask: bool) -> None:
     check(Tokenizer.train([CODE], 400, kind, template="none", mask=mask))  # type: ignore[arg-type]
 

@@ -42,7 +42,7 @@ class TokenizerSettings(Settings):
 
     section: ClassVar[str] = "tokenizer"
 
-    kind: Literal["bpe", "unigram", "wordpiece", "character"] | None = option("tokenization algorithm")
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "character"] | None = option("tokenization algorithm")
     size: int | None = option("vocabulary size", least=1)
     shared: bool | None = option("one vocabulary for source and target (=false for two)")
     lowercase: bool | None = option("lowercase all text")

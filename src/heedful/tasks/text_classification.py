@@ -24,7 +24,7 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find, is_multi_label, is_regression
 from heedful.settings import RunSettings
-from heedful.tasks import get
+from heedful.tasks import defaults, get
 from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
@@ -42,7 +42,7 @@ from heedful.tasks.model_setup import check_classifier, load_with_head, start_of
 from heedful.tasks.preferences import are_preferences
 from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
 from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction, short
-from heedful.tasks.text_pairs import EncodedPair, TextPairTask, columns_of
+from heedful.tasks.text_pairs import SIDES, EncodedPair, TextPairTask, columns_of
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
 
@@ -165,13 +165,14 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
-        """Returns default training settings that suit the number of rows.
+        """Returns default training settings that suit the number of rows and their words (``defaults.word_tokens``).
 
         For a pretrained model, they are those of published fine-tuning.
 
         Sets ``--data.label-kind class``.
         """
-        suggested = super().suggested_settings(rows, given)
+        texts = (text for row in rows for name in SIDES if isinstance(text := row.values.get(name), str))
+        suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts)
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod

@@ -19,7 +19,7 @@ from heedful.util.files import write
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-Kind = Literal["bpe", "unigram", "wordpiece", "character"]
+Kind = Literal["bpe", "unigram", "wordpiece", "word", "character"]
 Template = Literal["end", "both", "none"]
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3 in every vocabulary trained here
@@ -90,9 +90,11 @@ class Tokenizer:
         - ``unigram``: a unigram language model over pieces (Kudo 2018), after NFKC and with runs of spaces as one; each
           digit is a token. Two trainings on the same texts may differ a little: the library's order of sums varies.
         - ``wordpiece``: BERT's pipeline (Devlin et al. 2019): splits words and punctuation, takes the longest piece.
+        - ``word``: each word and each punctuation mark is a token, the most frequent ``size`` of them.
         - ``character``: each Unicode character is a token.
 
-        All but ``bpe`` write ``<unk>`` for characters that ``texts`` lack. A small text gives fewer tokens.
+        All but ``bpe`` write ``<unk>`` for characters that ``texts`` lack, ``word`` for words. A small text gives fewer
+        tokens.
 
         ``template`` is what ``transformers`` adds around a text (``encode`` adds nothing): ``end``, ``text </s>``, for
         translation; ``both``, ``<s> text </s>`` and for a pair ``<s> text </s> pair </s>`` in two segments, for

@@ -40,7 +40,7 @@ def train(
     Args:
         texts: the training texts.
         size: maximum number of tokens.
-        kind: "bpe", "unigram", "wordpiece" or "character".
+        kind: "bpe", "unigram", "wordpiece", "word" or "character".
         lowercase: True if the tokenizer lowercases its input.
         template: name of the template of special tokens around a text.
         special: padding, start, end and unknown token, with ids 0 to 3.
@@ -119,6 +119,11 @@ def _untrained(kind: str, lowercase: bool, unknown: str, is_bare: bool, has_gaps
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
+    elif kind == "word":
+        tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()  # a space before each token, but not before punctuation
     else:
         tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
         tokenizer.normalizer = normalizers.Sequence(lower)

@@ -59,11 +59,13 @@ def opening_lines(
     trained = f", {trained_parameters(model):,} of them trained" if model.adapter is not None else ""
     batch = plural(t.batch_tokens, "token") if t.batch_tokens else plural(t.batch_size or 0)
     weights = "each with a shard of the weights" if t.shard else "each with all of the weights"
+    kind, case = settings.tokenizer.kind, ", in lower case" if settings.tokenizer.lowercase else ""
+    made = f", of a new {kind} vocabulary{case}" if kind and not settings.start_from else ""
     return [
         f"data       {plural(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
         f"           {task.row_line(rows[0])}",
-        f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example",
+        f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example{made}",
         *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else origin}, "
         f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {device}",
