@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from heedful.models import Model
     from heedful.settings import RunSettings
     from heedful.tasks.inputs_and_targets import Side
+    from heedful.tasks.known_models import KnownModels
     from heedful.text import Tokenizer
 
 R = TypeVar("R")
@@ -122,6 +123,7 @@ class Task(ABC):
     hub_fixed: Mapping[str, Any] = MappingProxyType({})
     hub_tasks: ClassVar[frozenset[str]] = frozenset()  #: further names of the task in the Hub's API
     hub_lists_one: ClassVar[bool] = False  #: True if the Hub's API answers one input with a list of one answer
+    known_models: ClassVar[KnownModels | None] = None  #: small models of the Hub to start from: ``--from auto``
 
     # --------------------------------------------------------------------------------------------------------- creation
 

@@ -24,7 +24,7 @@ from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import find, is_multi_label, is_regression
 from heedful.settings import RunSettings
-from heedful.tasks import get
+from heedful.tasks import get, known_models
 from heedful.tasks.baselines import linear_text, svm
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
@@ -87,6 +87,7 @@ class TextClassification(TextPairTask):
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 100})
     hub_lists_one: ClassVar[bool] = True
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.TEXT_CLASSIFICATION
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(

@@ -26,7 +26,7 @@ from heedful.metrics.verdict import MOST, Rival, Verdict, improving, select_exam
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
-from heedful.settings import ResolvedSettings, RunSettings
+from heedful.settings import AUTO, ResolvedSettings, RunSettings
 from heedful.tasks.run_data import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
@@ -150,7 +150,8 @@ def save_verdict(
         classes=has_labels,
         improving=still_improving,
     )
-    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met)}}
+    model = AUTO if task.known_models is not None else "MODEL"
+    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met, model)}}
     write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
     return entry
 
@@ -216,17 +217,17 @@ def _losses(log: Path) -> list[tuple[int, float]]:
     return losses
 
 
-def remedy(judgement: Verdict, settings: RunSettings, met: str) -> str | None:
+def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str = "MODEL") -> str | None:
     """Returns the remedy for a model that is not better than the baseline; None if it is better, or if that is unknown.
 
-    ``met`` is the limit that ended the run.
+    ``met`` is the limit that ended the run, and ``model`` a pretrained model to start from.
     """
     if judgement.kind in ("better", "cannot tell"):
         return None
     limit = getattr(settings, met, None)
     if judgement.improving and limit is not None:
         return f"train longer: the same command with --resume {_flag(met)} {3 * limit:g}"
-    start = "" if settings.start_from else "start from a pretrained model (--from MODEL), or "
+    start = "" if settings.start_from else f"start from a pretrained model (--from {model}), or "
     files = shlex.join(settings.train)
     return f"{start}check the examples, and add more: heedful audit {settings.task} --train {files}"
 
