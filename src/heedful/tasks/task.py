@@ -455,6 +455,16 @@ class Task(ABC):
         budget = tokens or EVALUATED
         return sharding.each(evaluation_batches(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
 
+    def validate(
+        self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Measures a model in training on its validation examples; the arguments are those of ``measure``.
+
+        A task that sets a rule of decision on validation data, such as a threshold, does so here. The rule is among
+        its ``card_entries``, which are saved with the weights. By default this is ``measure``.
+        """
+        return self.measure(model, examples, rows, most=most, **options)
+
     def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
         """Returns the loss summed over ``examples``, and the number of predictions.
 

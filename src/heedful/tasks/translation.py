@@ -184,8 +184,7 @@ class Translation(SequenceToSequence):
         copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
         scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)
-        scores = with_loss(scores, np.zeros((len(rows), 2)))
-        return Baseline("a copy of the source", overall(scores), scores)
+        return Baseline("a copy of the source", overall(scores), with_loss(scores, np.zeros((len(rows), 2))))
 
     def align_scoring(self, other: Task) -> str:
         """Scores both models in lower case if one of them writes no capital letters; returns a note for people."""

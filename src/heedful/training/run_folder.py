@@ -148,9 +148,12 @@ def check_checkpoint(out: Path) -> None:
 
 
 def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
-    """Writes a task and its model as a folder, with ``card`` as ``heedful.json``; does nothing if ``model`` is None."""
+    """Writes a task and its model as a folder; does nothing if ``model`` is None.
+
+    ``card`` and the task's entries, as they are now, are its ``heedful.json``.
+    """
     if model is not None:
-        save(model, folder, extra=card)
+        save(model, folder, extra={**card, **task.card_entries()})
         task.save(folder)
 
 
