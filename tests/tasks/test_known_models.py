@@ -66,7 +66,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("text", "model"),
     [
         (
-            "The café’s owner — £5, 20 °C outside — asked. " + "And nobody in the room said a single word. " * 9,
+            "The café’s owner — £5, 20 °C outside — asked. " + "And nobody in the room said a single word. " * 30,
             MINILM,
         ),
         ("日本語の文章です。", MULTILINGUAL_MINILM),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heedful.tasks.task import Task
 
 FEW_EXAMPLES = 10_000  # below which a model from scratch is advised against: the sets of the measurements are smaller
-READ_ROWS = 1000  # of the training data, for the language of its texts
+READ_ROWS, READ_CHARACTERS = 1000, 500  # of the training data and of each text, for the language
 FOREIGN = 0.005  # share of letters beyond a to z above which texts do not count as English
 PATIENCE = 0.3  # seconds for which a run waits for the Hub's answer, which was asked for earlier
 
@@ -104,7 +104,7 @@ def chosen_model(models: KnownModels, rows: Sequence[Row]) -> tuple[KnownModel, 
 
     Texts count as English if at most one letter in 200 is beyond a to z. Dutch or Indonesian texts do, too.
     """
-    letters = [letter for text in _texts(rows) for letter in text if letter.isalpha()]
+    letters = [letter for text in _texts(rows) for letter in text[:READ_CHARACTERS] if letter.isalpha()]
     share = sum(not letter.isascii() for letter in letters) / max(1, len(letters))
     counted = f"{100 * share:.1f} % of the letters are beyond a to z"
     if share <= FOREIGN:
