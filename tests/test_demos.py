@@ -11,7 +11,7 @@ import pytest
 
 from heedful import cli, demos
 from heedful.data import Rows
-from heedful.demos import show
+from heedful.demos import definitions, show
 from heedful.errors import HeedfulError
 
 LIMITS = {"dates": 500, "languages": 2000, "code": 30, "digits": 300}
@@ -34,6 +34,11 @@ def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "train", few)
     monkeypatch.setattr(show, "read", first)
     monkeypatch.setattr("heedful.training.validation.MAX_PREDICTED", 5)
+
+
+def test_how_much_the_first_demo_learns_does_not_depend_on_the_clock() -> None:
+    settings = definitions.dates().settings
+    assert (settings.max_epochs, settings.max_minutes) == (3, None)
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ import platform
 import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from heedful import __version__
 from heedful.util import machine
+from heedful.util.downloads import PATIENCE, Asking
 
 REQUIRED = {  # lowest versions, as in pyproject.toml
     "torch": "2.11",
@@ -72,7 +71,6 @@ VARIABLES = (  # environment variables that change speed or the location of file
 )
 INSTRUCTIONS = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "sve", "bf16")
 LITTLE_DISK = 2 << 30  # bytes of a run with a model of 100 M parameters and its checkpoints
-PATIENCE = 3.0  # seconds in which the Hub answers
 BUSY = 0.5  # runnable processes per core from which on training is slowed down
 
 
@@ -253,7 +251,7 @@ def _hub() -> dict[str, Any]:
     from huggingface_hub import constants
 
     place, offline = constants.ENDPOINT, bool(constants.HF_HUB_OFFLINE)
-    reachable = None if offline else _answers(place)
+    reachable = None if offline else Asking(place, PATIENCE).answers(PATIENCE)
     modes = {
         None: "offline: nothing is downloaded",
         True: f"online: {place} answers",
@@ -265,22 +263,6 @@ def _hub() -> dict[str, Any]:
         "mode": modes[reachable],
         "cache": str(constants.HF_HUB_CACHE),
     }
-
-
-def _answers(address: str) -> bool:
-    """Returns True if a server answers within ``PATIENCE`` seconds, through the proxies that the Hub's client uses."""
-    from huggingface_hub import get_session
-
-    answered: list[int] = []
-
-    def ask() -> None:
-        with suppress(Exception):  # of the network, a proxy or a certificate
-            answered.append(get_session().head(address, timeout=PATIENCE).status_code)
-
-    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no time limit of its own
-    asking.start()
-    asking.join(PATIENCE)
-    return bool(answered) and answered[0] < 500
 
 
 def _problems(facts: Mapping[str, Any]) -> Iterator[dict[str, str]]:

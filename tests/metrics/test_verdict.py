@@ -183,6 +183,9 @@ def test_a_useless_model_does_not_end_with_predict(tmp_path: Path, capsys: pytes
     assert told["kind"] in ("one class", "chance")
     assert told["useful"] is False
     assert told["text"] in line
+    table = out[out.index("verdict:") :].splitlines()
+    assert table[1].strip() == "TF-IDF and a linear SVM", "the simple method stands in the last table"
+    assert len(next(line.split() for line in table if line.startswith("accuracy"))) == 3
     end = out.splitlines()[-1]
     assert end.startswith("next:")
     assert "predict" not in end
@@ -201,8 +204,10 @@ def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
     rows = [(f"{word} {i}", label) for i in range(300) for word, label in (("good", "a"), ("bad", "b"), ("fine", "a"))]
     part = ["--training.evaluate-examples", "40"]
     assert cli.main([*classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", *part), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["verdict"]
+    result = json.loads(capsys.readouterr().out)
+    told = result["verdict"]
     assert (told["kind"], told["baseline"]["name"], told["remedy"]) == ("better", "the most frequent label", None)
+    assert result["baseline"] == {"name": "the most frequent label", "metrics": {"accuracy": told["baseline"]["value"]}}
     assert told["difference"][0] > 0
     assert told["examples"] == 40
     rest = classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", *part, "--resume")
@@ -218,7 +223,9 @@ def test_language_models_and_numbers_have_their_rivals(tmp_path: Path, capsys: p
     small = ["--preset=gpt-micro", "--model.depth=1", "--model.dim=16", "--model.heads=2", "--data.max-length=16"]
     command = ["train", "text-generation", "--train", str(tmp_path / "book.txt"), "--out", str(tmp_path / "book")]
     assert cli.main([*command, *small, "--max-steps", "3", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["verdict"]
+    result = json.loads(capsys.readouterr().out)
+    told = result["verdict"]
+    assert result["baseline"]["name"] == "an n-gram model of the tokens (n = 3)"
     assert told["kind"] in ("chance", "below")  # three steps: no n-gram model is as bad
     assert told["metric"] == "loss"
     assert told["examples"] > 10  # windows, of one text

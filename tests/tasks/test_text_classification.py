@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import Ridge
+from sklearn.metrics import f1_score
 
 import heedful
 from heedful.config import EncoderConfig
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, plural
+from heedful.metrics.classification import THRESHOLDS, best_threshold
 from heedful.models import Model
 from heedful.pretrained import load, save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.tasks.baselines import ridge_labels
 from heedful.tasks.labels import label_ids, training_labels
 from heedful.tasks.task import Prediction
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.optimisation import adamw
+from heedful.training.run_folder import save_task_and_model
 from tolerances import approx, assert_close
 
 transformers = pytest.importorskip("transformers")
@@ -516,3 +523,97 @@ def test_models_that_cannot_classify(tmp_path: Path) -> None:
     if big.tokenizer.vocab_size > task.tokenizer.vocab_size:
         with pytest.raises(HeedfulError, match="do not belong together"):
             big.check_model(model)
+
+
+# ------------------------------------------------------------------------------------- the threshold of several labels
+
+
+def test_validation_sets_the_threshold_that_the_folder_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits that are all too low: at ½ nothing would be predicted."""
+    task, model = taught("several")
+    task = TextClassification(task.tokenizer, task.labels, columns=task.columns, multi_label=True)
+    examples, right = task.encode(SEVERAL).examples, task.logits
+    monkeypatch.setattr(task, "logits", lambda *given: right(*given) / 8 - 2)
+    assert task.measure(model, examples, SEVERAL).metrics["micro_f1"] == 0
+    assert task.predict(model, ["a pear"])[0].output == []
+    assert task.validate(model, examples, SEVERAL).metrics["micro_f1"] == 100
+    assert 0 < task.threshold < 0.5
+    assert task.measure(model, examples, SEVERAL).metrics["micro_f1"] == 100, "the threshold stays"
+    assert task.predict(model, ["a pear"])[0].output == ["fruit"]
+    save_task_and_model(model, task, tmp_path / "model", {"task": task.name, "threshold": 0.9})
+    assert TextClassification.load(tmp_path / "model").threshold == task.threshold
+    card = json.loads((tmp_path / "model" / "heedful.json").read_text())
+    (tmp_path / "model" / "heedful.json").write_text(json.dumps({**card, "threshold": 2}))
+    with pytest.raises(HeedfulError, match="threshold is 2; write a number between 0 and 1"):
+        TextClassification.load(tmp_path / "model")
+
+
+def test_one_label_has_no_threshold() -> None:
+    task, model = taught("single")
+    examples = task.encode(SINGLE).examples
+    assert task.validate(model, examples, SINGLE).metrics == task.measure(model, examples, SINGLE).metrics
+    assert (task.threshold, task.card_entries()) == (0.5, {})
+
+
+def test_a_run_predicts_by_the_threshold_of_its_best_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.tasks.text_classification.best_threshold", lambda batches: 0.35)
+    data = [
+        {"text": f"{' and '.join(label)} {n}", "label": list(label)}
+        for n in range(30)
+        for label in (("apple",), ("saw", "apple"), ("hill",), ("valley", "hill"))
+    ]
+    run = heedful.train("text-classification", data, out=tmp_path / "run", max_steps=12, quiet=True)
+    card = json.loads((tmp_path / "run" / "heedful.json").read_text())
+    assert card["threshold"] == 0.35
+    assert run.result["baseline"]["name"].startswith("TF-IDF and ridge regression on ")
+    task, model = TextClassification.load(tmp_path / "run"), load(tmp_path / "run").eval()
+    for prediction in task.predict(model, ["apple 3", "valley and hill"]):
+        p = {row["label"]: row["score"] for row in task.predict(model, [prediction.input], top_k=4)[0].output}
+        assert prediction.output == [name for name in task.labels if p[name] >= card["threshold"]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_threshold_is_that_of_scikit_learn_s_f1(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    truth = random.random((40, 6)) < 0.2
+    p = np.clip(truth * 0.2 + random.random((40, 6)) * 0.6, 0.01, 0.99)
+    scores = {t: f1_score(truth, p >= t, average="micro", zero_division=0) for t in THRESHOLDS.tolist()}
+    best = best_threshold([(truth[:15], p[:15]), (truth[15:], p[15:])])
+    assert scores[best] == approx(max(scores.values()))
+    assert best_threshold([(np.zeros((2, 3)), p[:2, :3])]) == 0.5, "no label at all: ½ as before"
+
+
+def test_ridge_labels_equal_scikit_learn_s_ridge_and_its_leave_one_out() -> None:
+    random = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(30)]
+    texts = [" ".join(random.choice(words, 6)) for _ in range(60)]
+    labels = [
+        tuple(name for name, word in (("a", "w1"), ("b", "w2"), ("c", "w3")) if word in text.split()) for text in texts
+    ]
+    name, predicted = ridge_labels(texts[:40], labels[:40], texts[40:])
+    assert name == "TF-IDF and ridge regression on 40 texts"
+    names = sorted({label for own in labels[:40] for label in own})
+    truth = np.array([[label in own for label in names] for own in labels[:40]], dtype=float)
+    vectors = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+").fit(texts[:40])
+    x, new = vectors.transform(texts[:40]).toarray(), vectors.transform(texts[40:]).toarray()
+    mean = truth.mean(0)
+
+    def fitted(rows: list[int], targets: np.ndarray) -> Ridge:
+        return Ridge(alpha=0.1, fit_intercept=False).fit(x[rows], targets[rows] - mean)
+
+    left_out = np.stack(
+        [fitted([j for j in range(40) if j != i], truth).predict(x[i : i + 1])[0] + mean for i in range(40)]
+    )
+    threshold = best_threshold([(truth, left_out)])
+    scores = fitted(list(range(40)), truth).predict(new) + mean
+    assert predicted == [tuple(n for n, s in zip(names, row, strict=True) if s >= threshold) for row in scores]
+
+
+def test_the_simple_method_of_many_labels_takes_two_seconds() -> None:
+    random = np.random.default_rng(0)
+    words = np.array([f"w{i}" for i in range(5000)])
+    texts = [" ".join(random.choice(words, 20)) for _ in range(4000)]
+    labels = [tuple(f"l{i}" for i in random.choice(400, 3, replace=False)) for _ in texts]
+    began = time.process_time()
+    ridge_labels(texts, labels, texts[:500])
+    assert time.process_time() - began < 8, "logistic regression takes minutes"

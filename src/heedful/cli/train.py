@@ -15,6 +15,7 @@ from heedful.cli.parser import Flattened, Json
 from heedful.cli.processes import rank
 from heedful.errors import HeedfulError
 from heedful.settings import (
+    AUTO,
     DataSettings,
     ImageSettings,
     MaskingSettings,
@@ -88,7 +89,7 @@ def _check(settings: RunSettings) -> None:
         recipes.get(settings.recipe)
     if settings.preset is not None:
         presets.get(settings.preset)
-    if settings.start_from is not None:
+    if settings.start_from not in (None, AUTO):
         check_model(settings.start_from)
     for file in (*settings.train, *(settings.valid or ())):
         check_file(file)
@@ -104,7 +105,7 @@ def audit(
     ] = None,
     recipe: Annotated[str | None, Parameter(help="published training settings, as for train")] = None,
     preset: Annotated[str | None, Parameter(help="published size of a new model, as for train")] = None,
-    start_from: Annotated[str | None, Parameter(name="--from", help="model folder to fine-tune")] = None,
+    start_from: Annotated[str | None, Parameter(name="--from", help="model to fine-tune, as for train")] = None,
     seed: Annotated[int, Parameter(help="seed of the validation split; 0 by default")] = 0,
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     tokenizer: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)

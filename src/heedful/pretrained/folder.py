@@ -14,7 +14,7 @@ from typing import Any
 
 from heedful.errors import HeedfulError
 from heedful.util import files
-from heedful.util.downloads import Refused, fetched
+from heedful.util.downloads import Refused, cached_folder, fetched
 
 CONFIG, HEEDFUL_JSON, GENERATION, WEIGHTS = "config.json", "heedful.json", "generation_config.json", "model.safetensors"
 INDEX, MODEL_CARD = "model.safetensors.index.json", "README.md"
@@ -54,24 +54,29 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
     return fetch(match["name"], revision or match["revision"])
 
 
-def fetch(name: str, revision: str | None = None) -> Path:
+def fetch(name: str, revision: str | None = None, remedy: str = "check the name, or download the folder first") -> Path:
     """Returns the folder of a Hub id in the Hub's cache. Pickles are downloaded only if there are no safetensors.
 
-    Raises ``HeedfulError`` for an unknown name or revision, a gated model, or an unreachable network.
+    Raises ``HeedfulError``, which ends in ``remedy``, for an unknown name or revision, a gated model, or an unreachable
+    network.
     """
-    snapshot = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES))
-    if not any(next(snapshot.glob(pattern), None) for pattern in SAFETENSORS_FILES):
-        snapshot = _fetch(name, revision, (*TEXT_FILES, *SAFETENSORS_FILES, *PICKLE_FILES))
+    try:
+        snapshot = fetched(name, (*TEXT_FILES, *SAFETENSORS_FILES), revision)
+        if not _has_weights(snapshot, SAFETENSORS_FILES):
+            snapshot = fetched(name, (*TEXT_FILES, *SAFETENSORS_FILES, *PICKLE_FILES), revision)
+    except Refused as refused:
+        raise HeedfulError(f"no folder {name} here, and the Hub {refused}; {remedy}") from None
     return snapshot
 
 
-def _fetch(name: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
-    try:
-        return fetched(name, patterns, revision)
-    except Refused as refused:
-        raise HeedfulError(
-            f"no folder {name} here, and the Hub {refused}; check the name, or download the folder first"
-        ) from None
+def downloaded(name: str) -> bool:
+    """Returns True if the Hub's cache has the model ``name``, in its main revision. Asks no network."""
+    snapshot = cached_folder(name, CONFIG)
+    return snapshot is not None and _has_weights(snapshot, (*SAFETENSORS_FILES, *PICKLE_FILES))
+
+
+def _has_weights(snapshot: Path, patterns: tuple[str, ...]) -> bool:
+    return any(next(snapshot.glob(pattern), None) for pattern in patterns)
 
 
 def _recover(folder: Path) -> None:

@@ -16,6 +16,7 @@ from heedful.settings.resolved import (
     ResolvedTuning,
 )
 from heedful.settings.sections import (
+    AUTO,
     LORA_TARGETS,
     REPORTS,
     AnsweringSettings,
@@ -36,6 +37,7 @@ from heedful.settings.sections import (
 )
 
 __all__ = [
+    "AUTO",
     "LORA_TARGETS",
     "REPORTS",
     "AnsweringSettings",

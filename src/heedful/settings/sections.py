@@ -11,6 +11,8 @@ from heedful.errors import HeedfulError, nearest
 from heedful.settings.base import Settings, key, option
 from heedful.util import files
 
+AUTO = "auto"  # of --from: a small, well-known model of the Hub, chosen by the task and the data
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Settings):
@@ -300,7 +302,7 @@ class RunSettings(Settings):
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
     preset: str | None = option("size of a new model (heedful presets lists them), or a .json file")
-    start_from: str | None = option("model to fine-tune: a folder or a name on the Hub")
+    start_from: str | None = option("model to fine-tune: a folder, a name on the Hub, or auto: a small one")
     seed: int | None = option("seed of initial weights, data order and dropout; 0 by default", least=0, most=2**63 - 1)
     max_steps: int | None = option("stop after this many steps", least=1)
     max_epochs: int | None = option("stop after this many epochs", least=1)

@@ -158,7 +158,7 @@ def specific_settings() -> frozenset[str]:
 def chosen(settings: RunSettings) -> type[Task]:
     """Returns the task class of a run: the variant for the family of the model that the run trains.
 
-    The model is the one that the run resumes, fine-tunes or creates.
+    The model is the one that the run resumes, fine-tunes or creates; with ``--from auto`` the class is the task's own.
     """
     check(settings.task)
     if not TASKS[settings.task].families:
@@ -166,9 +166,10 @@ def chosen(settings: RunSettings) -> type[Task]:
     from heedful import presets
     from heedful.pretrained.configuration import config_of
     from heedful.pretrained.folder import find
+    from heedful.settings import AUTO
 
     folder = Path(settings.out) / "last" if settings.resume else settings.start_from
-    if folder is not None:
+    if folder not in (None, AUTO):
         return get(settings.task, config_of(find(folder)).kind)
     return get(settings.task, presets.get(settings.preset).kind if settings.preset else None)
 

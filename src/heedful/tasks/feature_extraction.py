@@ -33,7 +33,7 @@ from heedful.pretrained.pooling import (
     write_text_preparation,
 )
 from heedful.settings import PoolingSettings, RunSettings
-from heedful.tasks import defaults
+from heedful.tasks import defaults, known_models
 from heedful.tasks.baselines import word_vectors
 from heedful.tasks.contrastive_loss import contrastive, cosent, embedded, negative_mask
 from heedful.tasks.encoder_task import EncoderTask
@@ -97,6 +97,7 @@ class FeatureExtraction(EncoderTask):
     """
 
     name: ClassVar[str] = "feature-extraction"
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.FEATURE_EXTRACTION
     columns: Mapping[str, Kind] = MappingProxyType(
         {"text": "text", "text_pair": "text", "negative": "text?", "score": "number?"}
     )

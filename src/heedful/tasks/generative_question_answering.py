@@ -14,7 +14,7 @@ from heedful.data import Row, Rows
 from heedful.generation.options import Options
 from heedful.models import Model
 from heedful.settings import RunSettings
-from heedful.tasks import defaults
+from heedful.tasks import defaults, known_models
 from heedful.tasks.encoder_decoder_task import Pair
 from heedful.tasks.generated_answers import NEW_TOKENS, AnswerExample, GeneratedAnswers
 from heedful.tasks.passages import STRIDE
@@ -43,6 +43,7 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
     used_settings: ClassVar[frozenset[str]] = BoundedSequenceToSequence.used_settings | {"data.stride"}
     options: ClassVar[frozenset[str]] = BoundedSequenceToSequence.options | {"stride", "null_threshold"}
     hub_lists_one: ClassVar[bool] = False
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.SEQUENCE_TO_SEQUENCE
     default_length: ClassVar[int] = 512
     default_new_tokens: ClassVar[int] = NEW_TOKENS
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.SUMMARIZATION

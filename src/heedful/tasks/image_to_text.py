@@ -330,8 +330,8 @@ class ImageToText(EncoderDecoderTask):
 
     def _scored(self, name: str, texts: Sequence[str], rows: Rows) -> Baseline:
         _, references, counted = references_of(rows)
-        scores = with_loss(caption_scores(texts, references, counted), np.zeros((len(rows), 2)))
-        return Baseline(name, overall(scores), scores)
+        scores = caption_scores(texts, references, counted)
+        return Baseline(name, overall(scores), with_loss(scores, np.zeros((len(rows), 2))))
 
     def predict(
         self,

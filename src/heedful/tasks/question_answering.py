@@ -26,7 +26,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of
 from heedful.settings import DataSettings, RunSettings
-from heedful.tasks import defaults
+from heedful.tasks import defaults, known_models
 from heedful.tasks.answer_spans import NEVER, NO_ANSWER, ScoredSpan, WindowSpans, WindowsResult, best_spans
 from heedful.tasks.encoder_task import EncoderTask, limit_length, longest_of
 from heedful.tasks.inputs_and_targets import Side, span_side
@@ -76,6 +76,7 @@ class QuestionAnswering(EncoderTask):
     """
 
     name: ClassVar[str] = "question-answering"
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.ENCODERS
     columns: Mapping[str, Kind] = MappingProxyType({"question": "text", "context": "text", "answers": "answers"})
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     unit = "windows"

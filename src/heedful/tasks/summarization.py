@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 from heedful.generation.options import Options
 from heedful.metrics.rouge import Rouge
 from heedful.models import Model
-from heedful.tasks import defaults
+from heedful.tasks import defaults, known_models
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import overlapping_windows
 from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
@@ -45,6 +45,7 @@ class Summarization(BoundedSequenceToSequence):
     main_metric: str = "rougeL"
     options: ClassVar[frozenset[str]] = BoundedSequenceToSequence.options | {"stride"}
     hub_key: ClassVar[str] = "summary_text"
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.SEQUENCE_TO_SEQUENCE
     default_length: ClassVar[int] = 512
     default_new_tokens: ClassVar[int] = 128
     truncates: ClassVar[bool] = True

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from heedful.models import Model
     from heedful.settings import RunSettings
     from heedful.tasks.inputs_and_targets import Side
+    from heedful.tasks.known_models import KnownModels
     from heedful.text import Tokenizer
 
 R = TypeVar("R")
@@ -122,6 +123,7 @@ class Task(ABC):
     hub_fixed: Mapping[str, Any] = MappingProxyType({})
     hub_tasks: ClassVar[frozenset[str]] = frozenset()  #: further names of the task in the Hub's API
     hub_lists_one: ClassVar[bool] = False  #: True if the Hub's API answers one input with a list of one answer
+    known_models: ClassVar[KnownModels | None] = None  #: small models of the Hub to start from: ``--from auto``
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -452,6 +454,16 @@ class Task(ABC):
 
         budget = tokens or EVALUATED
         return sharding.each(evaluation_batches(self.lengths(examples), budget, pairs=budget * SQUARE), computed)
+
+    def validate(
+        self, model: Model, examples: Sequence[Any], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Measures a model in training on its validation examples; the arguments are those of ``measure``.
+
+        A task that sets a rule of decision on validation data, such as a threshold, does so here. The rule is among
+        its ``card_entries``, which are saved with the weights. By default this is ``measure``.
+        """
+        return self.measure(model, examples, rows, most=most, **options)
 
     def loss(self, model: Model, examples: Sequence[Any], tokens: int | None = None) -> tuple[float, int]:
         """Returns the loss summed over ``examples``, and the number of predictions.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,15 +18,15 @@ from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import are_quantities, parse_number
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, plural
-from heedful.metrics.classification import ClassifierScores, Mistakes
+from heedful.metrics.classification import ClassifierScores, Mistakes, best_threshold
 from heedful.metrics.example_scores import overall
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
-from heedful.pretrained.folder import find, is_multi_label, is_regression
+from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import RunSettings
-from heedful.tasks import defaults, get
-from heedful.tasks.baselines import linear_text, svm
+from heedful.tasks import defaults, get, known_models
+from heedful.tasks.baselines import linear_text, ridge_labels, svm
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
@@ -46,7 +47,9 @@ from heedful.tasks.text_pairs import SIDES, EncodedPair, TextPairTask, columns_o
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
 
-THRESHOLD = 0.5  # probability from which a label is predicted, with several labels
+THRESHOLD = 0.5  # probability from which a label is predicted, with several labels, unless training chose another
+THRESHOLD_KEY = "threshold"  # in heedful.json
+Labels = list[tuple[str, ...]]  # of texts
 
 
 class TextClassification(TextPairTask):
@@ -69,6 +72,7 @@ class TextClassification(TextPairTask):
         labels: names of the classes, in the order of the model's logits.
         columns: columns of an example and their kinds; before training, ``text_pair`` is optional.
         multi_label: True if an example may have several labels, or none.
+        threshold: with several labels, the probability from which a label is predicted.
     """
 
     name: ClassVar[str] = "text-classification"
@@ -87,6 +91,7 @@ class TextClassification(TextPairTask):
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 100})
     hub_lists_one: ClassVar[bool] = True
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.TEXT_CLASSIFICATION
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(
@@ -96,8 +101,10 @@ class TextClassification(TextPairTask):
         *,
         columns: Mapping[str, Kind] | None = None,
         multi_label: bool = False,
+        threshold: float = THRESHOLD,
     ) -> None:
         self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
+        self.threshold = threshold
         self.columns = MappingProxyType(dict(columns or type(self).columns))
         self.hub_fixed = MappingProxyType({"function_to_apply": "sigmoid" if multi_label else "softmax"})
         if multi_label:
@@ -203,13 +210,26 @@ class TextClassification(TextPairTask):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer, and the labels from ``config.json``."""
+        """Loads the tokenizer, the labels from ``config.json``, and the threshold from ``heedful.json``."""
         folder = cls.model_folder(folder)
         theirs, _ = read_configs(folder)
-        columns = read_card(folder).get("columns")
+        card = read_card(folder)
+        threshold = card.get(THRESHOLD_KEY, THRESHOLD)
+        if not isinstance(threshold, float) or not 0 < threshold < 1:
+            raise HeedfulError(
+                f"{folder / HEEDFUL_JSON}: {THRESHOLD_KEY} is {threshold!r}; write a number between 0 and 1"
+            )
         return cls(
-            tokenizer_of(folder), stored_label_names(theirs), columns=columns, multi_label=is_multi_label(theirs)
+            tokenizer_of(folder),
+            stored_label_names(theirs),
+            columns=card.get("columns"),
+            multi_label=is_multi_label(theirs),
+            threshold=threshold,
         )
+
+    def card_entries(self) -> dict[str, Any]:
+        """Returns the ``threshold`` of a classifier of several labels."""
+        return {THRESHOLD_KEY: self.threshold} if self.multi_label else {}
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Stores the label names in the model. In training of a new model, the unknown token replaces random tokens."""
@@ -279,7 +299,7 @@ class TextClassification(TextPairTask):
         """Returns the predicted labels (B, labels), True for each, and the probability (B,) of exactly that set."""
         p = self._probabilities(logits)
         if self.multi_label:
-            predicted = p >= THRESHOLD
+            predicted = p >= self.threshold
             return predicted, torch.where(predicted, p, 1 - p).prod(1)
         score, best = p.max(1)
         return F.one_hot(best, len(self.labels)).bool(), score
@@ -297,16 +317,35 @@ class TextClassification(TextPairTask):
         All examples are scored; ``most`` has no effect. The details have ``by_class``, ``confusion`` (unless examples
         may have several labels) and the most confident ``mistakes``.
         """
-        scores, mistakes = ClassifierScores(self.labels, len(examples), self.multi_label), Mistakes()
+        return self._scored(self._outputs(model, examples, options.get("batch_tokens")), len(examples), rows)
 
-        def compute(batch: Batch) -> tuple[Tensor, ...]:
+    def validate(
+        self, model: Model, examples: Sequence[EncodedPair], rows: Rows, *, most: int | None = None, **options: Any
+    ) -> Measured:
+        """Returns what ``measure`` does; with several labels, first sets the threshold with the highest micro F1."""
+        outputs = self._outputs(model, examples, options.get("batch_tokens"))
+        if self.multi_label:
+            outputs = list(outputs)
+            self.threshold = best_threshold((truth, self._probabilities(logits)) for _, (truth, logits, _) in outputs)
+        return self._scored(outputs, len(examples), rows)
+
+    def _outputs(
+        self, model: Model, examples: Sequence[EncodedPair], tokens: int | None
+    ) -> Iterable[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]]:
+        """Yields (indices of the examples, (targets, logits (B, labels), losses (B,))) of each batch, on the CPU."""
+
+        def compute(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
             logits = self.logits(model, batch)
-            predicted, p = self._predicted(logits)
-            losses = self._losses(logits, batch["labels"])
-            return batch["labels"].bool().cpu(), predicted.cpu(), p.cpu(), losses.cpu()
+            return batch["labels"].bool().cpu(), logits.cpu(), self._losses(logits, batch["labels"]).cpu()
 
-        batches = self.map_batches(model, examples, compute, options.get("batch_tokens"))
-        for indices, (truth, predicted, p, losses) in batches:
+        return self.map_batches(model, examples, compute, tokens)
+
+    def _scored(
+        self, outputs: Iterable[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]], count: int, rows: Rows
+    ) -> Measured:
+        scores, mistakes = ClassifierScores(self.labels, count, self.multi_label), Mistakes()
+        for indices, (truth, logits, losses) in outputs:
+            predicted, p = self._predicted(logits)
             scores.add(indices, truth, predicted, loss=losses)
             for i in (predicted != truth).any(1).nonzero().flatten().tolist():
                 index = int(indices[i])
@@ -316,15 +355,35 @@ class TextClassification(TextPairTask):
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
         """Scores a baseline: logistic regression on TF-IDF vectors (``heedful.tasks.baselines.linear_text``)."""
-        return self._linear_baseline("TF-IDF and logistic regression", rows, learned())
+
+        def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
+            return "TF-IDF and logistic regression", linear_text(texts, labels, new_texts, self.multi_label)
+
+        return self._baseline(classify, rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a baseline that is faster than logistic regression: a support vector machine on TF-IDF vectors."""
-        return self._linear_baseline("TF-IDF and a linear SVM", rows, learned, svm)
+        """Scores a baseline that is faster than logistic regression: a support vector machine on TF-IDF vectors.
 
-    def _linear_baseline(self, name: str, rows: Rows, learned: Rows, *classifier: Any) -> Baseline:
+        With several labels it is ridge regression on TF-IDF vectors (``heedful.tasks.baselines.ridge_labels``), whose
+        time does not depend on the number of labels.
+        """
+        if self.multi_label:
+            return self._baseline(ridge_labels, rows, learned)
+
+        def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
+            return "TF-IDF and a linear SVM", linear_text(texts, labels, new_texts, classifier=svm)
+
+        return self._baseline(classify, rows, learned)
+
+    def _baseline(
+        self,
+        classify: Callable[[Sequence[str], Labels, Sequence[str]], tuple[str, Labels]],
+        rows: Rows,
+        learned: Rows,
+    ) -> Baseline:
+        """Scores ``classify``, which returns its name and labels, given texts, their labels and new texts."""
         train_texts, texts = ([" ".join(self.texts_of(row)) for row in part] for part in (learned, rows))
-        predicted = linear_text(train_texts, list(map(row_labels, learned)), texts, self.multi_label, *classifier)
+        name, predicted = classify(train_texts, list(map(row_labels, learned)), texts)
         scores = ClassifierScores.of(self.labels, list(map(row_labels, rows)), predicted, self.multi_label)
         return Baseline(name, overall(scores), scores)
 
@@ -336,9 +395,9 @@ class TextClassification(TextPairTask):
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the label of each input and its probability. An input without text gets an empty output.
 
-        If texts may have several labels, the output is all labels with a probability of ½ or more. The score is the
-        probability of exactly this set, as if labels were independent. With ``top_k`` the output is a list of the
-        ``top_k`` most likely labels, ``{"label", "score"}``, best first, and the score is that of the first.
+        If texts may have several labels, the output is all labels with a probability of ``threshold`` or more. The
+        score is the probability of exactly this set, as if labels were independent. With ``top_k`` the output is a list
+        of the ``top_k`` most likely labels, ``{"label", "score"}``, best first, and the score is that of the first.
 
         An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
         between them.

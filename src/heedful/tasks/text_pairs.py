@@ -23,6 +23,7 @@ from heedful.data import Kind, Row, Rows
 from heedful.errors import HeedfulError, plural
 from heedful.models import Model
 from heedful.settings import RunSettings
+from heedful.tasks import known_models
 from heedful.tasks.encoder_task import EncoderTask
 from heedful.tasks.model_setup import start_of
 from heedful.tasks.task import Batch, Encoded, Prediction, short
@@ -52,6 +53,7 @@ class TextPairTask(EncoderTask):
 
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig, EncoderDecoderConfig)
     needs: ClassVar[str] = "a model of text"
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.ENCODERS
     unit = "examples"
     input_names: ClassVar[tuple[str, ...]] = SIDES
     labels: list[str]

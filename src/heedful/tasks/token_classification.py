@@ -23,7 +23,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
-from heedful.tasks import tagging
+from heedful.tasks import known_models, tagging
 from heedful.tasks.encoder_task import HIDDEN_SHARE, EncoderTask
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.labels import stored_label_names
@@ -86,6 +86,7 @@ class TokenClassification(EncoderTask):
     """
 
     name: ClassVar[str] = "token-classification"
+    known_models: ClassVar[known_models.KnownModels | None] = known_models.TOKEN_CLASSIFICATION
     columns: Mapping[str, Kind] = MappingProxyType({"words": "words", "tags": "tags"})
     unit = "words"
     main_metric: str = "f1"

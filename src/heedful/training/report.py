@@ -26,7 +26,7 @@ from heedful.metrics.verdict import MOST, Rival, Verdict, improving, select_exam
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
-from heedful.settings import ResolvedSettings, RunSettings
+from heedful.settings import AUTO, ResolvedSettings, RunSettings
 from heedful.tasks.run_data import BY_CONTENT
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
@@ -126,7 +126,8 @@ def save_verdict(
 
     Returns:
         ``{"verdict": ...}`` with the fields of a :class:`heedful.metrics.verdict.Verdict`, and ``"remedy"``: what to do
-        if the model is not better than the baseline, else None. ``{}`` if nothing was measured.
+        if the model is not better than the baseline, else None; and ``"baseline"``, ``{"name", "metrics"}`` of the
+        simple method. ``{}`` if nothing was measured.
     """
     scored = None if measured is None else measured.window_scores or measured.example_scores
     if measured is None or scored is None:
@@ -142,19 +143,32 @@ def save_verdict(
             indices = np.linspace(0, len(rows) - 1, MOST).astype(np.int64)
             rows, scored = Rows(rows[int(index)] for index in indices), select_examples(scored, indices)
     sample = _sample(train)
+    guess = _scored(lambda: task.guess(valid.examples, rows, sample))
+    baseline = _scored(lambda: task.quick_baseline(valid.examples, rows, sample))
     judgement = verdict(
         scored,
         task.main_metric,
-        guess=_rival(lambda: task.guess(valid.examples, rows, sample)),
-        baseline=_rival(lambda: task.quick_baseline(valid.examples, rows, sample)),
+        guess=_rival(guess),
+        baseline=_rival(baseline),
         outputs=measured.outputs,
         expected=expected,
         classes=has_labels,
         improving=still_improving,
     )
-    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met)}}
+    model = AUTO if task.known_models is not None else "MODEL"
+    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met, model)}}
     write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
-    return entry
+    return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
+
+
+def _baseline_entry(baseline: Baseline | None, guess: Baseline | None, metric: str) -> dict[str, Any]:
+    """Returns ``{"baseline": {"name", "metrics"}}`` for the last table: the baseline or, without one, the guess.
+
+    A guess has only the metric that chose the weights. Returns {} without both.
+    """
+    if baseline is None and guess is not None:
+        baseline = Baseline(guess.name, {name: value for name, value in guess.metrics.items() if name == metric})
+    return {} if baseline is None else {"baseline": baseline.as_dict()}
 
 
 def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
@@ -169,16 +183,18 @@ def write_trained_on(task: Task, rows: Rows, settings: RunSettings) -> None:
     trained_on.write(Path(settings.out))
 
 
-def _rival(score: Callable[[], Baseline | None]) -> Rival | None:
-    """Returns a baseline's scores; None if the baseline has no scores or fails, so that its error does not end a
-    finished run.
-    """
+def _scored(score: Callable[[], Baseline | None]) -> Baseline | None:
+    """Returns a baseline; None if it fails, so that its error does not end a finished run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            baseline = score()
+            return score()
         except Exception:
             return None
+
+
+def _rival(baseline: Baseline | None) -> Rival | None:
+    """Returns a baseline's scores; None if it has none."""
     return (
         None if baseline is None or baseline.example_scores is None else Rival(baseline.name, baseline.example_scores)
     )
@@ -218,17 +234,17 @@ def _losses(log: Path) -> list[tuple[int, float]]:
     return losses
 
 
-def remedy(judgement: Verdict, settings: RunSettings, met: str) -> str | None:
+def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str = "MODEL") -> str | None:
     """Returns the remedy for a model that is not better than the baseline; None if it is better, or if that is unknown.
 
-    ``met`` is the limit that ended the run.
+    ``met`` is the limit that ended the run, and ``model`` a pretrained model to start from.
     """
     if judgement.kind in ("better", "cannot tell"):
         return None
     limit = getattr(settings, met, None)
     if judgement.improving and limit is not None:
         return f"train longer: the same command with --resume {_flag(met)} {3 * limit:g}"
-    start = "" if settings.start_from else "start from a pretrained model (--from MODEL), or "
+    start = "" if settings.start_from else f"start from a pretrained model (--from {model}), or "
     files = shlex.join(settings.train)
     return f"{start}check the examples, and add more: heedful audit {settings.task} --train {files}"
 

@@ -23,7 +23,8 @@ from heedful.models import Model
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.pretrained.folder import finish_writing
-from heedful.settings import RunSettings, read_toml, resolve, to_toml
+from heedful.settings import AUTO, RunSettings, read_toml, resolve, to_toml
+from heedful.tasks.known_models import is_known
 from heedful.tasks.task import Task
 from heedful.training.resolve import changed_settings, check_resumed
 from heedful.util.files import TEMPORARY, temporary_path, write
@@ -63,6 +64,8 @@ def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy:
         return settings
     is_unfinished = (out / UNFINISHED_SETTINGS).is_file()
     first = read_toml(out / (UNFINISHED_SETTINGS if is_unfinished else SETTINGS))
+    if settings.start_from == AUTO and is_known(first.start_from):
+        settings = replace(settings, start_from=None)  # the choice is made
     check_resumed(settings, first)
     changes = changed_settings(settings, first)
     settings = resolve(settings, first)
@@ -145,9 +148,12 @@ def check_checkpoint(out: Path) -> None:
 
 
 def save_task_and_model(model: Model | None, task: Task, folder: Path, card: Mapping[str, Any]) -> None:
-    """Writes a task and its model as a folder, with ``card`` as ``heedful.json``; does nothing if ``model`` is None."""
+    """Writes a task and its model as a folder; does nothing if ``model`` is None.
+
+    ``card`` and the task's entries, as they are now, are its ``heedful.json``.
+    """
     if model is not None:
-        save(model, folder, extra=card)
+        save(model, folder, extra={**card, **task.card_entries()})
         task.save(folder)
 
 

@@ -118,7 +118,7 @@ class Validation:
             self.best = self._measured(model.eval(), self.examples)
 
     def _measured(self, model: Model, examples: Encoded) -> Measured:
-        return self.task.measure(model, examples.examples, examples.rows, most=MAX_PREDICTED)
+        return self.task.validate(model, examples.examples, examples.rows, most=MAX_PREDICTED)
 
 
 def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:

@@ -6,9 +6,14 @@ earlier downloads.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Literal
+
+PATIENCE = 3.0  # seconds in which the Hub answers
 
 
 class Refused(Exception):
@@ -44,3 +49,65 @@ def fetched(
         if HF_HUB_OFFLINE:
             reason = "is not used while HF_HUB_OFFLINE is set, and there is no earlier download"
     raise Refused(reason)
+
+
+def cached_folder(name: str, file: str) -> Path | None:
+    """Returns the folder of an earlier download of the main revision of ``name`` that has ``file``; None without."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(name, file)
+    return Path(path).parent if isinstance(path, str) else None
+
+
+def is_offline() -> bool:
+    """Returns True if ``HF_HUB_OFFLINE`` forbids to ask the Hub."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+class Asking:
+    """A question in a thread of its own, whether a server answers, through the proxies that the Hub's client uses.
+
+    Args:
+        address: the server's.
+        patience: seconds in which it must answer. Looking up a name has no time limit of its own.
+    """
+
+    def __init__(self, address: str, patience: float) -> None:
+        self._address, self._patience, self._answers = address, patience, False
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        from huggingface_hub import get_session
+
+        with suppress(Exception):  # of the network, a proxy or a certificate
+            self._answers = get_session().head(self._address, timeout=self._patience).status_code < 500
+
+    def answers(self, seconds: float) -> bool:
+        """Returns True if the server has answered; waits for at most ``seconds``."""
+        self._thread.join(seconds)
+        return self._answers
+
+
+@cache
+def _asking(address: str) -> Asking:
+    return Asking(address, PATIENCE)
+
+
+def ask_hub() -> None:
+    """Begins to ask the Hub whether it answers, once in a process, unless ``HF_HUB_OFFLINE`` is set."""
+    if not is_offline():
+        from huggingface_hub import constants
+
+        _asking(constants.ENDPOINT)
+
+
+def hub_answers(seconds: float) -> bool:
+    """Returns True if the Hub has answered ``ask_hub``; waits for at most ``seconds``. False offline."""
+    if is_offline():
+        return False
+    from huggingface_hub import constants
+
+    return _asking(constants.ENDPOINT).answers(seconds)
