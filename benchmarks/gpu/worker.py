@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import traceback
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +21,7 @@ from benchmarks.gpu.rows import ROWS
 
 
 def figures(name: str, settings: measure.Settings) -> dict[str, Any]:
-    """Measures a row; an error is ``{"error": its type and message in one line}``."""
+    """Measures a row; an error is ``{"error": its type and message in one line}``, its traceback on standard error."""
     row = ROWS[name]
     module, _, function = row.function.partition(".")
     try:
@@ -30,6 +31,7 @@ def figures(name: str, settings: measure.Settings) -> dict[str, Any]:
         measure.begin_row(settings.device)
         return {**result, "left_gb": measure.allocated(settings.device)}
     except Exception as error:
+        traceback.print_exc()
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
