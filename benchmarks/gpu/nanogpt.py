@@ -1,8 +1,8 @@
 """A GPT of the architecture that nanoGPT publishes, with its optimiser groups and its training step.
 
-Karpathy 2022, github.com/karpathy/nanoGPT, written anew from its description: GPT-2 (Radford et al. 2019) without
-biases, one product for queries, keys and values, exact GELU, tied embeddings, a vocabulary padded to a multiple of 64,
-batches pinned and fetched while the GPU computes.
+Karpathy 2022, github.com/karpathy/nanoGPT, written anew from its description: GPT-2 (Radford et al. 2019), with or
+without biases (its training does without), one product for queries, keys and values, exact GELU, tied embeddings, a
+vocabulary padded to a multiple of 64, batches pinned and fetched while the GPU computes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, dropout: float, bias: bool) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.attention_norm, self.mlp_norm = (nn.LayerNorm(dim, bias=False) for _ in range(2))
-        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
-        self.up, self.down = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(4 * dim, dim, bias=False)
+        self.attention_norm, self.mlp_norm = (nn.LayerNorm(dim, bias=bias) for _ in range(2))
+        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=bias), nn.Linear(dim, dim, bias=bias)
+        self.up, self.down = nn.Linear(dim, 4 * dim, bias=bias), nn.Linear(4 * dim, dim, bias=bias)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,12 +42,14 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Token and position embeddings, blocks, a final norm, and a tied output layer."""
 
-    def __init__(self, vocab: int, context: int, dim: int, depth: int, heads: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, vocab: int, context: int, dim: int, depth: int, heads: int, dropout: float = 0.0, bias: bool = False
+    ) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(-(-vocab // 64) * 64, dim), nn.Embedding(context, dim)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(depth))
-        self.norm = nn.LayerNorm(dim, bias=False)
+        self.blocks = nn.ModuleList(Block(dim, heads, dropout, bias) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim, bias=bias)
         self.output = nn.Linear(dim, self.token.num_embeddings, bias=False)
         for path, tensor in self.named_parameters():
             if tensor.dim() == 2:

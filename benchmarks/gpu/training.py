@@ -110,7 +110,8 @@ def gpt2(settings: Settings, program: str, batch: int, context: int, steps: int)
     if program.startswith("ours"):
         take: Steps = Ours(config, program, tokens, batch, context, settings, 6e-4, (0.9, 0.95), 10_000)
     else:
-        model, loss = other(program, vocab, context, width, depth, heads, settings)
+        bias = "without biases" not in program
+        model, loss = other(program, vocab, context, width, depth, heads, settings, bias=bias)
         optimise = nanogpt.optimiser(model, 6e-4, (0.9, 0.95), DECAY)
         take = nanogpt.Steps(loss, optimise, tokens, batch, context, settings.device)
     losses: list[float] = []
@@ -131,12 +132,20 @@ def gpt2(settings: Settings, program: str, batch: int, context: int, steps: int)
 
 
 def other(
-    program: str, vocab: int, context: int, width: int, depth: int, heads: int, settings: Settings, dropout: float = 0.0
+    program: str,
+    vocab: int,
+    context: int,
+    width: int,
+    depth: int,
+    heads: int,
+    settings: Settings,
+    dropout: float = 0.0,
+    bias: bool = False,
 ) -> tuple[Any, Callable[[Tensor, Tensor], Tensor]]:
     """Returns the model of another program, and its mean loss for ids and labels."""
     torch.manual_seed(0)
     if program.startswith("nanoGPT"):
-        model: Any = nanogpt.GPT(vocab, context, width, depth, heads, dropout).to(settings.device)
+        model: Any = nanogpt.GPT(vocab, context, width, depth, heads, dropout, bias).to(settings.device)
         return model, torch.compile(model, backend=settings.compiler) if program.endswith("compiled") else model
     from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -360,12 +360,13 @@ def chosen(backend: str) -> AbstractContextManager[Any]:
 # ------------------------------------------------------------------------------------------------------------- loss
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("rows", [64, 10**6], ids=["chunks", "at once"])
 @pytest.mark.parametrize("precision", DTYPES)
 def test_the_loss_of_a_vocabulary_that_is_no_multiple_of_64(
-    precision: str, rows: int, monkeypatch: pytest.MonkeyPatch
+    precision: str, rows: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 200 tokens and 50,257 words, with a label smoothing, as in training."""
+    """Of 200 tokens and 50,257 words; on a GPU with Triton by the kernel of ``vocabulary_loss``."""
     words, random = 50257, torch.Generator().manual_seed(7)
     head = head_of(LanguageHead(tied=False, bias=True), 64, nn.Embedding(words, 64))
     hidden = torch.randn(200, 64, generator=random)
@@ -376,7 +377,7 @@ def test_the_loss_of_a_vocabulary_that_is_no_multiple_of_64(
         on_device, x = copy.deepcopy(head).to(device, dtype), hidden.to(device, dtype).requires_grad_()
         half = precision == "bf16" and dtype is torch.float32
         with torch.autocast(device, torch.bfloat16) if half else nullcontext():
-            loss = output_loss(on_device, x, labels.to(device), 0.1)
+            loss = output_loss(on_device, x, labels.to(device), smoothing)
         loss.backward()
         results.append([loss.detach(), x.grad, on_device.output.weight.grad, on_device.output.bias.grad])
     for expected, actual in zip(*results, strict=True):
@@ -474,7 +475,10 @@ def test_a_batch_that_does_not_fit_is_split_with_the_same_loss(little_memory: Ca
     assert splits
     assert loss == approx(whole, "gradient")
     for path, parameter in model.named_parameters():
-        assert_near(parameter.grad, expected[path], "gradient")
+        if path.endswith("key.bias"):  # the same for all scores of a query, so its gradient is rounding only
+            assert max(parameter.grad.norm(), expected[path].norm()) < 1e-6
+        else:
+            assert_near(parameter.grad, expected[path], "gradient")
     parts = list(splits)
     assert gradient.compute(batch).item() == approx(loss, "gradient")
     assert splits == parts, "a later step tries the whole batch again"

@@ -25,7 +25,7 @@ from heedful.errors import HeedfulError
 from heedful.kernels import varlen
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
-from heedful.layers import text_starts
+from heedful.layers import attention, text_starts
 from heedful.layers.attention import Attention
 from heedful.tasks import output_loss as loss_module
 from heedful.tasks.output_loss import output_loss
@@ -132,12 +132,12 @@ def test_no_mask_tensor_is_left_in_a_step(
 
 
 @pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 2.0)])
-@pytest.mark.parametrize("rows", [4, 5, 20])
+@pytest.mark.parametrize(("rows", "chunks"), [(4, 5), (5, 5), (20, 1)])
 @pytest.mark.parametrize("name", ["gpt-micro", "bert-tiny"])
 def test_the_loss_is_computed_in_chunks_that_fit_the_memory(
-    name: str, rows: int, smoothing: float, agreement: float, monkeypatch: pytest.MonkeyPatch
+    name: str, rows: int, chunks: int, smoothing: float, agreement: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 20 rows, in several chunks or at once, with the same loss and gradients and no wait."""
+    """Of 20 rows, in several chunks of even rows or in one, with the same loss and gradients and no wait."""
     config = heedful.presets.get(name)
     config = replace(config, embedding=replace(config.embedding, vocab_size=70), head=HEADS[name])
     plain = heedful.create(config, seed=0)
@@ -154,8 +154,8 @@ def test_the_loss_is_computed_in_chunks_that_fit_the_memory(
 
     expected = learned(plain, hidden, labels)
     seen: list[int] = []
-    inner = loss_module.ChunkedLoss.forward
-    monkeypatch.setattr(loss_module.ChunkedLoss, "forward", lambda *given: (seen.append(1), inner(*given))[1])
+    inner = loss_module.loss_and_gradient
+    monkeypatch.setattr(loss_module, "loss_and_gradient", lambda *given: (seen.append(1), inner(*given))[1])
     monkeypatch.setattr(loss_module, "memory_of", lambda device: rows * 70 * 16 * 16)
     with pretend_gpu() as watch:
         model = heedful.create(config, seed=0).to(CUDA)
@@ -164,7 +164,7 @@ def test_the_loss_is_computed_in_chunks_that_fit_the_memory(
         actual = learned(model, hidden, labels)
         assert watch.waits() == 0
         assert model.head(hidden).shape == (20, 70)
-    assert seen == ([1] if rows < 20 else [])
+    assert len(seen) == chunks
     for one, other in zip(actual, expected, strict=True):
         assert_close(one, other, "gradient")
 
@@ -273,3 +273,21 @@ def test_the_best_weights_of_a_sharded_run_are_measured_on_the_cpu(
         validation = Validation(mock.Mock(columns={}), model, examples, settings)
         validation.measure_folder(Path())
     assert validation.best == device
+
+
+@pytest.mark.parametrize("mask", [MASK, None], ids=["a mask", "no mask"])
+def test_attention_under_a_mask_is_never_cudnns(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN gives a query that may attend to nothing a mean of the values, where zeros are promised."""
+    inner, allowed = attention.F.scaled_dot_product_attention, list[bool]()
+
+    def noted(*arguments: Any, **options: Any) -> Tensor:
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return inner(*arguments, **options)
+
+    with pretend_gpu():
+        model = made("bert-tiny").to(CUDA)
+        monkeypatch.setattr(attention.F, "scaled_dot_product_attention", noted)
+        model.hidden(IDS.to(CUDA), None if mask is None else mask.to(CUDA))
+    assert allowed
+    assert set(allowed) == {mask is None}
+    assert torch.backends.cuda.cudnn_sdp_enabled()

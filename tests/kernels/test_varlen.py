@@ -36,8 +36,9 @@ from heedful.kernels.plan import apply_plan
 from heedful.kernels.varlen import gpu_attention, needs_mask_if_right_padded, varlen_attention
 from heedful.layers import text_starts
 from heedful.layers.attention import explicit_attention
+from heedful.layers.linear import Linear
 from heedful.layers.position import PositionScheme
-from heedful.stack import Stack
+from heedful.stack import Stack, StackInput
 from tolerances import assert_close
 from varlen_reference import Reference
 
@@ -118,6 +119,54 @@ def test_padding_is_left_out(family: str, kind: str, position: Any, reference: R
     target, source = REAL[kind], REAL[kind].flip(0)
     check_equal(model, target, lambda: model.hidden(*inputs_of(model, target, source)))
     assert reference.calls == (6 if family == "encoder-decoder" else 2)
+
+
+@pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)
+@pytest.mark.parametrize("kind", REAL)
+@pytest.mark.parametrize("family", ["encoder", "decoder", "windows"])
+def test_inference_computes_no_padding(
+    family: str, kind: str, position: Any, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"window": (None, 2)} if family == "windows" else {}
+    model = model_of("decoder" if options else family, position=position, **options).eval()
+    real, stack = REAL[kind], model.decoder if hasattr(model, "decoder") else model.encoder
+    with torch.inference_mode():
+        expected = apply_plan(model, "plain").hidden(IDS, real)
+        apply_plan(model, "gpu")
+        padded_rows = tokens_of(stack, lambda: model.hidden(IDS, real), monkeypatch)
+        monkeypatch.setattr(varlen, "PACKED_FROM", IDS.numel())
+        rows = tokens_of(stack, lambda: model.hidden(IDS, real), monkeypatch)
+        hidden = model.hidden(IDS, real)
+    assert_close(hidden[real], expected[real])
+    assert not hidden[~real].any()
+    assert (padded_rows, rows) == ({IDS.numel()}, {int(real.sum())})
+    assert reference.calls == 6
+    monkeypatch.setattr(varlen, "PACKED_FROM", IDS.numel() + 1)
+    assert not varlen.can_pack(stack, StackInput(torch.zeros(3, T, 32), real))
+
+
+def tokens_of(stack: Any, run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The numbers of tokens that the feed-forward layers compute; a hook would change the layout."""
+    seen, inner = set[int](), F.linear
+    size = tuple(stack.block[0].feed_forward.down.weight.shape)
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if tuple(weight.shape) == size:
+            seen.add(x.numel() // x.size(-1))
+        return inner(x, weight, bias)
+
+    for part in stack.modules():
+        if isinstance(part, Linear):
+            monkeypatch.setattr(part, "linear", noted)
+    run()
+    return seen
+
+
+def test_a_batch_without_tokens_is_zeros(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varlen, "PACKED_FROM", 1)
+    model = apply_plan(model_of("encoder"), "gpu").eval()
+    with torch.inference_mode():
+        assert not model.hidden(IDS, torch.zeros_like(IDS, dtype=torch.bool)).any()
 
 
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda position: type(position).__name__)

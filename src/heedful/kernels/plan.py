@@ -37,7 +37,7 @@ from heedful.kernels.unpadded import (
     unpadded_inference,
     unpadded_training,
 )
-from heedful.kernels.varlen import gpu_attention, varlen_layout
+from heedful.kernels.varlen import gpu_attention, product_dtype, varlen_layout
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout, DropPath
 from heedful.layers.linear import Linear, Multiply, ScaledLinear
@@ -83,6 +83,17 @@ def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer
         y = drop_path(y)
     y = x + y
     return y if type(after) is Identity else after(y, real)
+
+
+def narrow_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
+    """Computes ``filled_slots``; under autocast the sublayer gets its input in autocast's dtype.
+
+    So it is cast once, not once for each linear map that reads it, as are its gradients.
+    """
+    dtype = product_dtype(x) if x.dtype is torch.float32 else x.dtype
+    if dtype is x.dtype:
+        return filled_slots(residual, x, real, f, context)
+    return filled_slots(residual, x, real, lambda inner, **options: f(inner.to(dtype), **options), context)
 
 
 def recomputed(sublayers: Callable[..., Tensor], *context: Any) -> Tensor:
@@ -190,7 +201,7 @@ PLANS = {
             add=filled_slots,
         ),
         Plan("cpu-decoding", linear=_inference_linear, add=filled_slots),
-        Plan("gpu", attend=gpu_attention, layout=varlen_layout, add=filled_slots),
+        Plan("gpu", attend=gpu_attention, layout=varlen_layout, add=narrow_slots),
         Plan("export", attend=traceable_attention),
     )
 }
@@ -215,7 +226,7 @@ KERNELS: dict[str, tuple[Any, ...]] = {
     "dropout": (F.dropout, cpu_dropout),
     "layout": (padded, unpadded_inference, unpadded_training, varlen_layout, compiled_decoding),
     "run": (called, recomputed, compiled, recomputed_compiled),
-    "add": (every_slot, filled_slots),
+    "add": (every_slot, filled_slots, narrow_slots),
 }
 
 

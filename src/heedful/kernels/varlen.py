@@ -3,8 +3,9 @@
 ``varlen_attn`` is the flash kernel for sequences concatenated in one row (as ``flash_attn_varlen_func``). In place of a
 mask it takes each sequence's offset in the row (cumulative lengths), and computes attention within sequences only.
 
-Here each row's padding is a sequence of its own. So every output is written, shapes are those of the padded batch, and
-the host need not wait for the lengths. Only attention leaves padding out: norms and linear maps compute it.
+In training each row's padding is a sequence of its own. So every output is written, shapes are those of the padded
+batch, and the host need not wait for the lengths. Only attention leaves padding out: norms and linear maps compute it.
+In inference a large batch is worth the wait: then no part computes padding (``without_padding``).
 
 Shapes: B sequences, T tokens with padding, M sequences in the row, N tokens in all, D model width, H query heads, K
 key-value heads, E head size.
@@ -20,12 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.kernels.unpadded import attends_with, is_observed
+from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
 from heedful.layers.attention import Attention, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
 from heedful.stack import Stack, StackInput, bidirectional, causal, padded
 
+PACKED_FROM = 4096  # tokens of a batch, with padding, whose computation takes far longer than the wait for its lengths
 LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 UNBIASED = (PositionScheme, Sinusoidal, Learned, Rotary)  # position schemes without a bias on the scores
@@ -104,17 +106,25 @@ def varlen_attention(
 
 
 class Sequences(NamedTuple):
-    """Mask that allows attention within sequences: the starts (M + 1,) of their queries and keys, and the window."""
+    """Mask that allows attention within sequences.
+
+    Attributes:
+        queries: (M + 1,) starts of their queries.
+        keys: (M + 1,) starts of their keys.
+        window: see ``varlen_attention``.
+        longest: number of tokens that no sequence exceeds; default that of a row.
+    """
 
     queries: Tensor
     keys: Tensor
     window: tuple[int, int]
+    longest: int | None = None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Computes attention of q (B, H, T, E) to k and v (B, K, S, E): (B, H, T, E)."""
         dtype, shape = product_dtype(q), (q.size(0), q.size(2))
         q, k, v = (x.to(dtype).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B, H, T, E) → (B · T, H, E)
-        longest_q, longest_k = shape[1], k.size(0) // shape[0]
+        longest_q, longest_k = self.longest or shape[1], self.longest or k.size(0) // shape[0]
         y = varlen_attention(q, k, v, self.queries, self.keys, longest_q, longest_k, scale, self.window)
         return y.unflatten(0, shape).transpose(1, 2)
 
@@ -147,8 +157,14 @@ def allows_flash(q: Tensor, k: Tensor, mask: Mask) -> bool:
 def product_dtype(x: Tensor) -> torch.dtype:
     """Returns the dtype in which products with ``x`` are computed: autocast's if it is on."""
     device = x.device.type
-    has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # "meta" has none
-    return torch.get_autocast_dtype(device) if has_autocast else x.dtype
+    uses_autocast = has_autocast(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if uses_autocast else x.dtype
+
+
+@torch.compiler.assume_constant_result  # `torch.compile` of PyTorch 2.11 cannot follow the call
+def has_autocast(device: str) -> bool:
+    """Returns True for types of devices with autocast: all but "meta"."""
+    return torch.amp.is_autocast_available(device)
 
 
 # --------------------------------------------------------------------------------------------------------------- layout
@@ -221,6 +237,8 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
     True
     """
     own, cross = uses_varlen(stack, batch)
+    if own and can_pack(stack, batch):
+        return without_padding(stack, batch)
     order: FrontOrder | None = None
     self_masks: dict[int | None, Sequences] | None = None
     memory_mask: Any = None
@@ -242,6 +260,43 @@ def varlen_layout(stack: Stack, batch: StackInput) -> Tensor:
         batch = batch._replace(memory=source.move(batch.memory), memory_mask=None)
     y = padded(stack, batch, self_masks, memory_mask)
     return y if order is None else order.restore(y)
+
+
+def can_pack(stack: Stack, batch: StackInput) -> bool:
+    """Returns True for an encoder's or a prompt's padded batch, in inference, of at least ``PACKED_FROM`` tokens.
+
+    A compiled or captured function cannot wait for a number of tokens.
+    """
+    x, mask = batch.x, batch.mask
+    assert mask is not None  # ``uses_varlen``
+    if stack.training or torch.is_grad_enabled() or batch.memory is not None or mask.dtype != torch.bool:
+        return False
+    if len(x) == 1 or len(x) * x.size(1) < PACKED_FROM or stack.config.norm not in TOKEN_NORMS:
+        return False
+    return not (torch.compiler.is_compiling() or is_capturing())
+
+
+def is_capturing() -> bool:
+    """Returns True while a CUDA graph is captured."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def without_padding(stack: Stack, batch: StackInput) -> Tensor:
+    """Computes the tokens of a padded batch as one row, without padding; the output at padding is zero.
+
+    The host waits for the device once, for the number of tokens.
+    """
+    assert batch.mask is not None  # ``uses_varlen``
+    row, longest = TokenRow(batch.mask), batch.x.size(1)
+    if not len(row.indices):
+        return torch.zeros_like(batch.x)
+    starts = F.pad(batch.mask.sum(1).cumsum(0), (1, 0)).int()
+    masks = {window: Sequences(starts, starts, reach(stack, window), longest) for window in stack.attention_masks}
+    position = stack.encoding(row.positions, row.positions[:, :0])
+    x = stack.embedding_norm(stack.position.embed(row.gather(batch.x), row.positions, longest))
+    for block, window in zip(stack.block, stack.windows, strict=True):
+        x = block(x, mask=masks[window], position=position)
+    return row.scatter(stack.norm(x))
 
 
 def uses_varlen(stack: Stack, batch: StackInput) -> tuple[bool, bool]:

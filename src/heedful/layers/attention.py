@@ -6,12 +6,14 @@ Shapes: B sequences, T queries, S keys, D model width, H query heads, K key-valu
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from heedful.config import StackConfig
@@ -23,6 +25,7 @@ from heedful.layers.position import NO_ENCODING, PositionEncoding
 from heedful.layers.probe import repeat_shared_rows
 from heedful.layers.relative import STORED, RelativeLayer, RelativeMask, block_sizes, relative_layer_of
 
+OTHER_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 KeysValues = tuple[Tensor, Tensor]
 Project = Callable[[], KeysValues]
 
@@ -82,7 +85,27 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
     tensor = tensor_mask(mask, q.size(-2), k.size(-2), q.device)
     if tensor is not None and tensor.is_floating_point():
         tensor = tensor.to(q.dtype)  # the kernel on a CPU misreads a bias of another type
-    return F.scaled_dot_product_attention(q, k, v, tensor, dropout, scale=scale, enable_gqa=grouped)
+    with nullcontext() if tensor is None or not q.is_cuda else without_cudnn():
+        return F.scaled_dot_product_attention(q, k, v, tensor, dropout, scale=scale, enable_gqa=grouped)
+
+
+def without_cudnn() -> AbstractContextManager[Any]:
+    """Context manager that keeps attention from cuDNN's kernel.
+
+    With a mask it gives a query that may attend to nothing a mean of the values, where all other kernels give zeros.
+    """
+    return sdpa_kernel(OTHER_KERNELS) if torch.compiler.is_compiling() else _WithoutCudnn()
+
+
+class _WithoutCudnn:
+    """Context manager for one call; it takes a twentieth of the time of ``sdpa_kernel``, which the compiler knows."""
+
+    def __enter__(self) -> None:
+        self.before = torch.backends.cuda.cudnn_sdp_enabled()
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch.backends.cuda.enable_cudnn_sdp(self.before)
 
 
 def _by_group(mask: Tensor | None, kv_heads: int) -> Tensor | None:

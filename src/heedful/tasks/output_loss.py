@@ -26,6 +26,7 @@ from heedful.kernels.onednn_linear import kernels_depend_on_rows, onednn_is_fast
 from heedful.kernels.plan import slot_of
 from heedful.kernels.unpadded import is_observed
 from heedful.kernels.varlen import product_dtype
+from heedful.kernels.vocabulary_loss import loss_and_gradient_in_one_kernel, runs_in_one_kernel
 from heedful.layers.linear import Linear
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.token_batches import IGNORED
@@ -161,7 +162,10 @@ class ChunkedLoss(torch.autograd.Function):
             for start in range(0, max(1, len(x)), size):  # without rows the gradients are zeros
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
                 gradient = product(rows, w, b)  # the logits, overwritten by their gradient below; 0 in padded columns
-                loss += loss_and_gradient(gradient[:, :vocabulary_size], y, smoothing, agreement)
+                if not agreement and runs_in_one_kernel(gradient):
+                    loss += loss_and_gradient_in_one_kernel(gradient, y, vocabulary_size, smoothing)
+                else:
+                    loss += loss_and_gradient(gradient[:, :vocabulary_size], y, smoothing, agreement)
                 if needs_dx:
                     part = product(gradient, w.mT, None)
                     if len(part) == len(x):  # the only chunk, which needs no copy
@@ -225,8 +229,9 @@ def output_loss(
     Only rows whose ``labels`` (N,) are not ``IGNORED`` count. With ``agreement`` α, neighbouring rows are the two
     passes of one token (``interleave_passes``), and each pair adds α/2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)).
 
-    In training of a language model's head, ``ChunkedLoss`` computes the loss, on a GPU only where there are several
-    chunks (``chunk_sizes``). Otherwise, and if a part of the head was replaced or is observed (``heedful.record``, an
+    In training of a language model's head, ``ChunkedLoss`` computes the loss; on devices other than CPUs and NVIDIA
+    GPUs, and in functions that ``torch.compile`` compiles for a GPU, only where there are several chunks
+    (``chunk_sizes``). Otherwise, and if a part of the head was replaced or is observed (``heedful.record``, an
     intervention, any hook), all logits are computed at once.
 
     >>> import heedful
@@ -240,7 +245,8 @@ def output_loss(
         hidden, labels = hidden[real], labels[real]
     is_plain = _plain(head)
     chunked = torch.is_grad_enabled() and is_plain
-    if not chunked or (not cpu and labels.numel() * head.output.out_features < chunk_sizes(hidden.device)[1]):
+    at_once = not cpu and (torch.compiler.is_compiling() or not hidden.is_cuda)
+    if not chunked or (at_once and labels.numel() * head.output.out_features < chunk_sizes(hidden.device)[1]):
         logits = _all_logits(head, hidden)
         loss: Tensor = F.cross_entropy(
             logits, labels, reduction="sum", ignore_index=IGNORED, label_smoothing=label_smoothing
