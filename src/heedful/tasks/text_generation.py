@@ -307,11 +307,14 @@ class TextGeneration(Task):
         """Joins all documents to one stream of tokens and returns its windows of ``max_length`` tokens.
 
         There is one window if the stream is shorter. Each instruction or conversation is an example of its own
-        (``heedful.tasks.conversations.encode_instructions``).
+        (``heedful.tasks.conversations.encode_instructions``). The main metric is ``accuracy`` if all rows have choices,
+        else the loss.
         """
-        context = self.checked_length(max_length)
-        if have_choices(rows):
-            self.main_metric = "accuracy"
+        self.main_metric = "accuracy" if have_choices(rows) else type(self).main_metric
+        return self._encoded(rows, self.checked_length(max_length))
+
+    def _encoded(self, rows: Rows, context: int) -> Encoded:
+        """Encodes rows in windows of ``context`` tokens, and leaves the main metric as it is."""
         if are_preferences(rows):
             raise HeedfulError(
                 f"{rows[0].file} has chosen and rejected answers, but the model did not learn from preferences; tune "
@@ -534,7 +537,7 @@ class TextGeneration(Task):
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows, order: int
     ) -> Baseline:
         """Scores an n-gram model of the training text, for each window or instruction; of choices the most frequent."""
-        train_tokens = _tokens(self.encode(learned).examples)
+        train_tokens = _tokens(self._encoded(learned, self.checked_length(None)).examples)
         first, ngrams = examples[0], NGrams(train_tokens, self.tokenizer.vocab_size, order)
         if isinstance(first, InstructionExample):
             sums = [
