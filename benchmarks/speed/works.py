@@ -319,6 +319,10 @@ def _training(short: bool, kind: str, size: dict[str, int]) -> dict[str, list[Wo
         most = longest[not short]
         return [Work(**{"longest": most, "shortest": most, **told, **sizes})]
 
+    def encoder(row: str, name: str) -> list[Work]:
+        sizes = {"vocab": size[row], "shortest": 3 if short else 16}
+        return work(row, row, (3, 8), (9, 128), name=f"{name} trained", **sizes)
+
     few = 2 if short else 20  # steps at a time, where one takes milliseconds
     return {
         "train-characters": work(
@@ -336,18 +340,8 @@ def _training(short: bool, kind: str, size: dict[str, int]) -> dict[str, list[Wo
             skew=5 / 3,
             name="pairs trained",
         ),
-        "train-bert": work(
-            "bert", "bert", (3, 8), (9, 128), vocab=size["bert"], shortest=3 if short else 16, name="BERT trained"
-        ),
-        "train-deberta": work(
-            "deberta",
-            "deberta",
-            (3, 8),
-            (9, 128),
-            vocab=size["deberta"],
-            shortest=3 if short else 16,
-            name="DeBERTa trained",
-        ),
+        "train-bert": encoder("bert", "BERT"),
+        "train-deberta": encoder("deberta", "DeBERTa"),
         "train-vit": work("vit", "vit", (2, 4), (0, 0), image=32 if short else 224, name="ViT trained"),
     }
 

@@ -251,9 +251,7 @@ class DisentangledPosition(Config):
     max_distance: int = 0  #: largest distance with a row of its own, or, with buckets, in one; 0 is ``length``
     buckets: int = 0  #: rows each way: half for one distance each, half growing logarithmically; 0: a row a distance
     terms: Literal["both", "c2p", "p2c", "none"] = "both"  #: content to position, position to content
-    projections: Literal["content", "own"] = (
-        "content"  #: of rows to keys and queries: those of the content (v3), or own
-    )
+    projections: Literal["content", "own"] = "content"  #: of rows to keys and queries: the content's (v3), or own
     norm: bool = False  #: a norm of the rows
 
     def __post_init__(self) -> None:

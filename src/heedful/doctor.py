@@ -19,7 +19,7 @@ from typing import Any
 
 from heedful import __version__
 from heedful.util import machine
-from heedful.util.downloads import PATIENCE, Asking
+from heedful.util.downloads import PATIENCE, ServerCheck
 
 REQUIRED = {  # lowest versions, as in pyproject.toml
     "torch": "2.11",
@@ -251,7 +251,7 @@ def _hub() -> dict[str, Any]:
     from huggingface_hub import constants
 
     place, offline = constants.ENDPOINT, bool(constants.HF_HUB_OFFLINE)
-    reachable = None if offline else Asking(place, PATIENCE).answers(PATIENCE)
+    reachable = None if offline else ServerCheck(place, PATIENCE).answers(PATIENCE)
     modes = {
         None: "offline: nothing is downloaded",
         True: f"online: {place} answers",

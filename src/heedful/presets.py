@@ -239,16 +239,7 @@ def bert(dim: int, depth: int, heads: int, vocab: int = 30522, length: int = 512
     """
     return EncoderConfig(
         embedding=EmbeddingConfig(vocab_size=vocab, segments=2),
-        encoder=StackConfig(
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            norm_eps=1e-12,
-            placement="post",
-            embedding_norm=True,
-            position=LearnedPosition(length=length),
-            dropout=DropoutRates(embedding=0.1, attention=0.1, residual=0.1),
-        ),
+        encoder=_post_norm_encoder(dim, depth, heads, norm_eps=1e-12, position=LearnedPosition(length=length)),
         head=NoHead(pooler=True),
         special=SpecialTokens(pad=0),
     )
@@ -260,21 +251,15 @@ def deberta(dim: int, depth: int, heads: int, convolution: ConvolutionConfig | N
     It has post-norm, a norm after the embedding and disentangled attention, whose position rows are normed and pass the
     projections of the content. The first block of v2 has a convolution beside it.
     """
-    return EncoderConfig(
-        embedding=EmbeddingConfig(vocab_size=128100),
-        encoder=StackConfig(
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            norm_eps=1e-7,
-            placement="post",
-            embedding_norm=True,
-            position=DisentangledPosition(length=512, buckets=256, norm=True),
-            convolution=convolution,
-            dropout=DropoutRates(embedding=0.1, attention=0.1, residual=0.1),
-        ),
-        special=SpecialTokens(pad=0),
-    )
+    position = DisentangledPosition(length=512, buckets=256, norm=True)
+    stack = _post_norm_encoder(dim, depth, heads, norm_eps=1e-7, position=position, convolution=convolution)
+    return EncoderConfig(embedding=EmbeddingConfig(vocab_size=128100), encoder=stack, special=SpecialTokens(pad=0))
+
+
+def _post_norm_encoder(dim: int, depth: int, heads: int, **more: Any) -> StackConfig:
+    """Returns BERT's stack: post-norm, a norm after the embedding, dropout of 0.1; ``more`` are further fields."""
+    rates = DropoutRates(embedding=0.1, attention=0.1, residual=0.1)
+    return StackConfig(dim=dim, depth=depth, heads=heads, placement="post", embedding_norm=True, dropout=rates, **more)
 
 
 def vit(

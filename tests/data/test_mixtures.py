@@ -172,7 +172,6 @@ def test_sets_are_mixed_by_weight(mixture: Path) -> None:
             r"'which' writes an empty target, in .*colours.tsv:2; .*mixture.toml:11",
         ),
         (" ||| {{answer_choices[label]}}", "", r"'which' writes an empty target: it writes no \|\|\|, in .*tsv:2"),
-        ("red ||| blue |||", "rot ||| blue |||", None),
         ("{{answer_choices[label]}}", "grey", r"the target grey is none of the answer_choices red, blue.*tsv:2"),
         ('"no ||| yes"', '"no"', r"answer_choices of the template 'is red' are no, in .*colours.tsv:2"),
         ('"blue", ', "", r"'label' is blue, which is none of the classes red, green.* of the set colours, in .*tsv:3"),
@@ -190,11 +189,8 @@ def test_sets_are_mixed_by_weight(mixture: Path) -> None:
         ("colours.tsv", "colour.tsv", r"colour.tsv"),
     ],
 )
-def test_errors_name_file_and_line(mixture: Path, old: str, new: str, message: str | None) -> None:
+def test_errors_name_file_and_line(mixture: Path, old: str, new: str, message: str) -> None:
     changed(mixture, old, new)
-    if message is None:
-        read(mixture, PAIR)
-        return
     with pytest.raises(HeedfulError, match=message):
         read(mixture, PAIR)
 
@@ -247,6 +243,19 @@ def test_from_the_file_to_the_accuracy_of_each_template(
     assert "colours/is red" in capsys.readouterr().out
     assert main(["predict", str(out), "a red house", "--choices", "red,blue", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["output"] in ("red", "blue")
+
+
+@pytest.mark.parametrize("task", ["translation", "text-generation"])
+def test_the_deciding_metric_is_that_of_the_validation_rows(task: str, mixture: Path, tmp_path: Path) -> None:
+    """Only the training rows have choices, all of them, so that validation has no accuracy."""
+    text = mixture.read_text()
+    mixture.write_text(text[: text.rindex("[[sets]]")])
+    pairs, names = tmp_path / "pairs.tsv", ("source", "target") if task == "translation" else ("prompt", "completion")
+    pairs.write_text("\t".join(names) + "\n" + "a red house\tred\n" * 12)
+    options = {"max_steps": 2, "training": {"evaluate_every": 1, "warmup": 1}, "quiet": True}
+    run = heedful.train(task, mixture, valid=pairs, out=tmp_path / "run", **options)
+    assert "accuracy" not in run.metrics
+    assert run.metrics["loss"] > 0
 
 
 def test_a_run_mixes_what_it_learns_after_the_split(mixture: Path) -> None:

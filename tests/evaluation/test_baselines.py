@@ -22,7 +22,7 @@ from heedful.inference.pipeline import pipeline
 from heedful.metrics.translation import translation_metrics
 from heedful.pretrained import save
 from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
-from heedful.tasks.baselines import linear_images, linear_text, xz_bits_per_byte
+from heedful.tasks.baselines import linear_images, linear_text, ridge_labels, xz_bits_per_byte
 from heedful.tasks.run_data import train_and_validation_rows
 from heedful.tasks.text_generation import TextGeneration
 from heedful.training.report import card_of
@@ -57,15 +57,20 @@ def test_it_is_the_linear_line_of_scikit_learn() -> None:
     assert linear_text(texts[:90], labels[:90], texts[90:]) == expected
 
 
-def test_several_labels_each_alone() -> None:
+def test_several_labels_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["red car", "blue car", "red bike", "blue bike", "car", "sky"] * 3
     labels = [("red", "car"), ("car",), ("red",), (), ("car",), ()] * 3
-    said = linear_text(texts, labels, ["red car", "blue sky", "one red thing"], several=True)
-    assert said == [("car", "red"), (), ("red",)]
+    new_texts = ["red car", "blue sky", "one red thing"]
+    name, said = ridge_labels(texts, labels, new_texts)
+    assert name == "TF-IDF and ridge regression on 18 texts"
+    assert said == [("car", "red"), (), ("car", "red")]
+    monkeypatch.setattr("heedful.tasks.baselines.LABELLED", 2)
+    assert ridge_labels(texts, labels, new_texts, most=18) == (name, said), "in parts of two texts"
+    assert ridge_labels(["a", "b"], [("x",), ("x",)], ["c"])[1] == [("x",)]
     assert linear_text(["a", "b"], [("x",), ("x",)], ["c"]) == [("x",)]
-    assert linear_text(["a", "b"], [("x",), ("x",)], ["c"], several=True) == [("x",)]
-    with pytest.raises(HeedfulError, match="no training text contains a word"):
-        linear_text(["!", "?"], [("x",), ("y",)], ["c"])
+    for method in (linear_text, ridge_labels):
+        with pytest.raises(HeedfulError, match="no training text contains a word"):
+            method(["!", "?"], [("x",), ("y",)], ["c"])
 
 
 def test_pixels_tell_labels_apart() -> None:

@@ -32,3 +32,8 @@ def test_every_class_that_opens_is_tried() -> None:
 def test_three_configurations_and_more_of_each_family() -> None:
     tried = Counter(case.split()[0] for case in CASES)
     assert {name for name in MODEL_TYPES if tried[name] >= 3} == set(MODEL_TYPES)
+
+
+def test_the_number_of_configurations_in_the_text() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inside.md").read_text(encoding="utf-8")
+    assert f"for all {len(CASES)} configurations" in page

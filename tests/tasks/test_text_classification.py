@@ -566,6 +566,8 @@ def test_a_run_predicts_by_the_threshold_of_its_best_weights(tmp_path: Path, mon
     card = json.loads((tmp_path / "run" / "heedful.json").read_text())
     assert card["threshold"] == 0.35
     assert run.result["baseline"]["name"].startswith("TF-IDF and ridge regression on ")
+    scored = heedful.evaluate(tmp_path / "run", data, baseline=True)
+    assert scored["baseline"]["name"].startswith("TF-IDF and ridge regression on ")
     task, model = TextClassification.load(tmp_path / "run"), load(tmp_path / "run").eval()
     for prediction in task.predict(model, ["apple 3", "valley and hill"]):
         p = {row["label"]: row["score"] for row in task.predict(model, [prediction.input], top_k=4)[0].output}
@@ -615,5 +617,5 @@ def test_the_simple_method_of_many_labels_takes_two_seconds() -> None:
     texts = [" ".join(random.choice(words, 20)) for _ in range(4000)]
     labels = [tuple(f"l{i}" for i in random.choice(400, 3, replace=False)) for _ in texts]
     began = time.process_time()
-    ridge_labels(texts, labels, texts[:500])
+    ridge_labels(texts, labels, texts[:500], most=2000)
     assert time.process_time() - began < 8, "logistic regression takes minutes"

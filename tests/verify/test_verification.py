@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import heedful
@@ -242,6 +242,18 @@ def test_a_tokenizer_that_their_class_does_not_take(published: Published) -> Non
     settings = {"unk_token": "[UNK]", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert finding(verify(folder), "token ids").verdict == "ok"
+
+
+def test_a_folder_whose_configuration_names_no_class(published: Published) -> None:
+    """The published DeBERTas are such folders: their body is compared."""
+    folder = published("deberta")
+    weights = load_file(folder / "model.safetensors")
+    body = {name: tensor for name, tensor in weights.items() if not name.startswith("cls.")}
+    save_file(body, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert finding(verify(folder), "logits, float64").verdict == "ok"
 
 
 def test_a_tie_is_settled_in_float64(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:

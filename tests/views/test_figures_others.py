@@ -289,10 +289,10 @@ def test_an_image_is_lit_for_each_name():
     pixels = np.full((8, 8, 3), 200, np.uint8)
     values = np.zeros((2, 2, 4))
     values[0, 1, 2], values[1, 0, 0] = 0.5, 0.1
-    svg = figures.lit_images(pixels, values, ["a", "cat"], "t", note="n")
+    svg = figures.bright_images(pixels, values, ["a", "cat"], "t", note="n")
     for element, own in zip(drawn(svg).iter(f"{SVG}image"), values, strict=True):
         shares = np.repeat(np.repeat(own / own.max(), 4, 0), 2, 1)[:, :, None]  # patches of 4 × 2 pixels
         assert np.array_equal(decoded(element), np.rint(pixels * (0.12 + 0.88 * shares)))
     assert "a: row 2, column 3; cat: row 1, column 1" in svg
     with pytest.raises(HeedfulError, match="1 names for 2 values"):
-        figures.lit_images(pixels, values, ["a"])
+        figures.bright_images(pixels, values, ["a"])

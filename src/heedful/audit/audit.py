@@ -30,8 +30,7 @@ from heedful.models.base import device_of
 from heedful.pretrained.fill_model import build_empty
 from heedful.settings import RunSettings
 from heedful.tasks.documents import sampled_documents
-from heedful.tasks.known_models import with_known_model, without_auto
-from heedful.tasks.run_data import train_and_validation_rows
+from heedful.tasks.run_data import read_run_data
 from heedful.tasks.task import Encoded, Task
 from heedful.training.resolve import resolved, with_recipe
 
@@ -87,11 +86,7 @@ def audit(settings: RunSettings) -> Audit:
     """
     began = time.perf_counter()
     kind = tasks.chosen(settings)
-    settings = with_recipe(kind, settings)
-    reading = without_auto(settings)
-    train, validation = train_and_validation_rows(kind, reading)
-    kind = kind.for_rows(train, reading)
-    settings = with_known_model(kind, train, settings, lambda line: None)
+    kind, settings, train, validation = read_run_data(kind, with_recipe(kind, settings), lambda line: None)
     settings = resolved(kind, train, settings, device_of("cpu"))
     task, config = _task_and_config(kind, train, settings)
     encoded = task.encode(train, settings.data.max_length)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -45,6 +45,7 @@ SUFFIX, SPLITS = ".toml", ("train", "valid", "test")
 BETWEEN, PROTECTED = "|||", "\ufdd0"  # a noncharacter stands for the bars of a row's own text
 CHOICES = "answer_choices"
 PAIR_COLUMNS = ("text", "text?")  # kinds of the columns that a pair may fill
+ReadTable = Callable[..., Rows]  # heedful.data.read, which reads mixtures too
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,12 @@ def splits(path: str) -> tuple[str, ...]:
     return tuple(name for name in SPLITS if name in found)
 
 
-def read_rows(path: str, columns: Mapping[str, Kind], split: str | None) -> Rows:
+def read_rows(path: str, columns: Mapping[str, Kind], split: str | None, read: ReadTable) -> Rows:
     """Returns the rows of a split, of the sets that have it: for each row of a set one under each template.
 
     The first two columns of texts get input and target; the other values are ``set``, ``template``, the name of its set
     before it, and ``choices``, if the template has some. ``group`` is equal for all rows of one example, and for rows
-    with equal inputs. ``Rows.mix`` draws the training rows (``mixed``).
+    with equal inputs. ``Rows.mix`` draws the training rows (``mixed``). ``read`` reads the tables of the sets.
 
     Raises ``HeedfulError``, with file and line, for a column that is missing, an empty input or target, and a target
     that is none of the choices.
@@ -113,9 +114,8 @@ def read_rows(path: str, columns: Mapping[str, Kind], split: str | None) -> Rows
     rows, blank = Rows(columns=(*pair, "set", "template", "choices")), 0
     for part, file in _with_split(mixture, split or "train"):
         count = len(rows)
-        for location, line, values in _examples(
-            part, file, split, frozenset().union(*(t.columns for t in part.templates))
-        ):
+        needed = frozenset[str]().union(*(template.columns for template in part.templates))
+        for location, line, values in _examples(part, file, split, needed, read):
             for template in part.templates:
                 rendered = _pair(mixture, template, values, f"{display_name(location)}:{line}")
                 if rendered is None:
@@ -139,12 +139,15 @@ def read_rows(path: str, columns: Mapping[str, Kind], split: str | None) -> Rows
     return grouped
 
 
-def read_prompts(path: str, split: str = "test") -> Iterator[tuple[str, tuple[str, ...] | None, str]]:
-    """Yields (input, its choices, file and line) of each row under each template, without reading targets."""
+def read_prompts(path: str, read: ReadTable, split: str = "test") -> Iterator[tuple[str, tuple[str, ...] | None, str]]:
+    """Yields (input, its choices, file and line) of each row under each template, without reading targets.
+
+    ``read`` reads the tables of the sets.
+    """
     mixture = load(path)
     for part, file in _with_split(mixture, split):
         needed = frozenset[str]().union(*(template.input_columns for template in part.templates))
-        for location, line, values in _examples(part, file, split, needed):
+        for location, line, values in _examples(part, file, split, needed, read):
             where = f"{display_name(location)}:{line}"
             for template in part.templates:
                 choices = _choices(mixture, template, values, where)
@@ -166,11 +169,9 @@ def _with_split(mixture: Mixture, split: str) -> list[tuple[PromptedSet, str]]:
 
 
 def _examples(
-    part: PromptedSet, path: str, split: str | None, needed: frozenset[str]
+    part: PromptedSet, path: str, split: str | None, needed: frozenset[str], read: ReadTable
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Yields (file, line, values) of each row of a set's table. JSON and Parquet keep their lists and numbers."""
-    from heedful.data.read_source import read  # which reads mixtures
-
     paths = hub_datasets.files(path, split) if path.startswith(hub_datasets.PREFIX) else [path]
     for file in paths:
         records = None if file.startswith(builtin.PREFIX) else _records(file)
@@ -357,6 +358,7 @@ def mixed(rows: Rows, seed: int, mixture: Mixture) -> Rows:
 
 # ------------------------------------------------------------------------------------------------------------- the file
 
+_WORDS = {list: "a list", int: "a whole number", str: "a text", dict: "a table", float: "a number"}
 _KEYS: dict[str, Any] = {"sets": list, "limit": int, "separator": str}
 _SET_KEYS = {"name": str, "templates": list, "columns": list, "classes": dict, "weight": float} | dict.fromkeys(
     SPLITS, str
@@ -470,9 +472,6 @@ def _check_keys(values: Any, known: Mapping[str, type], required: Sequence[str],
     for name in required:
         if name not in values:
             raise HeedfulError(f"{values.get('name', 'the file')!s:.40} has no {name}, in {path}; give it")
-
-
-_WORDS = {list: "a list", int: "a whole number", str: "a text", dict: "a table", float: "a number"}
 
 
 def _check_names(names: Sequence[str], what: str, path: str) -> None:

@@ -210,7 +210,7 @@ def _input_of(values: dict[str, Any], location: str) -> Input:
 def _prompts(path: str, column: str, names: Sequence[str] | None) -> Iterator[Input]:
     if names is not None:
         raise HeedfulError(f"--columns has no effect on a mixture; set columns in {path}, or leave the option out")
-    for text, choices, location in mixtures.read_prompts(path):
+    for text, choices, location in mixtures.read_prompts(path, read):
         yield Input(text if choices is None else {column: text, "choices": list(choices)}, location)
 
 

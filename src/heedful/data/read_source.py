@@ -99,7 +99,7 @@ def read(
         return _shards(hub_datasets.files(hub_set, split), kinds, names, limit, separator, remembered)
     if mixtures.is_mixture(sources):
         _check_mixture(sources[0], names, limit, separator)
-        return mixtures.read_rows(sources[0], kinds, split)
+        return mixtures.read_rows(sources[0], kinds, split, read)
     if any(kind.startswith("turns") for kind in kinds.values()):
         preference_rows = preferences.read_rows(sources, kinds, names, limit, remembered)
         if preference_rows is not None:

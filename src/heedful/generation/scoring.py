@@ -51,7 +51,7 @@ def choice_logprobs(model: Any, ids: Tensor, mask: Tensor | None, choices: Seque
         state.make_cache(None)
         first = state.prefill().log_softmax(-1)  # (B, V)
         rows = torch.arange(len(ids), device=first.device).repeat_interleave(most)
-        total = first[rows].gather(1, targets[:, :1])[:, 0]
+        total = first[rows, targets[:, 0]]
         if targets.size(1) > 1:
             state.select(rows, torch.arange(len(ids), device=first.device))
             total = total + _later_tokens(state, targets)

@@ -11,7 +11,7 @@ from torch import Tensor
 from heedful.errors import HeedfulError
 from heedful.generation.decoder_state import checked_ids
 from heedful.inference.pipeline import Pipeline
-from heedful.tasks.choices import OPTIONS, Question, logprobs, normalised
+from heedful.tasks.choices import OPTIONS, RankedPrompt, logprobs, normalised
 
 
 def score(
@@ -55,9 +55,9 @@ def score(
         raise HeedfulError(f"normalise is {normalise!r}, but ids have no characters; give 'tokens', or a pipeline")
     ids, real = checked_ids("ids", inputs, mask, model)
     prompts = [row[present].tolist() for row, present in zip(ids.cpu(), real.cpu(), strict=True)]
-    questions = [Question(*pair) for pair in zip(prompts, _for_each(choices, len(prompts)), strict=True)]
-    found = logprobs(model, questions, batch_tokens)
-    rows = [normalised(sums, question, (), normalise) for sums, question in zip(found, questions, strict=True)]
+    ranked = [RankedPrompt(*pair) for pair in zip(prompts, _for_each(choices, len(prompts)), strict=True)]
+    found = logprobs(model, ranked, batch_tokens)
+    rows = [normalised(sums, prompt, (), normalise) for sums, prompt in zip(found, ranked, strict=True)]
     most = max(map(len, rows))
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     return torch.tensor([[*row, *[-torch.inf] * (most - len(row))] for row in rows], dtype=dtype, device=model.device)

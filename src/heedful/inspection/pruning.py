@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError, nearest
@@ -161,11 +161,7 @@ class _PrunedStack:
 
 
 def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> _PrunedStack:
-    layers = [i for i in range(len(stack.block)) if f"{name}.block.{i}" not in removed.blocks]
-    if not layers:
-        raise HeedfulError(f"no block of the {name} would be left; keep at least one")
-    if layers[0] and stack.config.convolution is not None:
-        raise HeedfulError(f"the first block of the {name} has a convolution beside it; keep this block")
+    layers = _remaining_layers(name, stack, removed)
     prefixes = tuple(f"{name}.block.{i}." for i in layers)
     removed_heads, removed_units = (
         {path: numbers for path, numbers in parts.items() if path.startswith(prefixes)}
@@ -173,14 +169,10 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
     )
     first: Any = stack.block[0]
     attention: Attention = first.attention
-    has_own_weights = attention.relative is not None and any(True for _ in attention.relative.parameters())
-    if has_own_weights and any(numbers for path, numbers in removed_heads.items() if path.endswith(".attention")):
-        raise HeedfulError(
-            f"{stack.config.position.kind!r} positions of the {name} have weights for each head, which cannot be "
-            "pruned; prune blocks or units of the feed-forward"
-        )
     unit_count, config = _unit_count(first.feed_forward), stack.config
     self_attentions = [path for path in removed_heads if path.endswith(".attention")]
+    if attention.relative is not None and any(removed_heads[path] for path in self_attentions):
+        _check_shared_positions(name, stack, attention.relative)
     group_size, size = attention.heads // attention.kv_heads, attention.head_dim
     one_table = self_attentions if isinstance(stack.position, Relative) else []
     heads = remaining_heads(removed_heads, attention.heads, attention.kv_heads, one_table, pad=pad)
@@ -222,6 +214,24 @@ def _prune_stack(name: str, stack: Stack, removed: _RemovedParts, pad: bool) -> 
         ff_dim=config.ff_dim if units.count == unit_count else units.count,
     )
     return _PrunedStack(config, layers, remaining, silent)
+
+
+def _remaining_layers(name: str, stack: Stack, removed: _RemovedParts) -> list[int]:
+    layers = [i for i in range(len(stack.block)) if f"{name}.block.{i}" not in removed.blocks]
+    if not layers:
+        raise HeedfulError(f"no block of the {name} would be left; keep at least one")
+    if layers[0] and stack.config.convolution is not None:
+        raise HeedfulError(f"the first block of the {name} has a convolution beside it; keep this block")
+    return layers
+
+
+def _check_shared_positions(name: str, stack: Stack, relative: nn.Module) -> None:
+    """Raises ``HeedfulError`` if the relative positions of an attention have weights, which belong to heads."""
+    if next(relative.parameters(), None) is not None:
+        raise HeedfulError(
+            f"{stack.config.position.kind!r} positions of the {name} have weights for each head, which cannot be "
+            "pruned; prune blocks or units of the feed-forward"
+        )
 
 
 def _unit_count(feed_forward: FeedForward) -> int:

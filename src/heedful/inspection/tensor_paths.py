@@ -140,7 +140,7 @@ def hook_points(model: nn.Module) -> Iterator[HookPoint]:
 
 
 def _terms(module: nn.Module) -> tuple[TensorKind, ...]:
-    """Returns the kinds of the terms of an attention's scores, of which most attentions have no more than one."""
+    """Returns the terms of an attention's scores; () if its positions do not depend on queries and keys."""
     has_terms = isinstance(module, Attention) and module.relative is not None
     return tuple(TERM_KINDS.values()) if has_terms else ()
 

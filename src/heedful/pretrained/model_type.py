@@ -86,7 +86,7 @@ class ModelType:
 
     def architecture_of(self, theirs: Mapping[str, Any]) -> Architecture:
         """Returns the architecture that a ``config.json`` (``theirs``) names."""
-        names = theirs.get("architectures") or [*filter(None, [self.unnamed])]
+        names = theirs.get("architectures") or ([self.unnamed] if self.unnamed else None)
         known = [architecture.name for architecture in self.architectures]
         if not isinstance(names, list) or not names:
             raise HeedfulError(f'"architectures" is missing; add the class of the weights, one of {", ".join(known)}')

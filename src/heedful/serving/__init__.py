@@ -4,7 +4,7 @@ Of the dashboard:
 
     runs              training runs in the folders to watch, read from their logs
     server            its local HTTP server; it only reads
-    run_attention     what a run's saved model looks at, drawn on demand
+    run_attention     attention views of a run's saved model, on demand
 
 Of the service, in the order of a request:
 
@@ -23,5 +23,5 @@ Of the service, in the order of a request:
     responses         JSON, server-sent events, clients that go
     metrics           Prometheus
 
-The dashboard imports no torch before a model is looked at: it starts at once, also while trainings run.
+The dashboard imports torch with the first attention view: it starts at once, also while trainings run.
 """

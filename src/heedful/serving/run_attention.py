@@ -1,7 +1,7 @@
-"""What a watched run's saved model looks at: a view of ``heedful inspect`` of a validation example, drawn on demand.
+"""Attention views of a watched run's saved model, as ``heedful inspect`` makes them, of its validation examples.
 
-Nothing happens until a page asks. A view is then computed on the CPU with one thread, so that the training beside it
-keeps the others.
+A view is computed when a page requests it, on the CPU with one thread, so that the training beside it keeps the
+others.
 """
 
 from __future__ import annotations

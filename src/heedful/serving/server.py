@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(content, kind, {"Content-Security-Policy": "sandbox allow-scripts"})
 
     def _attention(self, number: int, query: dict[str, list[str]]) -> None:
-        """Sends a view of what a run's saved model looks at, as JSON; an error as ``{"error": LINE}``."""
+        """Sends an attention view of a run's saved model, as JSON; an error as ``{"error": LINE}``."""
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             self._fail(HTTPStatus.FORBIDDEN)  # pages of other sites cannot make this machine compute
             return

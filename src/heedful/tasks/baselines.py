@@ -21,7 +21,8 @@ SIDE = 32  # pixels to which larger images are reduced
 IMAGES = 10_000  # maximum number of training images
 STRENGTH = 10.0  # C, the inverse of the penalty on the weights of words
 READ = 1 << 23  # maximum number of bytes that xz reads first
-LABELLED, RIDGE = 2000, 0.1  # maximum number of texts of `ridge_labels`, and its λ
+LABELLED, RIDGE = 5000, 0.1  # maximum number of training texts of `ridge_labels`, and its λ
+QUICK_LABELLED = 2000  # of its quick variant
 CLASSES = 50  # number of labels above which `svm` uses naive Bayes
 Classifier = Callable[
     [Any, Sequence[Any], Any], list[Any]
@@ -32,43 +33,35 @@ def linear_text(
     texts: Sequence[str],
     labels: Sequence[tuple[str, ...]],
     new_texts: Sequence[str],
-    several: bool = False,
     classifier: Classifier | None = None,
 ) -> list[tuple[str, ...]]:
-    """Returns the labels that a linear model predicts for ``new_texts``.
+    """Returns the label that a linear model predicts for each of ``new_texts``.
 
     A text is a vector of the weights tf · (ln((1 + n) / (1 + df)) + 1) of its words and pairs of words, scaled to
     length 1. The classifier is logistic regression with an L2 penalty, C = 10 (scikit-learn's ``TfidfVectorizer`` and
-    ``LogisticRegression``); if texts have several labels, there is one classifier for each label.
+    ``LogisticRegression``). ``ridge_labels`` is for texts with any number of labels.
 
     Args:
         texts: training texts.
-        labels: labels of each training text.
+        labels: the label of each training text, as a tuple.
         new_texts: the texts to label.
-        several: True if a text may have several labels, or none.
         classifier: function to use in place of logistic regression.
     """
-    classify = classifier or logistic_regression
     known, new = _tf_idf(texts, new_texts)
-    if not several:
-        return [(label,) for label in classify(known, [label for (label,) in labels], new)]
-    names = sorted({name for own in labels for name in own})
-    predicted = [classify(known, [name in own for own in labels], new) for name in names]
-    rows = zip(*predicted, strict=True)
-    return [tuple(name for name, has_label in zip(names, row, strict=True) if has_label) for row in rows]
+    return [(label,) for label in (classifier or logistic_regression)(known, [label for (label,) in labels], new)]
 
 
 def ridge_labels(
-    texts: Sequence[str], labels: Sequence[tuple[str, ...]], new_texts: Sequence[str]
+    texts: Sequence[str], labels: Sequence[tuple[str, ...]], new_texts: Sequence[str], most: int = LABELLED
 ) -> tuple[str, list[tuple[str, ...]]]:
     """Returns the name of the method and the labels, any number a text, that ridge regression predicts.
 
     It is regression on the labels' indicators Y (n, labels) in its dual form, one solution for all labels, however many
     there are: α = (K + λ I)⁻¹ (Y − ȳ) with K = X Xᵀ of the TF-IDF vectors X and λ = 0.1. A label is predicted from the
     threshold with the highest micro F1 of the leave-one-out predictions Y − α / diag (K + λ I)⁻¹ (Rifkin and Lippert
-    2007, section 4). At most 2,000 training texts are used, evenly spaced.
+    2007, section 4). At most ``most`` training texts are used, evenly spaced: time and memory grow with their square.
     """
-    step = -(-len(texts) // LABELLED)
+    step = -(-len(texts) // most)
     texts, labels = texts[::step], labels[::step]
     names = sorted({name for own in labels for name in own})
     known, new = _tf_idf(texts, new_texts)
@@ -77,8 +70,10 @@ def ridge_labels(
     inverse = np.linalg.inv((known @ known.T).toarray() + RIDGE * np.eye(len(texts)))
     weights = inverse @ (truth - mean)
     threshold = best_threshold([(truth, truth - weights / np.diag(inverse)[:, None])])
-    flags = (new @ known.T) @ weights + mean >= threshold
-    predicted = [tuple(name for name, has_label in zip(names, row, strict=True) if has_label) for row in flags]
+    predicted = list[tuple[str, ...]]()
+    for first in range(0, len(new_texts), LABELLED):  # of all new texts at once the products would fill the memory
+        flags = (new[first : first + LABELLED] @ known.T) @ weights + mean >= threshold
+        predicted += [tuple(name for name, is_label in zip(names, row, strict=True) if is_label) for row in flags]
     return f"TF-IDF and ridge regression on {len(texts):,} texts", predicted
 
 

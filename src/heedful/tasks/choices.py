@@ -33,8 +33,8 @@ NORMALISED = ("tokens", "characters")
 Texts = Sequence[str]
 
 
-class Question(NamedTuple):
-    """Token ids of a prompt, or a source, and of its choices."""
+class RankedPrompt(NamedTuple):
+    """Token ids of a prompt, or a source, and of the choices to rank after it."""
 
     prompt: Sequence[int]
     choices: Sequence[Sequence[int]]
@@ -71,7 +71,12 @@ def answer(
     rank_texts: Callable[[list[Any], list[Texts]], list[Prediction]],
     generate: Callable[[list[Any], Options], list[Prediction]],
 ) -> list[Prediction]:
-    """Returns the prediction for each input: ``rank_texts`` for those with choices, ``generate`` for the others."""
+    """Returns the prediction for each input: ``rank_texts`` for those with choices, ``generate`` for the others.
+
+    ``texts`` are the inputs without choices of their own, and ``choices`` those of each, or None.
+    """
+    if not any(choices):
+        return generate(list(texts), decoding)
     ranked = {index: own for index, own in enumerate(choices) if own is not None}
     others = [index for index in range(len(inputs)) if index not in ranked]
     predictions = dict(zip(ranked, rank_texts([texts[i] for i in ranked], [*ranked.values()]), strict=True))
@@ -103,15 +108,15 @@ def split_inputs(inputs: Sequence[Any], choices: Any) -> tuple[list[Any], list[t
     return bare, own
 
 
-def logprobs(model: Model, questions: Sequence[Question], batch_tokens: int | None = None) -> list[list[float]]:
-    """Returns the log-probability of each choice of each question (``heedful.generation.scoring``), in batches.
+def logprobs(model: Model, prompts: Sequence[RankedPrompt], batch_tokens: int | None = None) -> list[list[float]]:
+    """Returns the log-probability of each choice of each prompt (``heedful.generation.scoring``), in batches.
 
     ``batch_tokens`` is the maximum number of tokens of a batch, of prompts and of all choices; by default 4,096. A
-    question with more is scored in parts.
+    prompt with more is scored in parts.
     """
     budget = batch_tokens or EVALUATED
-    parts = list(_parts(questions, budget))
-    found: list[list[float]] = [[0.0] * len(question.choices) for question in questions]
+    parts = list(_parts(prompts, budget))
+    found: list[list[float]] = [[0.0] * len(prompt.choices) for prompt in prompts]
     lengths = [max(len(prompt), sum(map(len, chosen))) for _, prompt, _, chosen in parts]
 
     def scored(batch: np.ndarray) -> list[list[float]]:
@@ -122,37 +127,37 @@ def logprobs(model: Model, questions: Sequence[Question], batch_tokens: int | No
     batches = evaluation_batches(lengths, budget, max_rows=128) if parts else []
     for batch, rows in sharding.each(batches, scored):
         for i, row in zip(batch, rows, strict=True):
-            question, _, first, choices = parts[i]
-            found[question][first : first + len(choices)] = row[: len(choices)]
+            number, _, first, choices = parts[i]
+            found[number][first : first + len(choices)] = row[: len(choices)]
     return found
 
 
 def _parts(
-    questions: Sequence[Question], budget: int
+    prompts: Sequence[RankedPrompt], budget: int
 ) -> Iterator[tuple[int, Sequence[int], int, Sequence[Sequence[int]]]]:
-    """Yields (question, prompt, first choice, choices) such that no part has choices of more than ``budget`` tokens."""
-    for number, (prompt, choices) in enumerate(questions):
+    """Yields (number of the prompt, its ids, first choice, choices), the choices of at most ``budget`` tokens."""
+    for number, (prompt, choices) in enumerate(prompts):
         size = max(1, budget // max(map(len, choices), default=1))
         for first in range(0, len(choices), size):
             yield number, prompt, first, choices[first : first + size]
 
 
-def normalised(scores: Sequence[float], question: Question, texts: Texts, normalise: str | None) -> list[float]:
+def normalised(scores: Sequence[float], prompt: RankedPrompt, texts: Texts, normalise: str | None) -> list[float]:
     """Returns log-probabilities unchanged, or divided by each choice's number of ``tokens`` or ``characters``.
 
-    >>> normalised([-3.0, -4.0], Question([1], [[5], [6, 7]]), ["no", "yes"], "tokens")
+    >>> normalised([-3.0, -4.0], RankedPrompt([1], [[5], [6, 7]]), ["no", "yes"], "tokens")
     [-3.0, -2.0]
     """
     if normalise is None:
         return list(scores)
-    sizes = map(len, question.choices if normalise == "tokens" else texts)
+    sizes = map(len, prompt.choices if normalise == "tokens" else texts)
     return [score / size for score, size in zip(scores, sizes, strict=True)]
 
 
 def rank(
     model: Model,
     inputs: Sequence[Any],
-    questions: Sequence[Question],
+    prompts: Sequence[RankedPrompt],
     texts: Sequence[Texts],
     decoding: Options,
     normalise: str | None,
@@ -163,10 +168,8 @@ def rank(
     With ``top_k`` in the call, the output is a list of ``{"text", "score"}``, the best ``top_k``.
     """
     predictions, listed = [], "top_k" in decoding.given
-    for value, question, own, sums in zip(
-        inputs, questions, texts, logprobs(model, questions, batch_tokens), strict=True
-    ):
-        scores = normalised(sums, question, own, normalise)
+    for value, prompt, own, sums in zip(inputs, prompts, texts, logprobs(model, prompts, batch_tokens), strict=True):
+        scores = normalised(sums, prompt, own, normalise)
         best = sorted(range(len(own)), key=lambda i: -scores[i])
         if listed:
             output: Any = [{"text": own[i], "score": scores[i]} for i in best[: decoding.top_k or None]]

@@ -1,4 +1,4 @@
-"""Small, well-known pretrained models of the Hub, by kind of task: what ``--from auto`` takes and a run recommends.
+"""Small, well-known pretrained models of the Hub, by kind of task: for ``--from auto``, and for the advice of a run.
 
 A task names its entry in its class attribute ``known_models``. All models here have a permissive licence (Apache 2.0).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,16 @@ from heedful.errors import HeedfulError, plural
 from heedful.pretrained.folder import downloaded, fetch
 from heedful.settings import AUTO, RunSettings
 from heedful.tasks import TASKS
-from heedful.util.downloads import ask_hub, hub_answers, is_offline
+from heedful.util.downloads import check_hub, hub_answers, is_offline
 
 if TYPE_CHECKING:
     from heedful.data import Row
     from heedful.tasks.task import Task
 
-FEW_EXAMPLES = 10_000  # below which a model from scratch is advised against: the sets of the measurements are smaller
+FEW_EXAMPLES = 10_000  # below which the advice is given: the sets of the measurements are smaller
 READ_ROWS, READ_CHARACTERS = 1000, 500  # of the training data and of each text, for the language
 FOREIGN = 0.005  # share of letters beyond a to z above which texts do not count as English
-PATIENCE = 0.3  # seconds for which a run waits for the Hub's answer, which was asked for earlier
+WAIT = 0.3  # seconds for which a run waits for the answer of the Hub, which it asked earlier
 
 
 @dataclass(frozen=True)
@@ -127,30 +128,24 @@ def _texts(rows: Sequence[Row]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------ recommendation
 
 
-def is_advised(kind: type[Task], rows: Sequence[Row], settings: RunSettings) -> bool:
-    """Returns True for a new model of a task with known models, trained on few examples.
+def advice_for(kind: type[Task], rows: Sequence[Row], settings: RunSettings) -> Callable[[], str] | None:
+    """Returns a function that gives the line of advice (``advice``) for a new model on few examples; else None.
 
-    If so, the Hub is asked in the background whether it answers, so that ``advice`` need not wait.
+    None too for a task without known models. The Hub is asked meanwhile, in the background, whether it answers.
     """
-    advised = (
-        kind.known_models is not None
-        and settings.start_from is None
-        and not settings.resume
-        and len(rows) < FEW_EXAMPLES
-    )
-    if advised:
-        ask_hub()
-    return advised
+    if kind.known_models is None or settings.start_from or settings.resume or len(rows) >= FEW_EXAMPLES:
+        return None
+    check_hub()
+    return partial(advice, kind.known_models, rows)
 
 
-def advice(kind: type[Task], rows: Sequence[Row]) -> str:
+def advice(models: KnownModels, rows: Sequence[Row]) -> str:
     """Returns the line that advises to start from a pretrained model: the gain, and how to get the model from here."""
-    assert kind.known_models is not None
-    model, _ = chosen_model(kind.known_models, rows)
-    gain = f" ({kind.known_models.gain})" if kind.known_models.gain else ""
+    model, _ = chosen_model(models, rows)
+    gain = f" ({models.gain})" if models.gain else ""
     if downloaded(model.name):
         how = f"the same command with --from auto ({model.name}, downloaded already)"
-    elif hub_answers(PATIENCE):
+    elif hub_answers(WAIT):
         how = f"the same command with --from auto (downloads {model.name}, {model.size})"
     else:
         why = "HF_HUB_OFFLINE is set" if is_offline() else "the Hub does not answer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from heedful.data.split import Same, content_digest, exact_bytes
 from heedful.errors import HeedfulError
 from heedful.pretrained import read_card
 from heedful.settings import RunSettings
+from heedful.tasks.known_models import with_known_model, without_auto
 from heedful.tasks.task import Task
 
 BY_CONTENT = "content"  # in heedful.json, under data.same
@@ -40,6 +41,27 @@ def equality_rule(card: Mapping[str, Any]) -> Same:
     """
     data = card.get("data")
     return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes
+
+
+def read_run_data(
+    kind: type[Task], settings: RunSettings, say: Callable[[str], None], same: Same = content_digest
+) -> tuple[type[Task], RunSettings, Rows, Rows]:
+    """Reads the data of a run, and what depends on it: the variant of the task and the model of ``--from auto``.
+
+    Args:
+        kind: class of the task; of a run that is resumed already the variant for its rows.
+        settings: settings of the run.
+        say: is called with a line on the model that ``auto`` chose.
+        same: as for ``train_and_validation_rows``.
+
+    Returns:
+        The variant, the settings with the chosen model in place of ``auto``, and the training and validation rows.
+    """
+    reading = without_auto(settings)
+    rows, valid_rows = train_and_validation_rows(kind, reading, settled=settings.resume, same=same)
+    if not settings.resume:
+        kind = kind.for_rows(rows, reading)
+    return kind, with_known_model(kind, rows, settings, say), rows, valid_rows
 
 
 def train_and_validation_rows(

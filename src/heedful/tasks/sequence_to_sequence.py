@@ -20,7 +20,7 @@ from heedful.models import Model
 from heedful.pretrained.folder import find
 from heedful.settings import DataSettings, RunSettings
 from heedful.tasks import defaults
-from heedful.tasks.choices import Question, answer, check_ranking, rank, split_inputs, with_choices
+from heedful.tasks.choices import RankedPrompt, answer, check_ranking, rank, split_inputs, with_choices
 from heedful.tasks.encoder_decoder_task import EncoderDecoderTask, Pair
 from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
@@ -273,16 +273,26 @@ class SequenceToSequence(EncoderDecoderTask):
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
         texts, own = split_inputs(inputs, choices)
         check_texts(self.name, texts)
-        if choices is not None or any(own) or normalise is not None:
-            check_ranking(own or [choices], decoding, normalise, logprobs)
-            shared: dict[str, Any] = {"batch_tokens": batch_tokens, "prefix": prefix}
-            return answer(
-                *(inputs, texts, own, decoding),
-                lambda some, choices: self._rank(model, some, choices, decoding, normalise, **shared),
-                lambda some, rows: SequenceToSequence.predict(
-                    self, model, some, decoding=rows, logprobs=logprobs, **shared
-                ),
-            )
+        check_ranking(own or [choices], decoding, normalise, logprobs)
+
+        def ranked(some: list[Any], their_choices: list[Sequence[str]]) -> list[Prediction]:
+            return self._rank(model, some, their_choices, decoding, normalise, batch_tokens, prefix)
+
+        def generated(some: list[Any], options_of_rows: Options) -> list[Prediction]:
+            return self._generate(model, some, options_of_rows, batch_tokens, prefix, logprobs)
+
+        return answer(inputs, texts, own, decoding, ranked, generated)
+
+    def _generate(
+        self,
+        model: Model,
+        inputs: Sequence[str],
+        decoding: Options,
+        batch_tokens: int | None,
+        prefix: str | None,
+        logprobs: bool,
+    ) -> list[Prediction]:
+        """Returns the generated output for each input, in batches of similar lengths."""
         predictions = [prediction_of(text, [], decoding) for text in inputs]
         if logprobs and decoding.num_return_sequences == 1:
             predictions = [replace(prediction, logprobs=[]) for prediction in predictions]
@@ -308,7 +318,6 @@ class SequenceToSequence(EncoderDecoderTask):
         choices: Sequence[Sequence[str]],
         decoding: Options,
         normalise: str | None,
-        *,
         batch_tokens: int | None,
         prefix: str | None,
     ) -> list[Prediction]:
@@ -319,10 +328,10 @@ class SequenceToSequence(EncoderDecoderTask):
             return predictions
         prefix = self.prefix if prefix is None else prefix
         sources = self._encode_inputs([prefix + texts[i] for i in filled], filled, max(batch_tokens or 0, EVALUATED))
-        targets = {own: encode_with_special(self.target, own) for own in map(tuple, choices)}
+        targets = {own: encode_with_special(self.target, own) for own in {*map(tuple, choices)}}
         asked = [choices[i] for i in filled]
-        questions = [Question(ids, targets[tuple(own)]) for ids, own in zip(sources, asked, strict=True)]
-        ranked = rank(model, [texts[i] for i in filled], questions, asked, decoding, normalise, batch_tokens)
+        prompts = [RankedPrompt(ids, targets[tuple(own)]) for ids, own in zip(sources, asked, strict=True)]
+        ranked = rank(model, [texts[i] for i in filled], prompts, asked, decoding, normalise, batch_tokens)
         for index, prediction in zip(filled, ranked, strict=True):
             predictions[index] = prediction
         return predictions

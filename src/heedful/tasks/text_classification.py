@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -26,7 +27,7 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import RunSettings
 from heedful.tasks import defaults, get, known_models
-from heedful.tasks.baselines import linear_text, ridge_labels, svm
+from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels, svm
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
@@ -354,21 +355,23 @@ class TextClassification(TextPairTask):
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline: logistic regression on TF-IDF vectors (``heedful.tasks.baselines.linear_text``)."""
+        """Scores a baseline on TF-IDF vectors: logistic regression (``heedful.tasks.baselines.linear_text``), with
+        several labels ridge regression, whose time does not depend on their number (``ridge_labels``).
+        """
+        if self.multi_label:
+            return self._baseline(ridge_labels, rows, learned())
 
         def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
-            return "TF-IDF and logistic regression", linear_text(texts, labels, new_texts, self.multi_label)
+            return "TF-IDF and logistic regression", linear_text(texts, labels, new_texts)
 
         return self._baseline(classify, rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a baseline that is faster than logistic regression: a support vector machine on TF-IDF vectors.
-
-        With several labels it is ridge regression on TF-IDF vectors (``heedful.tasks.baselines.ridge_labels``), whose
-        time does not depend on the number of labels.
+        """Scores a faster baseline on TF-IDF vectors: a support vector machine, with several labels the ridge
+        regression of ``baseline`` on fewer texts.
         """
         if self.multi_label:
-            return self._baseline(ridge_labels, rows, learned)
+            return self._baseline(partial(ridge_labels, most=QUICK_LABELLED), rows, learned)
 
         def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
             return "TF-IDF and a linear SVM", linear_text(texts, labels, new_texts, classifier=svm)

@@ -38,7 +38,7 @@ from heedful.tasks import defaults, get
 from heedful.tasks.baselines import NGrams, xz_bits_per_byte
 from heedful.tasks.choices import OPTIONS as RANKING
 from heedful.tasks.choices import (
-    Question,
+    RankedPrompt,
     add_majority_choice,
     answer,
     check_ranking,
@@ -307,11 +307,14 @@ class TextGeneration(Task):
         """Joins all documents to one stream of tokens and returns its windows of ``max_length`` tokens.
 
         There is one window if the stream is shorter. Each instruction or conversation is an example of its own
-        (``heedful.tasks.conversations.encode_instructions``).
+        (``heedful.tasks.conversations.encode_instructions``). The main metric is ``accuracy`` if all rows have choices,
+        else the loss.
         """
-        context = self.checked_length(max_length)
-        if have_choices(rows):
-            self.main_metric = "accuracy"
+        self.main_metric = "accuracy" if have_choices(rows) else type(self).main_metric
+        return self._encoded(rows, self.checked_length(max_length))
+
+    def _encoded(self, rows: Rows, context: int) -> Encoded:
+        """Encodes rows in windows of ``context`` tokens, and leaves the main metric as it is."""
         if are_preferences(rows):
             raise HeedfulError(
                 f"{rows[0].file} has chosen and rejected answers, but the model did not learn from preferences; tune "
@@ -534,7 +537,7 @@ class TextGeneration(Task):
         self, examples: Sequence[StreamWindow | InstructionExample], rows: Rows, learned: Rows, order: int
     ) -> Baseline:
         """Scores an n-gram model of the training text, for each window or instruction; of choices the most frequent."""
-        train_tokens = _tokens(self.encode(learned).examples)
+        train_tokens = _tokens(self._encoded(learned, self.checked_length(None)).examples)
         first, ngrams = examples[0], NGrams(train_tokens, self.tokenizer.vocab_size, order)
         if isinstance(first, InstructionExample):
             sums = [
@@ -593,14 +596,15 @@ class TextGeneration(Task):
         """
         decoding = outputs_of_call(decoding or self.decoding_options(model, options))
         texts, own = split_inputs(inputs, choices)
-        if choices is not None or any(own) or normalise is not None:
-            check_ranking(own or [choices], decoding, normalise, logprobs)
-            return answer(
-                *(inputs, texts, own, decoding),
-                lambda some, choices: self._rank(model, some, choices, decoding, normalise, batch_tokens),
-                lambda some, rows: self._continue(model, some, rows, batch_tokens, logprobs),
-            )
-        return self._continue(model, inputs, decoding, batch_tokens, logprobs)
+        check_ranking(own or [choices], decoding, normalise, logprobs)
+
+        def ranked(some: list[Any], their_choices: list[Sequence[str]]) -> list[Prediction]:
+            return self._rank(model, some, their_choices, decoding, normalise, batch_tokens)
+
+        def continued(some: list[Any], options_of_rows: Options) -> list[Prediction]:
+            return self._continue(model, some, options_of_rows, batch_tokens, logprobs)
+
+        return answer(inputs, texts, own, decoding, ranked, continued)
 
     def _rank(
         self,
@@ -612,15 +616,15 @@ class TextGeneration(Task):
         batch_tokens: int | None,
     ) -> list[Prediction]:
         """Returns the most probable of the choices after each prompt, whose beginning is cut if it is too long."""
-        targets = {own: self.tokenizer.encode(own) for own in map(tuple, choices)}
-        limit, questions = self.limit(model, batch_tokens), list[Question]()
+        targets = {own: self.tokenizer.encode(own) for own in {*map(tuple, choices)}}
+        limit, encoded = self.limit(model, batch_tokens), list[RankedPrompt]()
         for index, (ids, own) in enumerate(zip(self.prompt_ids(prompts), choices, strict=True)):
             room = max(1, limit + 1 - max(map(len, targets[tuple(own)])))
             if len(ids) > room:
                 text = f"has {len(ids):,} tokens, only the last {room:,} of them are read (the model takes no more)"
                 log.warning(InputWarning(index, text))
-            questions.append(Question(ids[-room:], targets[tuple(own)]))
-        return rank(model, prompts, questions, choices, decoding, normalise, batch_tokens)
+            encoded.append(RankedPrompt(ids[-room:], targets[tuple(own)]))
+        return rank(model, prompts, encoded, choices, decoding, normalise, batch_tokens)
 
     def _continue(
         self, model: Model, inputs: Sequence[Any], decoding: Options, batch_tokens: int | None, logprobs: bool

@@ -37,9 +37,9 @@ from heedful.pretrained import load, read_card
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
-from heedful.tasks.known_models import advice, is_advised, with_known_model, without_auto
+from heedful.tasks.known_models import advice_for
 from heedful.tasks.model_setup import replace_head
-from heedful.tasks.run_data import equality_rule, train_and_validation_rows
+from heedful.tasks.run_data import equality_rule, read_run_data
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
 from heedful.training.ceiling import Ceiling, flops_of, peak_flops
@@ -244,12 +244,8 @@ def prepare(
     if given.resume:
         custom.check_resumed(given.out, read_card(out / "last").get("custom", {}))
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
-
-    reading = without_auto(given)
-    rows, valid_rows = train_and_validation_rows(kind, reading, settled=given.resume, same=same)
-    kind = kind if given.resume else kind.for_rows(rows, reading)
-    given = with_known_model(kind, rows, given, say)
-    advised = ranks.is_first and is_advised(kind, rows, given)
+    kind, given, rows, valid_rows = read_run_data(kind, given, say, same)
+    advice = advice_for(kind, rows, given) if ranks.is_first else None
     device = device_of(own_device(given.device))
     settings = resolved(kind, rows, given, device, say)
     use_threads(settings.training.threads, say)
@@ -281,7 +277,7 @@ def prepare(
     names = custom.names()
     for line in (
         *opening_lines(task, train, valid, run.model, device, run.settings, ranks.size, _notes(rows, valid_rows)),
-        *([advice(kind, rows)] if advised else []),
+        *([advice()] if advice is not None else []),
         *([f"custom     {', '.join(f'{part} {name}' for part, name in names.items())}"] if names else []),
         *(run.plan.lines() if run.plan is not None else ()),
         *(audit(task, rows, valid_rows, train) if audit is not None else ()),

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-PATIENCE = 3.0  # seconds in which the Hub answers
+PATIENCE = 3.0  # seconds in which the Hub must answer
 
 
 class Refused(Exception):
@@ -60,26 +60,26 @@ def cached_folder(name: str, file: str) -> Path | None:
 
 
 def is_offline() -> bool:
-    """Returns True if ``HF_HUB_OFFLINE`` forbids to ask the Hub."""
+    """Returns True if ``HF_HUB_OFFLINE`` forbids requests to the Hub."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
-class Asking:
-    """A question in a thread of its own, whether a server answers, through the proxies that the Hub's client uses.
+class ServerCheck:
+    """Check in a thread of its own that a server answers, through the proxies that the Hub's client uses.
 
     Args:
         address: the server's.
-        patience: seconds in which it must answer. Looking up a name has no time limit of its own.
+        patience: seconds in which it must answer; looking up its name may take longer, without a limit.
     """
 
     def __init__(self, address: str, patience: float) -> None:
         self._address, self._patience, self._answers = address, patience, False
-        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread = threading.Thread(target=self._request, daemon=True)
         self._thread.start()
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         from huggingface_hub import get_session
 
         with suppress(Exception):  # of the network, a proxy or a certificate
@@ -92,22 +92,22 @@ class Asking:
 
 
 @cache
-def _asking(address: str) -> Asking:
-    return Asking(address, PATIENCE)
+def _check_of(address: str) -> ServerCheck:
+    return ServerCheck(address, PATIENCE)
 
 
-def ask_hub() -> None:
-    """Begins to ask the Hub whether it answers, once in a process, unless ``HF_HUB_OFFLINE`` is set."""
+def check_hub() -> None:
+    """Begins to check that the Hub answers, once in a process, unless ``HF_HUB_OFFLINE`` is set."""
     if not is_offline():
         from huggingface_hub import constants
 
-        _asking(constants.ENDPOINT)
+        _check_of(constants.ENDPOINT)
 
 
 def hub_answers(seconds: float) -> bool:
-    """Returns True if the Hub has answered ``ask_hub``; waits for at most ``seconds``. False offline."""
+    """Returns True if the Hub has answered ``check_hub``; waits for at most ``seconds``. False offline."""
     if is_offline():
         return False
     from huggingface_hub import constants
 
-    return _asking(constants.ENDPOINT).answers(seconds)
+    return _check_of(constants.ENDPOINT).answers(seconds)

@@ -26,6 +26,7 @@ from heedful.config import (
     patches_of,
 )
 from heedful.pretrained.folder import CONFIG, read_json
+from heedful.pretrained.model_types import model_type_of
 from heedful.tasks.model_setup import stacks_of
 from heedful.verify.check_report import Skipped
 from heedful.verify.inputs import TOKENWISE, ModelCall, Side
@@ -97,9 +98,9 @@ def reference_model(transformers: Any, verified: VerifiedFolder, dtype: torch.dt
 
 
 def class_of(folder: Path) -> str:
-    """Returns the name of the ``transformers`` class in a folder's configuration."""
-    names = read_json(folder / CONFIG).get("architectures") or [""]
-    return str(names[0])
+    """Returns the name of the ``transformers`` class of a folder, from its configuration."""
+    theirs = read_json(folder / CONFIG)
+    return model_type_of(theirs).architecture_of(theirs).name
 
 
 def _rms_norm(part: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

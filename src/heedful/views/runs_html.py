@@ -20,8 +20,8 @@ def runs_page(folders: Sequence[str], every: float = EVERY, nonce: str = "") -> 
     The page is not reloaded: rows, curves and the selection stay. The address keeps the selection:
     ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has its own colour and mark.
 
-    A run with saved weights has a button that opens, in a sandboxed frame, what its model looks at in a validation
-    example. The page requests it when it is opened, and again when the run has saved newer weights.
+    A run with saved weights has a button that opens, in a sandboxed frame, an attention view of its model, of a
+    validation example. The page requests it when it is opened, and again when the run has saved newer weights.
 
     Args:
         folders: folders of runs; the page names them if they contain no run.

@@ -1,4 +1,4 @@
-"""HTML page of a text about an image: for each word the image, lit where the decoder attended."""
+"""HTML page of a text about an image: for each word the image, bright where the decoder attended."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class WordMaps:
 
 
 def words_page(maps: WordMaps, *, title: str, max_bytes: int = MAX_PAGE_BYTES) -> str:
-    """Returns a self-contained HTML page: the text, and for each word the image with the patches lit that the decoder
-    attended to when it wrote the word.
+    """Returns a self-contained HTML page: the text, and for each word the image, bright where the decoder attended when
+    it wrote the word.
 
     Layer and head are chosen in two lists; by default it is the mean over all of them. Point at a word, or move to it
     with Tab, to read its strongest patch. The address keeps the view: ``page.html#layer=1&head=2&word=3``.
@@ -102,8 +102,8 @@ def _body(maps: WordMaps, source: str, note: str) -> str:
         f"<figcaption><b>{escaped(word)}</b></figcaption></figure>"
         for i, word in enumerate(maps.words)
     )
-    return f"""<p class="quiet">The model's text about an image of {wide} × {high} pixels. Each word has the image, lit
-where the decoder attended when it wrote the word.</p>
+    return f"""<p class="quiet">The model's text about an image of {wide} × {high} pixels. Each word has the
+image, bright where the decoder attended when it wrote the word.</p>
 <div class="tools"><label>layer <select class="layer"></select></label>
 <label>head <select class="head"></select></label></div>
 <p class="status" role="status"></p>

@@ -82,9 +82,8 @@ def express(
     """Returns the first model type and architecture that express a configuration, with its ``config.json``, or None.
 
     The model type named ``first`` is tried before the others, so that a model is saved in the layout of its source, and
-    of architectures with one name first those that the source's ``config.json`` fits. No
-    model type expresses pooling: for a pooled model the body is expressed, and ``modules.json`` holds the rest
-    (pooling.py).
+    of architectures with one name first those that the source's ``config.json`` fits. No model type expresses pooling:
+    for a pooled model the body is expressed, and ``modules.json`` holds the rest (pooling.py).
     """
     if isinstance(config, EncoderConfig | DecoderConfig) and config.head in _POOLED:
         config = replace(config, head=NoHead())

@@ -36,6 +36,30 @@ LABEL_KEYS = (
     ConfigKey("classifier_dropout", "head.dropout", 0.1, fallback="hidden_dropout_prob"),
 )
 
+LAYER_OUTPUT_RULES = (
+    Rename(THEIR_LAYER + ".attention.output.dense.{p}", OUR_BLOCK + ".attention.out.{p}"),
+    Rename(THEIR_LAYER + ".attention.output.LayerNorm.{p}", OUR_BLOCK + ".attention_residual.after.{p}"),
+    Rename(THEIR_LAYER + ".intermediate.dense.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
+    Rename(THEIR_LAYER + ".output.dense.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
+    Rename(THEIR_LAYER + ".output.LayerNorm.{p}", OUR_BLOCK + ".feed_forward_residual.after.{p}"),
+)
+
+
+def layer_keys(dim: int, depth: int, heads: int, ff_dim: int, norm_eps: float) -> tuple[AnyConfigKey, ...]:
+    """Returns the config keys of the layers, which are BERT's in several model types, with a type's defaults."""
+    return (
+        ConfigKey("hidden_size", "encoder.dim", dim),
+        ConfigKey("num_hidden_layers", "encoder.depth", depth),
+        ConfigKey("num_attention_heads", "encoder.heads", heads),
+        ConfigKey("intermediate_size", "encoder.ff_dim", ff_dim),
+        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
+        ConfigKey("layer_norm_eps", "encoder.norm_eps", norm_eps),
+        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
+        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
+        ConfigKey("initializer_range", "encoder.init_std", 0.02),
+    )
+
+
 BERT = ModelType(
     name="bert",
     prefix="bert.",
@@ -50,15 +74,7 @@ BERT = ModelType(
         ConfigKey("vocab_size", "embedding.vocab_size", 30522),
         ConfigKey("type_vocab_size", "embedding.segments", 2),
         ConfigKey("max_position_embeddings", "encoder.position.length", 512),
-        ConfigKey("hidden_size", "encoder.dim", 768),
-        ConfigKey("num_hidden_layers", "encoder.depth", 12),
-        ConfigKey("num_attention_heads", "encoder.heads", 12),
-        ConfigKey("intermediate_size", "encoder.ff_dim", 3072),
-        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-        ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-12),
-        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
-        ConfigKey("initializer_range", "encoder.init_std", 0.02),
+        *layer_keys(768, 12, 12, 3072, 1e-12),
         TokenIdKey("bos_token_id", "special.start", None),
         TokenIdKey("eos_token_id", "special.end", None, several=True),
         TokenIdKey("pad_token_id", "special.pad", 0),
@@ -74,11 +90,7 @@ BERT = ModelType(
         Rename(THEIR_LAYER + ".attention.self.query.{p}", OUR_BLOCK + ".attention.query.{p}"),
         Rename(THEIR_LAYER + ".attention.self.key.{p}", OUR_BLOCK + ".attention.key.{p}"),
         Rename(THEIR_LAYER + ".attention.self.value.{p}", OUR_BLOCK + ".attention.value.{p}"),
-        Rename(THEIR_LAYER + ".attention.output.dense.{p}", OUR_BLOCK + ".attention.out.{p}"),
-        Rename(THEIR_LAYER + ".attention.output.LayerNorm.{p}", OUR_BLOCK + ".attention_residual.after.{p}"),
-        Rename(THEIR_LAYER + ".intermediate.dense.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
-        Rename(THEIR_LAYER + ".output.dense.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
-        Rename(THEIR_LAYER + ".output.LayerNorm.{p}", OUR_BLOCK + ".feed_forward_residual.after.{p}"),
+        *LAYER_OUTPUT_RULES,
         RenameUnlessZero("pooler.dense.{p}", "head.pooler.dense.{p}"),
     ),
     architectures=(

@@ -11,11 +11,17 @@ from heedful.pretrained.config_keys import (
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
-from heedful.pretrained.model_types.bert import MASKED_HEAD, MASKED_KEYS
+from heedful.pretrained.model_types.bert import (
+    LAYER_OUTPUT_RULES,
+    MASKED_HEAD,
+    MASKED_KEYS,
+    OUR_BLOCK,
+    THEIR_LAYER,
+    layer_keys,
+)
 from heedful.pretrained.rules import Drop, Rename, Tie
 from heedful.pretrained.special_config_keys import ConvolutionKeys, OptionalKey, RepeatedKey, SpanKey, TermsKey
 
-THEIR_LAYER, OUR_BLOCK = "encoder.layer.{i}", "encoder.block.{i}"
 LABELS = LabelKeys("id2label", "head.labels", 2)
 DROP_DISCRIMINATOR = (  # v3's pre-training head of replaced tokens, which no class of transformers reads
     Drop("mask_predictions.dense.{p}"),
@@ -41,16 +47,8 @@ DEBERTA_V2 = ModelType(
     config_keys=(
         ConfigKey("vocab_size", "embedding.vocab_size", 128100),
         ConfigKey("type_vocab_size", "embedding.segments", 0, minimum=0),
-        ConfigKey("hidden_size", "encoder.dim", 1536),
-        ConfigKey("num_hidden_layers", "encoder.depth", 24),
-        ConfigKey("num_attention_heads", "encoder.heads", 24),
+        *layer_keys(1536, 24, 24, 6144, 1e-7),
         OptionalKey("attention_head_size", "encoder.head_dim", 1),
-        ConfigKey("intermediate_size", "encoder.ff_dim", 6144),
-        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-        ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-7),
-        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
-        ConfigKey("initializer_range", "encoder.init_std", 0.02),
         ConfigKey("max_position_embeddings", "encoder.position.length", 512),
         SpanKey("max_relative_positions", "encoder.position.max_distance", -1),
         SpanKey("position_buckets", "encoder.position.buckets", -1),
@@ -81,11 +79,7 @@ DEBERTA_V2 = ModelType(
         Rename(THEIR_LAYER + ".attention.self.value_proj.{p}", OUR_BLOCK + ".attention.value.{p}"),
         Rename(THEIR_LAYER + ".attention.self.pos_key_proj.{p}", OUR_BLOCK + ".attention.relative.key.{p}"),
         Rename(THEIR_LAYER + ".attention.self.pos_query_proj.{p}", OUR_BLOCK + ".attention.relative.query.{p}"),
-        Rename(THEIR_LAYER + ".attention.output.dense.{p}", OUR_BLOCK + ".attention.out.{p}"),
-        Rename(THEIR_LAYER + ".attention.output.LayerNorm.{p}", OUR_BLOCK + ".attention_residual.after.{p}"),
-        Rename(THEIR_LAYER + ".intermediate.dense.{p}", OUR_BLOCK + ".feed_forward.up.{p}"),
-        Rename(THEIR_LAYER + ".output.dense.{p}", OUR_BLOCK + ".feed_forward.down.{p}"),
-        Rename(THEIR_LAYER + ".output.LayerNorm.{p}", OUR_BLOCK + ".feed_forward_residual.after.{p}"),
+        *LAYER_OUTPUT_RULES,
     ),
     architectures=(
         Architecture(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heedful.pretrained.config_keys import (
-    ACTIVATIONS,
     AnyConfigKey,
     ConfigKey,
     StoredTensor,
@@ -11,21 +10,13 @@ from heedful.pretrained.config_keys import (
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
-from heedful.pretrained.model_types.bert import BERT, DROP_POOLER, LABEL_KEYS
+from heedful.pretrained.model_types.bert import BERT, DROP_POOLER, LABEL_KEYS, layer_keys
 from heedful.pretrained.rules import Drop, Rename, Tie
 from heedful.pretrained.special_config_keys import PositionRowsKey
 
 CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("type_vocab_size", "embedding.segments", 2),
-    ConfigKey("hidden_size", "encoder.dim", 768),
-    ConfigKey("num_hidden_layers", "encoder.depth", 12),
-    ConfigKey("num_attention_heads", "encoder.heads", 12),
-    ConfigKey("intermediate_size", "encoder.ff_dim", 3072),
-    ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-    ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-12),
-    ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-    ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
-    ConfigKey("initializer_range", "encoder.init_std", 0.02),
+    *layer_keys(768, 12, 12, 3072, 1e-12),
     TokenIdKey("bos_token_id", "special.start", 0),
     TokenIdKey("eos_token_id", "special.end", 2, several=True),
     TokenIdKey("pad_token_id", "special.pad", 1, required=True),

@@ -2,7 +2,7 @@
 
     attention_heads  ``matrix``, ``heads``, ``model``: one head as a heat map or as lines, all heads at a glance
     matrices         ``heat``, ``grid``, ``lens``: any matrix, one number for each head, the logit lens
-    overlays         ``overlay``, ``lit_images``, ``saliency``, ``filters``: values over an image or a text, filters
+    overlays         ``overlay``, ``bright_images``, ``saliency``, ``filters``: values over an image or a text, filters
     plots            ``scatter``, ``functions``, ``bars``
     diagrams         ``masks``, ``flow``: attention masks, and block diagrams
     cells            shared parts
@@ -16,13 +16,14 @@ from __future__ import annotations
 from heedful.views.figures.attention_heads import heads, matrix, model
 from heedful.views.figures.diagrams import Arrow, Box, flow, masks
 from heedful.views.figures.matrices import grid, heat, lens
-from heedful.views.figures.overlays import filters, lit_images, overlay, saliency
+from heedful.views.figures.overlays import bright_images, filters, overlay, saliency
 from heedful.views.figures.plots import bars, functions, scatter
 
 __all__ = [
     "Arrow",
     "Box",
     "bars",
+    "bright_images",
     "filters",
     "flow",
     "functions",
@@ -30,7 +31,6 @@ __all__ = [
     "heads",
     "heat",
     "lens",
-    "lit_images",
     "masks",
     "matrix",
     "model",

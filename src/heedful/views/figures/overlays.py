@@ -45,14 +45,18 @@ def overlay(pixels: Any, values: Any, title: str = "", *, note: str = "") -> str
     step = wide / shares.shape[1], high / shares.shape[0]
     left = wide + 20
     parts = [raster.image(image, (0, 0), (wide, high), STORED, "the image")]
-    parts.append(raster.image(_lit(image, shares), (left, 0), (wide, high), STORED, "the image, lit by the values"))
+    parts.append(
+        raster.image(_brightened(image, shares), (left, 0), (wide, high), STORED, "the image, brightened by the values")
+    )
     best = [divmod(int(i), shares.shape[1]) for i in np.argsort(-shares, axis=None, kind="stable")[:3]]
     for r, c in best:
         box = f'x="{left + c * step[0]:.1f}" y="{r * step[1]:.1f}" width="{step[0]:.1f}" height="{step[1]:.1f}"'
         parts.append(f'<rect class="edge" {box}/><rect class="peak" {box}/>')
     framed = ", ".join(f"{formatted(numbers[r, c], 3)} (row {r + 1}, column {c + 1})" for r, c in best)
     notes = [note, f"{shares.shape[0]} × {shares.shape[1]} patches; the brighter, the larger; framed: {framed}"]
-    return figure(title, notes, (left + wide, high), parts, "An image lit by a number per patch", raster.STYLE + FRAMES)
+    return figure(
+        title, notes, (left + wide, high), parts, "An image brightened by a number per patch", raster.STYLE + FRAMES
+    )
 
 
 def _shares(values: np.ndarray) -> np.ndarray:
@@ -61,14 +65,14 @@ def _shares(values: np.ndarray) -> np.ndarray:
     return (values - low) / ((float(values.max()) - low) or 1.0)
 
 
-def _lit(image: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def _brightened(image: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Returns the image with the pixels of each patch multiplied by 0.12 + 0.88 of its share, (rows, columns)."""
     rows, columns = (np.arange(size) * n // size for size, n in zip(image.shape[:2], shares.shape, strict=True))
     return np.rint(image * (0.12 + 0.88 * shares[rows][:, columns, None])).astype(np.uint8)
 
 
-def lit_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", *, note: str = "") -> str:
-    """Returns the same image for each of M names, such as words, each lit by the name's own values as in ``overlay``.
+def bright_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", *, note: str = "") -> str:
+    """Returns the same image for each of M names, such as words, each as in ``overlay`` by the name's own values.
 
     Args:
         pixels: uint8 (H, W, 1 or 3).
@@ -88,8 +92,8 @@ def lit_images(pixels: Any, values: Any, names: Sequence[str], title: str = "", 
     across, parts, best = min(ACROSS, len(shown)), [], []
     for i, (name, own) in enumerate(zip(shown, numbers, strict=True)):
         x, y = i % across * (wide + 12), i // across * (high + 34)
-        lit = _lit(image, _shares(own))
-        parts.append(raster.image(lit, (x, y), (wide, high), STORED, f"the image, lit for {name}"))
+        bright = _brightened(image, _shares(own))
+        parts.append(raster.image(bright, (x, y), (wide, high), STORED, f"the image, brightened for {name}"))
         parts.append(label(cut(name, wide, 14), x + wide / 2, y + high + 18, "token", "middle"))
         row, column = divmod(int(own.argmax()), own.shape[1])
         best.append(f"{name}: row {row + 1}, column {column + 1}")

@@ -1,4 +1,4 @@
-"""The view words: a written text, and for each word the image, lit where the decoder attended as it wrote the word."""
+"""The view words: a generated text, and for each word the image, bright where the decoder attended for this word."""
 
 from __future__ import annotations
 
@@ -87,4 +87,4 @@ def words_of(opened: OpenedModel, reading: ModelInput, request: Request) -> Word
 
 def _svg(maps: WordMaps, title: str) -> str:
     """Returns a figure of the image for each word, by the mean over layers and heads."""
-    return figures.lit_images(maps.pixels, maps.weights.mean((0, 1)), maps.words, title, note=maps.note)
+    return figures.bright_images(maps.pixels, maps.weights.mean((0, 1)), maps.words, title, note=maps.note)
