@@ -90,7 +90,7 @@ def audit(settings: RunSettings) -> Audit:
     settings = with_recipe(kind, settings)
     reading = without_auto(settings)
     train, validation = train_and_validation_rows(kind, reading)
-    kind = kind.for_rows(train, reading)
+    kind = kind.for_rows(train, settings)
     settings = with_known_model(kind, train, settings, lambda line: None)
     settings = resolved(kind, train, settings, device_of("cpu"))
     task, config = _task_and_config(kind, train, settings)

@@ -247,7 +247,10 @@ def prepare(
 
     reading = without_auto(given)
     rows, valid_rows = train_and_validation_rows(kind, reading, settled=given.resume, same=same)
-    kind = kind if given.resume else kind.for_rows(rows, reading)
+    if not given.resume:
+        # an objective of one's own reads the batches of a single model, unless an ensemble is asked for
+        members = given.model.members or (1 if custom.objective else None)
+        kind = kind.for_rows(rows, replace(given, model=replace(given.model, members=members)))
     given = with_known_model(kind, rows, given, say)
     advised = ranks.is_first and is_advised(kind, rows, given)
     device = device_of(own_device(given.device))
@@ -390,7 +393,7 @@ def _notes(rows: Rows, valid: Rows) -> list[str]:
 def _recorder(run: Run, draw: Callable[[Path], object] | None) -> AttentionRecorder:
     from heedful.training.record_attention import AttentionRecorder
 
-    return AttentionRecorder(run.task, run.model, run.settings.training.record_attention, run.out, draw)
+    return AttentionRecorder(*run.task.recorded(run.model), run.settings.training.record_attention, run.out, draw)
 
 
 def _write_first_files(run: Run) -> None:
