@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from heedful.config import (
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import Pipeline
+from heedful.inference.predict_file import fingerprint
 from heedful.layers import TokenEmbedding
 from heedful.models import Encoder, Ensemble
 from heedful.models.ensemble import mean_logits
 from heedful.pretrained.upload import _upload_files
+from heedful.serving.run_attention import RunAttention
+from heedful.serving.runs import WatchedRun
 from heedful.settings import ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks import defaults
 from heedful.tasks.classifier_ensemble import ClassifierEnsemble
@@ -326,6 +330,17 @@ def test_it_is_verified_and_looked_into_member_by_member(run: Any, tmp_path: Pat
     assert "member-0" in seen.title
 
 
+def test_the_dashboard_shows_the_attention_of_the_first_member(run: Any) -> None:
+    saved = WatchedRun(run[0], "tiny").saved_model()
+    assert saved is not None
+    threads = torch.get_num_threads()
+    try:
+        found = RunAttention().view("tiny", saved, 0)
+    finally:
+        torch.set_num_threads(threads)
+    assert "<title>tiny/member-0: " in found["page"]
+
+
 def test_what_an_ensemble_cannot_do(run: Any, tmp_path: Path, capsys: Any) -> None:
     folder, out = run[0], str(tmp_path / "out")
     refused = {
@@ -353,6 +368,13 @@ def test_what_an_ensemble_cannot_do(run: Any, tmp_path: Path, capsys: Any) -> No
         add_adapter(model, LoraConfig())
     files = _upload_files(folder)
     assert {f"member-{i}/{name}" for i in range(4) for name in ("model.safetensors", "tokenizer.json")} <= set(files)
+
+
+def test_files_of_members_tell_whether_a_prediction_can_go_on(run: Any, tmp_path: Path) -> None:
+    shutil.copytree(run[0], tmp_path / "copy")
+    assert fingerprint(tmp_path / "copy") == fingerprint(run[0])
+    (tmp_path / "copy" / "member-3" / "model.safetensors").write_bytes(b"other")
+    assert fingerprint(tmp_path / "copy") != fingerprint(run[0])
 
 
 def test_members_of_different_labels_are_refused(run: Any, tmp_path: Path) -> None:
