@@ -228,9 +228,11 @@ def test_numbers_and_preferences_have_no_members() -> None:
 
 @pytest.mark.parametrize(("words", "epochs"), [(10, 15), (70_000, 10), (1_000_000, 4)])
 def test_epochs_read_about_as_many_words(words: int, epochs: int) -> None:
-    suggested = defaults.ensemble([" ".join(["word"] * words)], settings())
+    suggested = defaults.ensemble(10, settings(), [" ".join(["word"] * (words // 10))] * 10)
     assert suggested.max_epochs == epochs
     assert (suggested.model.members, suggested.model.dim, suggested.model.depth) == (4, 64, 1)
+    wider = defaults.ensemble(10, settings(preset="bert-mini"), ["word"])
+    assert (wider.preset, wider.model.members, wider.model.dim) == ("bert-mini", 4, None)
 
 
 def test_what_members_read() -> None:

@@ -81,7 +81,7 @@ class ClassifierEnsemble(TextClassification):
     @classmethod
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         """Returns default settings for an ensemble (``defaults.ensemble``)."""
-        suggested = defaults.ensemble(list(texts_of_rows(rows)), given)
+        suggested = defaults.ensemble(len(rows), given, texts_of_rows(rows))
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod

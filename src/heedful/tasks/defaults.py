@@ -299,19 +299,24 @@ def member_count(examples: int, given: RunSettings, texts: Iterable[str]) -> int
     return 1 if chosen or examples >= ENSEMBLE_EXAMPLES or not rarely_new(texts) else len(MEMBERS)
 
 
-def ensemble(texts: Sequence[str], given: RunSettings) -> RunSettings:
-    """Returns settings for an ensemble of narrow classifiers, trained from scratch on ``texts``.
+def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
+    """Returns settings for an ensemble of narrow classifiers, trained from scratch.
 
-    The epochs read about 700,000 words in all: more epochs on long texts learn them by heart.
+    The epochs read about 700,000 words in all: more epochs on long texts learn them by heart. The words of at most
+    50,000 ``texts`` are counted.
     """
-    size, words = size_for(0, ENCODER), sum(len(WORD.findall(text)) for text in texts)
-    epochs = min(max(round(ENSEMBLE_WORDS / max(1, words)), FEWEST_EPOCHS), MOST_ENSEMBLE_EPOCHS)
+    counts = [len(WORD.findall(text)) for text in islice(texts, COUNTED_TEXTS)]
+    words = max(1, sum(counts)) / max(1, len(counts))  # of a text
+    epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), MOST_ENSEMBLE_EPOCHS)
+    size, model = size_for(0, ENCODER), ModelSettings(members=given.model.members or len(MEMBERS))
+    if not given.preset:
+        model = replace(model, dim=MEMBER_DIM, depth=1, dropout=size.dropout)
     return replace(
-        encoder(len(texts), given, words // max(1, len(texts)) + 1),
+        encoder(examples, given, int(words) + 1),
         preset=given.preset or size.preset,
         max_epochs=epochs,
         tokenizer=TokenizerSettings(),
-        model=ModelSettings(members=given.model.members or len(MEMBERS), dim=MEMBER_DIM, depth=1, dropout=size.dropout),
+        model=model,
     )
 
 
