@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -123,7 +123,7 @@ class Config:
 def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_dict()
-    return list(value) if isinstance(value, tuple) else value
+    return list(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -131,7 +131,7 @@ def _typed(hint: Any, value: Any) -> Any:
     if isinstance(value, Mapping):
         owners = [case for case in cases if isinstance(case, type) and issubclass(case, Config)]
         return (owners[0] if len(owners) == 1 else Config).from_dict(value)
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(_typed(Any, part) for part in value) if isinstance(value, list) else value
 
 
 # --------------------------------------------------------------------------------------------- positions, one case each
@@ -439,12 +439,16 @@ def shortest_pattern(windows: tuple[int | None, ...]) -> int | tuple[int | None,
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig(Config):
-    """Token embedding, multiplied by √dim with ``scale="sqrt"``; ``segments`` > 0 adds a segment embedding."""
+    """Token embedding, multiplied by √dim with ``scale="sqrt"``; ``segments`` > 0 adds a segment embedding.
+
+    ``bigrams`` > 0 adds, in an encoder, an embedding of each token with the one before it, hashed to ``bigrams`` rows.
+    """
 
     kind: ClassVar[str] = "embedding"
     vocab_size: int
     scale: Literal["sqrt", "none"] = "none"
     segments: int = 0
+    bigrams: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -613,6 +617,7 @@ class DecoderConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_no_bigrams(self.embedding, self.kind)
         _check_stack(self.decoder, "decoder", cross=False, causal=True)
         _check_head(self.head, self.kind, not_on=(ImageHead,))
 
@@ -650,6 +655,8 @@ class EncoderDecoderConfig(Config):
             )
         if self.pooler and not reads_images:
             raise HeedfulError("encoder-decoder.pooler is True, but the source is text; leave it out")
+        for embedding in (self.source, self.target):
+            _check_no_bigrams(embedding, self.kind)
         _check_stack(self.encoder, "encoder", cross=False)
         _check_stack(self.decoder, "decoder", cross=True, causal=True)
         _check_head(self.head, self.kind, not_on=(ImageHead,))
@@ -677,11 +684,36 @@ class VisionConfig(Config):
         _check_head(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(Config):
+    """Ensemble of classifiers of the same labels, encoders of which each has its own tokenizer."""
+
+    kind: ClassVar[str] = "ensemble"
+    members: tuple[EncoderConfig, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        labels = {getattr(member.head, "labels", None) for member in self.members}
+        if len(self.members) < 2 or len(labels) > 1 or not isinstance(self.head, SequenceHead):
+            raise HeedfulError("an ensemble has two or more members, classifiers of texts by the same labels")
+
+    @property
+    def head(self) -> Head:
+        """Head of the first member; those of the others have as many labels."""
+        return self.members[0].head
+
+
 def _check_stack(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:
     """Raises if the cross-attention or causal mask of a stack does not fit its family."""
     if stack.cross != cross or (causal is not None and stack.causal != causal):
         required = f"cross={cross}" + (f", causal={causal}" if causal is not None else "")
         raise HeedfulError(f"the {name} has cross={stack.cross}, causal={stack.causal}; its family needs {required}")
+
+
+def _check_no_bigrams(embedding: EmbeddingConfig | PatchConfig | None, family: str) -> None:
+    """Raises for pairs of tokens in a family that generates: a step of decoding embeds one token alone."""
+    if isinstance(embedding, EmbeddingConfig) and embedding.bigrams:
+        raise HeedfulError(f"embedding.bigrams is {embedding.bigrams} in a model of family {family!r}; leave it out")
 
 
 def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...]) -> None:
@@ -691,20 +723,29 @@ def _check_head(head: Head, family: str, *, not_on: tuple[type[Config], ...]) ->
         )
 
 
-ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig
+ModelConfig = EncoderConfig | DecoderConfig | EncoderDecoderConfig | VisionConfig | EnsembleConfig
+
+
+def with_head(config: ModelConfig, head: Head) -> ModelConfig:
+    """Returns a model's configuration with another head; raises ``HeedfulError`` for an ensemble."""
+    if isinstance(config, EnsembleConfig):
+        raise HeedfulError("an ensemble has the heads of its members, which cannot be replaced; change a member's")
+    return replace(config, head=head)
 
 
 def patches_of(config: ModelConfig) -> PatchConfig | None:
     """Returns the patches of a model that reads images; None for a model that reads text."""
     if isinstance(config, VisionConfig):
         return config.patches
+    if isinstance(config, EnsembleConfig):
+        return None
     source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
     return source if isinstance(source, PatchConfig) else None
 
 
 def source_tokens(config: ModelConfig) -> EmbeddingConfig:
     """Returns the embedding of the tokens that a model of text reads, of an encoder-decoder the source's."""
-    assert not isinstance(config, VisionConfig)
+    assert not isinstance(config, VisionConfig | EnsembleConfig)
     source = config.source if isinstance(config, EncoderDecoderConfig) else config.embedding
     assert isinstance(source, EmbeddingConfig)  # the caller has asked patches_of
     return source

@@ -14,7 +14,7 @@ from heedful.adapters.low_rank import LowRank
 from heedful.config import Adapter, LoraConfig
 from heedful.errors import HeedfulError, nearest
 from heedful.layers.norm import BatchNorm
-from heedful.models.base import Model
+from heedful.models import Ensemble, Model
 from heedful.settings import LORA_TARGETS
 from heedful.util.random_state import seeded
 
@@ -53,6 +53,8 @@ def add_adapter(model: M, config: LoraConfig, seed: int | None = None) -> M:
     'Linear'
     """
     model.check_not_optimised("train an adapter")
+    if isinstance(model, Ensemble):
+        raise HeedfulError("an adapter is added to one model, not to an ensemble; load one of its members")
     paths = _targets(model, config.targets)
     outside = [name for name in model.fresh if name not in fresh_head(model)]
     if outside:

@@ -143,9 +143,11 @@ def export(
     options = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
     writer = import_module(FORMATS[to].module)
     from heedful.pretrained.configuration import home
+    from heedful.pretrained.ensemble import refuse_ensemble
     from heedful.pretrained.folder import find
 
     source, target = find(model), Path(out)
+    refuse_ensemble(source, "export")
     if writes_file(to, out):
         with replaced_file(target) as file:
             details = writer.write_file(source, file, **options)

@@ -21,7 +21,7 @@ from heedful.inference.input_blocks import FIRST, BlockOptions, BlockWarnings, b
 from heedful.inference.output_file import PartialFile, is_json, one_line
 from heedful.inference.pipeline import Pipeline, pipeline
 from heedful.pretrained.configuration import home
-from heedful.pretrained.folder import find
+from heedful.pretrained.folder import find, members_of
 from heedful.tasks.run_data import columns_in_card, stripped_prefix
 from heedful.tasks.task import Prediction, check_input_columns, derived_columns
 from heedful.util.progress import Progress
@@ -224,11 +224,11 @@ def _seed(resolved: Mapping[str, Any]) -> Any:
 def fingerprint(model: str | Path) -> str:
     """Returns a digest of the files that determine a model's predictions.
 
-    They are the files of its folder and, for an adapter, also those of its base model.
+    They are the files of its folder and of its members' and, for an adapter, also those of its base model.
     """
     digest = hashlib.blake2b(digest_size=16)
     own = find(model)
-    for folder in dict.fromkeys((own, home(own))):
+    for folder in dict.fromkeys((own, home(own), *members_of(own))):
         for path in sorted(folder.iterdir()):
             if path.suffix in MODEL_FILES and path.is_file():
                 with path.open("rb") as file:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from heedful.config import EmbeddingConfig, PatchConfig
 from heedful.errors import HeedfulError, lookup
 
+PAIR_FACTOR = 1_000_003  # a prime above the number of tokens, so that few pairs share a row
+
 
 def check_ids(ids: Tensor, rows: int) -> None:
     """Raises ``HeedfulError`` unless all ``ids`` are 0 to ``rows`` − 1; the host waits for the ids' device."""
@@ -29,22 +31,25 @@ class TokenEmbedding(nn.Module):
         vocab_size, dim: rows and columns of the table.
         scale: "sqrt" or "none".
         segments: number of segments (BERT's sentence A and B); their embedding is added.
+        bigrams: number of rows b for hashed pairs of neighbouring tokens; row (1,000,003 · id before + id) mod b is
+            added (Joulin et al. 2017, section 2.1). The id before the first token is 0, that of our padding.
 
     >>> import torch
     >>> TokenEmbedding(100, 8)(torch.tensor([[5, 7, 9]])).shape
     torch.Size([1, 3, 8])
     """
 
-    def __init__(self, vocab_size: int, dim: int, *, scale: str = "none", segments: int = 0) -> None:
+    def __init__(self, vocab_size: int, dim: int, *, scale: str = "none", segments: int = 0, bigrams: int = 0) -> None:
         super().__init__()
         self.token = nn.Embedding(vocab_size, dim)
         self.segment = nn.Embedding(segments, dim) if segments else None
+        self.bigram = nn.Embedding(bigrams, dim) if bigrams else None
         self.factor = lookup({"sqrt": dim**0.5, "none": 1.0}, scale, "embedding scale")
 
     @classmethod
     def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:
         """Returns the embedding of a configuration."""
-        return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments)
+        return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments, bigrams=config.bigrams)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Embeds ``ids`` (B, T), and ``segments`` (B, T; default 0) if the model has segments: (B, T, D).
@@ -59,6 +64,9 @@ class TokenEmbedding(nn.Module):
             raise
         if self.factor != 1.0:
             x = x * self.factor
+        if self.bigram is not None:
+            before = nn.functional.pad(ids[:, :-1], (1, 0))
+            x = x + self.bigram((PAIR_FACTOR * before.long() + ids) % self.bigram.num_embeddings)
         if self.segment is not None:
             return x + self.segment(torch.zeros_like(ids) if segments is None else segments)
         if segments is not None:

@@ -1,12 +1,20 @@
-"""The four families, a file each: embed → stack → head. ``build`` makes the model of a configuration."""
+"""The four families, a file each: embed → stack → head; and ensembles. ``build`` makes the model of a configuration."""
 
 from collections.abc import Callable
 
-from heedful.config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig, VisionConfig
+from heedful.config import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    EnsembleConfig,
+    ModelConfig,
+    VisionConfig,
+)
 from heedful.models.base import Model
 from heedful.models.decoder import Decoder
 from heedful.models.encoder import Encoder
 from heedful.models.encoder_decoder import EncoderDecoder
+from heedful.models.ensemble import Ensemble
 from heedful.models.vision import VisionTransformer
 
 FAMILIES: dict[type[ModelConfig], Callable[..., Model]] = {
@@ -14,6 +22,7 @@ FAMILIES: dict[type[ModelConfig], Callable[..., Model]] = {
     DecoderConfig: Decoder,
     EncoderDecoderConfig: EncoderDecoder,
     VisionConfig: VisionTransformer,
+    EnsembleConfig: Ensemble,
 }
 
 
@@ -22,4 +31,4 @@ def build(config: ModelConfig) -> Model:
     return FAMILIES[type(config)](config)
 
 
-__all__ = ["FAMILIES", "Decoder", "Encoder", "EncoderDecoder", "Model", "VisionTransformer", "build"]
+__all__ = ["FAMILIES", "Decoder", "Encoder", "EncoderDecoder", "Ensemble", "Model", "VisionTransformer", "build"]

@@ -18,6 +18,7 @@ from heedful.config import (
     SequenceHead,
     SpanHead,
     TokenHead,
+    with_head,
 )
 from heedful.errors import HeedfulError, nearest
 from heedful.models import Model, build
@@ -80,7 +81,8 @@ def create(
     204611
     """
     config = presets.get(name) if isinstance(name, str) else name
-    config = replace(config, head=head_config(config, head, num_labels))
+    if (chosen := head_config(config, head, num_labels)) != config.head:
+        config = with_head(config, chosen)
     if seed is None:
         return build(config)
     with seeded(seed):

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from heedful.config import EnsembleConfig
 from heedful.errors import HeedfulError
 from heedful.util import files
 from heedful.util.downloads import Refused, cached_folder, fetched
@@ -26,9 +27,13 @@ MULTI_LABEL = {"problem_type": "multi_label_classification"}
 REGRESSION = {"problem_type": "regression"}
 # file name patterns of downloads and uploads
 SHARD_SUFFIX = "-?????-of-?????"
-SAFETENSORS_FILES = ("model.safetensors", f"model{SHARD_SUFFIX}.safetensors", "adapter_model.safetensors")
+SAFETENSORS_FILES = (
+    *("model.safetensors", f"model{SHARD_SUFFIX}.safetensors", "adapter_model.safetensors"),
+    *("member-[0-9]*/model.safetensors", f"member-[0-9]*/model{SHARD_SUFFIX}.safetensors"),
+)
 PICKLE_FILES = ("pytorch_model.bin", f"pytorch_model{SHARD_SUFFIX}.bin", "adapter_model.bin")
 TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm")  # configurations, indices, tokenizers
+MEMBER_FILES = "member-[0-9]*/*"  # of an ensemble
 POOLING_FILES = "[0-9]_*/config.json"  # of sentence-transformers, as "1_Pooling/config.json"
 
 _HUB_ID = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(@(?P<revision>[^@\s]+))?")
@@ -113,6 +118,31 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     if not isinstance(settings, Mapping) or not all(isinstance(settings.get(name, {}), Mapping) for name in SECTIONS):
         raise HeedfulError(f"{path}: settings is {settings!r:.60}; write an object of sections, or remove it")
     return card
+
+
+def is_ensemble(folder: Path) -> bool:
+    """Returns True if a folder holds an ensemble, whose members have folders of their own."""
+    path = folder / CONFIG
+    return path.exists() and read_json(path).get("kind") == EnsembleConfig.kind
+
+
+def member_folder(folder: Path, number: int = 0) -> Path:
+    """Returns the folder of a member of the ensemble in ``folder``.
+
+    >>> member_folder(Path("runs/labels"), 1).name
+    'member-1'
+    """
+    return folder / f"member-{number}"
+
+
+def members_of(folder: Path) -> list[Path]:
+    """Returns the folders of the members of the ensemble in ``folder``; [] for any other model."""
+    if not is_ensemble(folder):
+        return []
+    members = read_json(folder / CONFIG).get("members")
+    if not isinstance(members, list) or len(members) < 2:
+        raise HeedfulError(f"{folder / CONFIG}: an ensemble has a list of two or more members; save the model again")
+    return [member_folder(folder, number) for number in range(len(members))]
 
 
 def is_multi_label(theirs: Mapping[str, Any]) -> bool:

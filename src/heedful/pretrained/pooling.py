@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heedful.config import PooledHead, Pooling
+from heedful.config import PooledHead, Pooling, with_head
 from heedful.errors import HeedfulError
 from heedful.heads import head_of
 from heedful.models import Model
@@ -107,7 +106,7 @@ def write_text_preparation(folder: Path, preparation: TextPreparation) -> None:
 
 def repool(model: Model, head: PooledHead) -> None:
     """Replaces a model's pooling head, which has no weights, by another."""
-    model.config = replace(model.config, head=head)
+    model.config = with_head(model.config, head)
     model.head = head_of(head, model.main.dim)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heedful.config import Head, ModelConfig, PooledHead, SequenceHead
+from heedful.config import Head, ModelConfig, PooledHead, SequenceHead, with_head
 from heedful.errors import HeedfulError, nearest
 from heedful.kernels.optimize import CPU_ONLY, load_dtype, optimize
 from heedful.kernels.plan import AUTO, apply_plan, plan_of
@@ -21,8 +20,18 @@ from heedful.models.base import device_of
 from heedful.models.create import head_config
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, read_configs
+from heedful.pretrained.ensemble import load_ensemble
 from heedful.pretrained.fill_model import build_empty, check_sizes, fill, fresh_head, match_tensors, not_finite
-from heedful.pretrained.folder import CONFIG, GENERATION, find, is_multi_label, is_regression, read_card, read_json
+from heedful.pretrained.folder import (
+    CONFIG,
+    GENERATION,
+    find,
+    is_ensemble,
+    is_multi_label,
+    is_regression,
+    read_card,
+    read_json,
+)
 from heedful.pretrained.model_type import ModelType
 from heedful.pretrained.model_types import model_type_of
 from heedful.pretrained.peft import is_adapter, load_adapter
@@ -141,8 +150,11 @@ def _load_folder(
     sizes: Mapping[str, Any],
     check_finite: bool,
 ) -> Model:
-    """Returns the model of a folder that holds weights."""
+    """Returns the model of a folder that holds weights, or an ensemble, whose members' folders do."""
     theirs, generation = read_configs(folder)
+    if is_ensemble(folder):
+        options = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device, "sizes": sizes}
+        return load_ensemble(folder, theirs, _load_folder, check_finite=check_finite, **options)
     target_device = device_of(device or "cpu")
     stored: Tensors = {}
     try:
@@ -154,7 +166,7 @@ def _load_folder(
         pools = head == PooledHead.kind or (head is None and read_card(folder).get("head") == PooledHead.kind)
         pooling = pooled_head(folder) if pools and config.head.kind != PooledHead.kind else None
         requested = pooling or _requested_head(model_type, theirs, stored, config, head, num_labels)
-        new_config = resized(replace(config, head=requested), **sizes)
+        new_config = resized(with_head(config, requested), **sizes)
         model = build_empty(new_config)
         other_head = requested.kind != config.head.kind
         loaded = model_type.tensors_in(stored, architecture, head=not other_head)
@@ -214,7 +226,7 @@ def _requested_head(
     if architecture is not None:
         plain = {k: v for k, v in theirs.items() if k not in ("id2label", "num_labels", "heedful")}
         requested = model_type.read(plain, architecture, model_type.implied_by(architecture, stored)).head
-    return head_config(replace(config, head=requested), None, num_labels)
+    return head_config(with_head(config, requested), None, num_labels)
 
 
 def _dtype(requested: str | torch.dtype | None, tensors: Tensors, device: torch.device) -> torch.dtype:

@@ -13,6 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.pretrained.folder import (
     CONFIG,
     HEEDFUL_JSON,
+    MEMBER_FILES,
     POOLING_FILES,
     SAFETENSORS_FILES,
     TEXT_FILES,
@@ -71,7 +72,8 @@ def _upload_files(folder: Path) -> dict[str, Path | bytes]:
     read_json(folder / CONFIG)  # raises if there is no model
     patterns = ("*.md", *TEXT_FILES, *SAFETENSORS_FILES)
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
-    names += sorted(file.relative_to(folder).as_posix() for file in folder.glob(POOLING_FILES) if file.is_file())
+    inner = (file for pattern in (POOLING_FILES, MEMBER_FILES) for file in folder.glob(pattern) if file.is_file())
+    names += sorted(file.relative_to(folder).as_posix() for file in inner)
     files: dict[str, Path | bytes] = {
         name: folder / name for name in names if any(fnmatch(name, pattern) for pattern in patterns)
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -13,15 +13,25 @@ from safetensors.torch import save_file
 from torch import nn
 
 from heedful import __version__
-from heedful.config import ImageHead, LanguageHead, PooledHead, SequenceHead, TokenHead, VisionConfig, patches_of
+from heedful.config import (
+    EnsembleConfig,
+    ImageHead,
+    LanguageHead,
+    PooledHead,
+    SequenceHead,
+    TokenHead,
+    VisionConfig,
+    patches_of,
+)
 from heedful.errors import HeedfulError
 from heedful.kernels.plan import KERNELS
 from heedful.layers.attention import ATTENTIONS, Attention, CustomAttention
 from heedful.layers.feedforward import FeedForward
 from heedful.layers.linear import ScaledLinear
-from heedful.models import Model
+from heedful.models import Ensemble, Model
 from heedful.pretrained.config_keys import AnyConfigKey, StoredTensor, WrittenKey, label_tables
 from heedful.pretrained.configuration import GENERATION_KEYS, IDS
+from heedful.pretrained.ensemble import member_card
 from heedful.pretrained.fill_model import build_empty, tied_names
 from heedful.pretrained.flat_config import flat
 from heedful.pretrained.folder import (
@@ -35,6 +45,7 @@ from heedful.pretrained.folder import (
     REGRESSION,
     WEIGHTS,
     atomic_write,
+    member_folder,
     to_json,
 )
 from heedful.pretrained.model_card import card_text, is_ours
@@ -72,7 +83,8 @@ def save(
     ``heedful.json`` and the model card, ``README.md``, are added; a README.md that a person wrote is not replaced.
 
     Tied weights are stored once. The write is atomic: after a crash the folder loads with the old weights or the new.
-    Old weight files, shards too, are deleted; other files in the folder stay.
+    Old weight files, shards too, are deleted; other files in the folder stay. Each member of an ensemble is written as
+    a complete folder, ``member-0``, ``member-1``, ...
 
     If a model has an adapter (``heedful.adapters``), only the adapter is saved, as PEFT does, in a folder of its own:
     ``adapter_config.json``, which names the base, ``adapter_model.safetensors``, and the other files. To save a whole
@@ -94,7 +106,23 @@ def save(
     """
     model.check_not_optimised("save it")
     check_parts(model)
-    extra = dict(extra or {})
+    out, extra, shard_bytes = Path(folder).expanduser(), dict(extra or {}), size_of(max_shard_size)
+    files, shards = _content(model, extra, shard_bytes, out)
+    if isinstance(model, Ensemble):
+        for number, member in enumerate(model.members):
+            name = member_folder(Path(), number).as_posix()
+            assert isinstance(member, Model)
+            own_files, own_shards = _content(member, member_card(extra), shard_bytes, out)
+            files |= {f"{name}/{file}": content for file, content in own_files.items()}
+            shards |= {f"{name}/{file}": tensors for file, tensors in own_shards.items()}
+    _write(out.resolve(), files, shards, STALE if model.adapter is None else None)
+    return str(files[HEEDFUL_JSON]["layout"])
+
+
+def _content(
+    model: Model, extra: dict[str, Any], shard_bytes: int, folder: Path
+) -> tuple[dict[str, Any], dict[str, Tensors]]:
+    """Returns a folder's JSON files and its files of weights, by their names; an ensemble has no weights of its own."""
     model_type, architecture, config_json = express(model.config, model.layout, model.source_config) or (
         OWN,
         OWN_ARCHITECTURE,
@@ -102,7 +130,6 @@ def save(
     )
     config_json = _with_source_keys(model, model_type, architecture, config_json) | _label_entries(model, extra)
     config_json["dtype"] = str(model.dtype).removeprefix("torch.")
-    shard_bytes = size_of(max_shard_size)
     head, unused_pooler = model.config.head, {}
     files: dict[str, Any] = {CONFIG: config_json}
     if isinstance(head, PooledHead) and model_type is not OWN:
@@ -111,17 +138,17 @@ def save(
         extra["head"] = head.kind
     elif patches_of(model.config) is not None and isinstance(head, LanguageHead):
         unused_pooler = _zero_pooler(model_type.config_keys, model)
-    if model.adapter is None:
+    shards: dict[str, Tensors] = {}
+    if model.adapter is not None:
+        files[ADAPTER_CONFIG], tensors = adapter_files(model, model_type, architecture, folder)
+        shards = {ADAPTER_WEIGHTS: tensors}
+    elif not isinstance(model, Ensemble):
         shards, index = _split(model_type.tensors_out(_untied(model) | unused_pooler, architecture), shard_bytes)
         files |= {INDEX: index} if len(shards) > 1 else {}
-    else:
-        files[ADAPTER_CONFIG], tensors = adapter_files(model, model_type, architecture, Path(folder).expanduser())
-        shards = {ADAPTER_WEIGHTS: tensors}
     files[HEEDFUL_JSON] = {"layout": model_type.name, "heedful": __version__, "parameters": model.count()} | extra
     if isinstance(head, LanguageHead):
         files[GENERATION] = _generation_config(model)
-    _write(Path(folder).expanduser().resolve(), files, shards, STALE if model.adapter is None else None)
-    return model_type.name
+    return files, shards
 
 
 def check_parts(model: Model) -> None:
@@ -176,10 +203,12 @@ def _write(out: Path, files: Mapping[str, Any], shards: Mapping[str, Tensors], s
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_bytes(to_json(content))
-            if is_ours(out):
-                base = files.get(ADAPTER_CONFIG, {}).get("base_model_name_or_path")
-                card = card_text(out.name, files[HEEDFUL_JSON], files[CONFIG], base)
-                (temporary / MODEL_CARD).write_text(card, encoding="utf-8", newline="\n")
+            for part in (PurePosixPath(name).parent for name in files if name.endswith(HEEDFUL_JSON)):
+                if is_ours(out / part):
+                    base = files.get(ADAPTER_CONFIG, {}).get("base_model_name_or_path")
+                    contents, config_json = (files[str(part / name)] for name in (HEEDFUL_JSON, CONFIG))
+                    card = card_text((out / part).name, contents, config_json, base)
+                    (temporary / part / MODEL_CARD).write_text(card, encoding="utf-8", newline="\n")
             for name, shard in shards.items():
                 save_file(
                     {key: tensor.detach().cpu().contiguous() for key, tensor in shard.items()}, temporary / name, FORMAT
@@ -286,7 +315,7 @@ def _label_entries(model: Model, extra: Mapping[str, Any]) -> dict[str, Any]:
 def _generation_config(model: Model) -> dict[str, Any]:
     """Returns ``generation_config.json``: the token ids, and the settings of the source."""
     config = model.config
-    assert not isinstance(config, VisionConfig)
+    assert not isinstance(config, VisionConfig | EnsembleConfig)
     special = config.special
     start_key = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
     end_ids = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)

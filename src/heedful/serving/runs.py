@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from heedful.errors import HeedfulError
 from heedful.metrics.registry import label_of, sign
+from heedful.pretrained.folder import MEMBER_FILES
 from heedful.settings import RunSettings, read_toml
 from heedful.tasks import main_metrics
 from heedful.util.files import parse_json
@@ -30,7 +31,7 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 MAX_FOLDERS = 20_000  # that are searched for runs
 NO_CURVES = ("step", "seconds", "epoch")  # axes, not curves
 PAGES = (".html", ".svg", ".png")  # suffixes of a run's files that a browser shows
-WEIGHTS = ".safetensors"  # suffix of a model's weights
+WEIGHTS = ("*.safetensors", f"{MEMBER_FILES}.safetensors")  # of a model and of an ensemble's members
 MODEL_FOLDERS = (".", "last")  # of a run, the best weights before the last
 QUIET = 60.0  # seconds without a line after which a run counts as stopped, unless its lines are further apart
 
@@ -301,8 +302,8 @@ class WatchedRun:
         """Returns the model with the run's best weights or, if there is none, its last; None before the first."""
         for folder in (self.path / name for name in MODEL_FOLDERS):
             try:
-                with os.scandir(folder) as entries:
-                    times = [entry.stat().st_mtime_ns for entry in entries if entry.name.endswith(WEIGHTS)]
+                files = (path for name in WEIGHTS for path in folder.glob(name))
+                times = [path.stat().st_mtime_ns for path in files]
             except OSError:
                 continue
             if times:

@@ -106,6 +106,7 @@ class ModelSettings(Settings):
 
     section: ClassVar[str] = "model"
 
+    members: int | None = option("classifiers of an ensemble; 1 is a single model", least=1)
     dim: int | None = option("hidden size", least=1)
     depth: int | None = option("number of blocks in every stack", least=1)
     encoder_depth: int | None = option("number of blocks in the encoder", least=1)

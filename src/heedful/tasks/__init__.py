@@ -60,7 +60,8 @@ TASKS = {
         path="heedful.tasks.text_classification:TextClassification",
         summary="a label, or several, for a text or a pair of texts",
         main_metrics=("accuracy", "micro_f1", "r2"),
-        heads=[("encoder", "sequence"), ("decoder", "sequence"), ("encoder-decoder", "sequence")],
+        heads=[(kind, "sequence") for kind in ("encoder", "decoder", "encoder-decoder", "ensemble")],
+        families={"ensemble": "heedful.tasks.classifier_ensemble:ClassifierEnsemble"},
         label_kinds={
             "number": "heedful.tasks.text_regression:TextRegression",
             "preference": "heedful.tasks.reward_model:RewardModel",

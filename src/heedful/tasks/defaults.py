@@ -84,6 +84,13 @@ class EncoderSize(NamedTuple):
     lr: float
 
 
+class Member(NamedTuple):
+    """What a member of an ensemble reads."""
+
+    tokenizer: TokenizerSettings
+    bigrams: int = 0  # rows for hashed pairs of neighbouring tokens
+
+
 class MaskedSize(NamedTuple):
     """Default model size and training settings of a masked language model, chosen by the number of characters."""
 
@@ -207,6 +214,15 @@ WORDS = 20_000  # of a vocabulary of whole words
 RARE_SHARE = 0.15
 COUNTED_TEXTS = 50_000
 WORD = re.compile(r"\w+|[^\w\s]")
+# Members of an ensemble, which differ in what they read: the mean of equal members gains less.
+MEMBERS = (
+    Member(TokenizerSettings(kind="word", size=WORDS, lowercase=True)),
+    Member(TokenizerSettings(kind="word", size=WORDS, lowercase=True), bigrams=20_000),
+    Member(TokenizerSettings(kind="wordpiece", size=2_000, lowercase=True), bigrams=50_000),
+    Member(TokenizerSettings(kind="wordpiece", size=8_000, lowercase=True)),
+)
+ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
+ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
 LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
 VISION_FINETUNING_EPOCHS = 10
 
@@ -248,21 +264,66 @@ def encoder(examples: int, given: RunSettings, tokens: int = TOKENS_PER_EXAMPLE)
 
 
 def word_tokens(suggested: RunSettings, given: RunSettings, texts: Iterable[str]) -> RunSettings:
-    """Returns the suggested settings with whole words in lower case as tokens, if a word of the texts is rarely new.
+    """Returns the suggested settings with whole words in lower case as tokens, if words are rarely new in the texts.
 
-    The probability that the next word is new is about the share of words that occur once among all N words of the
-    texts, n₁ / N (Good 1953). Up to 0.15 whole words are used: a rare word that is split teaches its parts noise. At
-    most 50,000 texts are counted. A kind of tokens that ``given`` names, or a pretrained model's, stays.
+    A rare word that is split teaches its parts noise. A kind of tokens that ``given`` names, or a pretrained model's,
+    stays.
     """
-    if given.start_from or given.tokenizer.kind:
+    if given.start_from or given.tokenizer.kind or not rarely_new(texts):
         return suggested
+    return replace(suggested, tokenizer=TokenizerSettings(kind="word", size=WORDS, lowercase=True))
+
+
+def rarely_new(texts: Iterable[str]) -> bool:
+    """Returns True if the next word of the texts is probably known.
+
+    The probability that it is new is about the share of words that occur once among all N words of the texts, n₁ / N
+    (Good 1953). Up to 0.15 is rare. At most 50,000 texts are counted.
+    """
     counts: Counter[str] = Counter()
     for text in islice(texts, COUNTED_TEXTS):
         counts.update(WORD.findall(text.lower()))
     once = sum(count == 1 for count in counts.values())
-    if not counts or once > RARE_SHARE * counts.total():
-        return suggested
-    return replace(suggested, tokenizer=TokenizerSettings(kind="word", size=WORDS, lowercase=True))
+    return bool(counts) and once <= RARE_SHARE * counts.total()
+
+
+def member_count(examples: int, given: RunSettings, texts: Iterable[str]) -> int:
+    """Returns the number of classifiers that a run trains: ``--model.members``, or what the data suggests.
+
+    That is an ensemble for fewer than 20,000 examples whose words are rarely new, unless ``given`` chooses a model or
+    its tokens, and else a single model.
+    """
+    if given.model.members is not None:
+        return given.model.members
+    chosen = given.start_from or given.preset or given.recipe or given.model.given() or given.tokenizer.given()
+    return 1 if chosen or examples >= ENSEMBLE_EXAMPLES or not rarely_new(texts) else len(MEMBERS)
+
+
+def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
+    """Returns settings for an ensemble of narrow classifiers, trained from scratch.
+
+    The epochs read about 700,000 words in all: more epochs on long texts learn them by heart. The words of at most
+    50,000 ``texts`` are counted.
+    """
+    counts = [len(WORD.findall(text)) for text in islice(texts, COUNTED_TEXTS)]
+    words = max(1, sum(counts)) / max(1, len(counts))  # of a text
+    epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), MOST_ENSEMBLE_EPOCHS)
+    size, model = size_for(0, ENCODER), ModelSettings(members=given.model.members or len(MEMBERS))
+    if not given.preset:
+        model = replace(model, dim=MEMBER_DIM, depth=1, dropout=size.dropout)
+    return replace(
+        encoder(examples, given, int(words) + 1),
+        preset=given.preset or size.preset,
+        max_epochs=epochs,
+        tokenizer=TokenizerSettings(),
+        model=model,
+    )
+
+
+def members(settings: RunSettings) -> list[Member]:
+    """Returns what each member of an ensemble reads: the entries of ``MEMBERS`` in turn, with the given tokenizer."""
+    own = (MEMBERS[number % len(MEMBERS)] for number in range(settings.model.members or 1))
+    return [member._replace(tokenizer=replace(member.tokenizer, **settings.tokenizer.given())) for member in own]
 
 
 def encoder_finetuning(examples: int, given: RunSettings, folder: str) -> RunSettings:

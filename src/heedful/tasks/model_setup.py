@@ -18,6 +18,7 @@ from heedful.config import (
     EmbeddingConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    EnsembleConfig,
     ImageHead,
     LearnedPosition,
     ModelConfig,
@@ -28,6 +29,7 @@ from heedful.config import (
     TokenHead,
     VisionConfig,
     patches_of,
+    with_head,
 )
 from heedful.errors import HeedfulError
 from heedful.models import Model
@@ -95,7 +97,9 @@ def with_positions(stack: StackConfig, length: int) -> StackConfig:
 
 
 def stacks_of(config: ModelConfig) -> list[StackConfig]:
-    """Returns the stacks of a model's configuration: one, or of an encoder-decoder the encoder and the decoder."""
+    """Returns the stacks of a model's configuration: one; encoder and decoder; of an ensemble those of its members."""
+    if isinstance(config, EnsembleConfig):
+        return [stack for member in config.members for stack in stacks_of(member)]
     return [stack for stack in vars(config).values() if isinstance(stack, StackConfig)]
 
 
@@ -182,7 +186,7 @@ def replace_head(model: Model, name: str, seed: int) -> None:
     if isinstance(config.head, NoHead):
         raise HeedfulError("the model has no head to replace; leave --model.head out")
     registered: Any = name
-    model.config = replace(config, head=replace(config.head, head=registered))
+    model.config = with_head(config, replace(config.head, head=registered))
     model.head = nn.Identity()
     with seeded(seed):
         head = build_head(model)

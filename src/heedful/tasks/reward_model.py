@@ -85,6 +85,7 @@ class RewardModel(TextRegression):
         """
         without_effect = {
             "--model.r-drop": given.model.r_drop,
+            "--model.members": given.model.members,
             "--data.label-kind": given.data.label_kind,
             "--data.label-separator": given.data.label_separator,
         }

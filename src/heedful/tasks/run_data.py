@@ -44,7 +44,11 @@ def equality_rule(card: Mapping[str, Any]) -> Same:
 
 
 def read_run_data(
-    kind: type[Task], settings: RunSettings, say: Callable[[str], None], same: Same = content_digest
+    kind: type[Task],
+    settings: RunSettings,
+    say: Callable[[str], None],
+    same: Same = content_digest,
+    chosen_by: RunSettings | None = None,
 ) -> tuple[type[Task], RunSettings, Rows, Rows]:
     """Reads the data of a run, and what depends on it: the variant of the task and the model of ``--from auto``.
 
@@ -53,6 +57,7 @@ def read_run_data(
         settings: settings of the run.
         say: is called with a line on the model that ``auto`` chose.
         same: as for ``train_and_validation_rows``.
+        chosen_by: settings by which the variant is chosen; default ``settings``.
 
     Returns:
         The variant, the settings with the chosen model in place of ``auto``, and the training and validation rows.
@@ -60,7 +65,7 @@ def read_run_data(
     reading = without_auto(settings)
     rows, valid_rows = train_and_validation_rows(kind, reading, settled=settings.resume, same=same)
     if not settings.resume:
-        kind = kind.for_rows(rows, reading)
+        kind = kind.for_rows(rows, chosen_by or settings)
     return kind, with_known_model(kind, rows, settings, say), rows, valid_rows
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.config import NoHead
+from heedful.config import NoHead, with_head
 from heedful.data import LazyImage, Rows, Span, read, split
 from heedful.data.batching import evaluation_batches
 from heedful.data.split import content_digest
@@ -109,6 +109,7 @@ class Task(ABC):
     unit: str = "tokens"  #: the unit of ``count``
     ranks_rows: ClassVar[bool] = False  #: True if the score of a row depends on all other rows
     additive_loss: ClassVar[bool] = True  #: True if the objective of a batch is the sum over its parts
+    model_note: str = ""  #: a line on the model for the head of a run
     main_metric: str  #: the metric that chooses the best weights
     used_settings: ClassVar[frozenset[str]] = TEXTS  #: the task-specific settings that have an effect
     head: ClassVar[str | None] = None  #: the head that a model is loaded with if its folder names none
@@ -219,7 +220,7 @@ class Task(ABC):
         if isinstance(config.head, NoHead):
             raise HeedfulError(f"the model of {self.name} has no head to replace; leave --model.head out")
         head: Any = settings.model.head  # a registered name
-        return replace(config, head=replace(config.head, head=head))
+        return with_head(config, replace(config.head, head=head))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks need nothing here)
         """Prepares training. By default does nothing.
@@ -231,6 +232,10 @@ class Task(ABC):
     @abstractmethod
     def check_model(self, model: Model) -> None:
         """Raises ``HeedfulError`` if the model does not fit the task."""
+
+    def recorded(self, model: Model) -> tuple[Task, Model]:
+        """Returns the task and the model whose attention maps a run records; by default these."""
+        return self, model
 
     def starting_tensors(self, model: Model, parts: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
         """Returns tensors that the starting weights compute from the examples of a run; by default none.

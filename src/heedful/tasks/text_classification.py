@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.config import EncoderDecoderConfig, SequenceHead
+from heedful.config import EncoderDecoderConfig, EnsembleConfig, SequenceHead
 from heedful.data import Kind, Row, Rows
 from heedful.data.cell_values import are_quantities, parse_number
 from heedful.data.split import Same, content_digest
@@ -25,7 +25,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
-from heedful.settings import RunSettings
+from heedful.settings import AUTO, RunSettings
 from heedful.tasks import defaults, get, known_models
 from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels, svm
 from heedful.tasks.encoder_task import HIDDEN_SHARE
@@ -88,7 +88,10 @@ class TextClassification(TextPairTask):
         }
     )
     main_metric: str = "accuracy"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "data.label_separator", "model.r_drop"}
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {
+        *("data.label_kind", "data.label_separator"),
+        *("model.r_drop", "model.members"),
+    }
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 100})
     hub_lists_one: ClassVar[bool] = True
@@ -138,27 +141,40 @@ class TextClassification(TextPairTask):
                     f"{rows[0].file}: rows may have several labels, which cannot be learned as a number; leave "
                     "--data.label-kind out"
                 )
-            return cls
+            return cls._one_or_several(rows, settings) if rows else cls
         labels = [str(row.values["label"]) for row in rows]
         numbers = sorted({number for label in labels if (number := parse_number(label)) is not None})
         are_numbers = all(parse_number(label) is not None for label in set(labels))
         is_regression = kind == "number" or are_quantities(labels)
-        if are_numbers and settings.start_from and not is_regression and not kind:
-            is_regression = cls.for_folder(find(settings.start_from)) is regression_task
+        if are_numbers and settings.start_from not in (None, AUTO) and not is_regression and not kind:
+            is_regression = cls.for_folder(find(str(settings.start_from))) is regression_task
         if are_numbers and len(numbers) > 1 and not kind:
             described = f"{len(numbers):,} different numbers from {numbers[0]:g} to {numbers[-1]:g}"
             other = "class learns classes" if is_regression else "number learns numbers (regression)"
             learned = "learned as numbers (regression)" if is_regression else "learned as classes"
             note = f"the labels are {described}, {learned}; --data.label-kind {other}"
             rows.notes.extend([note] if note not in rows.notes else [])
-        return regression_task if is_regression else cls
+        return regression_task if is_regression else cls._one_or_several(rows, settings)
+
+    @classmethod
+    def _one_or_several(cls, rows: Rows, settings: RunSettings) -> type[TextClassification]:
+        """Returns the variant that trains an ensemble, if ``defaults.member_count`` is above 1; else this class."""
+        one_text_and_label = "text_pair" not in rows[0].values and not are_multi_label(rows)
+        count = settings.model.members or 1
+        if one_text_and_label:
+            count = defaults.member_count(len(rows), settings, texts_of_rows(rows))
+        ensemble = _variant(EnsembleConfig.kind)
+        assert issubclass(ensemble, TextClassification)
+        return ensemble if count > 1 else cls
 
     @classmethod
     def for_folder(cls, folder: str | Path) -> type[TextPairTask]:
         """Returns ``TextRegression`` if the folder's model has a single output that is a number, ``RewardModel`` if the
-        number is a reward, else this class.
+        number is a reward, ``ClassifierEnsemble`` for an ensemble, else this class.
         """
         config, theirs = config_of(Path(folder)), read_configs(Path(folder))[0]
+        if isinstance(config, EnsembleConfig):
+            return _variant(config.kind)
         if not isinstance(config.head, SequenceHead) or not is_regression(theirs):
             return cls
         return _variant("preference" if "preference" in read_card(Path(folder)) else "number")
@@ -179,8 +195,7 @@ class TextClassification(TextPairTask):
 
         Sets ``--data.label-kind class``.
         """
-        texts = (text for row in rows for name in SIDES if isinstance(text := row.values.get(name), str))
-        suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts)
+        suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts_of_rows(rows))
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod
@@ -271,12 +286,16 @@ class TextClassification(TextPairTask):
         may have several labels, each example has the mean over the C labels of −y log p − (1 − y) log(1 − p), with each
         label smoothed to (1 − ε) y + ε/2. With ``--model.r-drop`` the loss is that of :mod:`heedful.tasks.r_drop`.
         """
+        if self.agreement:
+            batch = repeat_batch(batch)
+        return self.training_loss(self.logits(model, batch), batch["labels"], label_smoothing)
+
+    def training_loss(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+        """Returns the loss of ``logits``; with R-Drop the rows are those of the first pass, then of the second."""
         if not self.agreement:
-            return self._loss(self.logits(model, batch), batch["labels"], label_smoothing)
-        batch = repeat_batch(batch)
-        logits = self.logits(model, batch)
+            return self._loss(logits, labels, label_smoothing)
         apart = divergence(logits, self._probabilities(logits)).sum() / (len(self.labels) if self.multi_label else 1)
-        return (self._loss(logits, batch["labels"], label_smoothing) + self.agreement * apart) / 2
+        return (self._loss(logits, labels, label_smoothing) + self.agreement * apart) / 2
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         if self.multi_label:
@@ -426,6 +445,11 @@ class TextClassification(TextPairTask):
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``text → label`` or ``text + pair → label``."""
         return self.line_of(row, ", ".join(map(named, row_labels(row))))
+
+
+def texts_of_rows(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields the texts of rows, of a pair both."""
+    return (text for row in rows for name in SIDES if isinstance(text := row.values.get(name), str))
 
 
 def _variant(label_kind: str) -> type[TextPairTask]:

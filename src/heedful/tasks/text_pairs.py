@@ -71,10 +71,16 @@ class TextPairTask(EncoderTask):
         first.
         """
         limit = min(max_length or self.longest, self.longest)
-        examples, cut = examples_of(self.tokenizer, map(self.texts_of, rows), map(self.targets_of, rows), limit)
+        examples, cut = self.examples(map(self.texts_of, rows), map(self.targets_of, rows), limit)
         reason = "--data.max-length" if limit == max_length else "the model takes no more"
         note = f"{plural(len(cut))} cut to {limit} tokens ({reason})" if cut else ""
         return Encoded(examples, rows, note, len(cut), [rows[number] for number in cut])
+
+    def examples(
+        self, texts: Iterable[tuple[str, ...]], labels: Iterable[tuple[float, ...]], limit: int
+    ) -> tuple[list[Any], list[int]]:
+        """Encodes texts and pairs: see ``examples_of``."""
+        return examples_of(self.tokenizer, texts, labels, limit)
 
     def texts_of(self, row: Row) -> tuple[str, ...]:
         """Returns the text of a row, or both texts of a pair, as a tuple."""
@@ -144,7 +150,7 @@ class TextPairTask(EncoderTask):
         texts = {index: sides for index, value in enumerate(inputs) if (sides := sides_of(value, pair))}
         if not texts:
             return predictions
-        examples, cut = examples_of(self.tokenizer, texts.values(), [()] * len(texts), self.longest)
+        examples, cut = self.examples(texts.values(), [()] * len(texts), self.longest)
         if cut:
             log.warning(
                 CountWarning(len(cut), len(inputs), f"cut to {self.longest:,} tokens (the model takes no more)")

@@ -95,6 +95,7 @@ class TextRegression(TextPairTask):
         without_effect = {
             "--training.label-smoothing": given.training.label_smoothing,
             "--model.r-drop": given.model.r_drop,
+            "--model.members": given.model.members,
             "--data.label-separator": given.data.label_separator,
         }
         for flag, value in without_effect.items():

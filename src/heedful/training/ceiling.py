@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from heedful.config import (
     EncoderDecoderConfig,
+    EnsembleConfig,
     LanguageHead,
     MaskedHead,
     PatchConfig,
@@ -27,6 +28,7 @@ from heedful.config import (
     patches_of,
 )
 from heedful.kernels.onednn_linear import emulates_bfloat16, has_onednn, onednn_product
+from heedful.models.ensemble import member_batch
 from heedful.tasks.token_batches import IGNORED
 from heedful.util.out_of_memory import is_out_of_memory
 
@@ -148,6 +150,9 @@ def flops_of(model: Any) -> Callable[[Batch], float]:
     config = model.config
     if isinstance(config, VisionConfig):
         return _of_images(model, config)
+    if isinstance(config, EnsembleConfig):
+        members = [flops_of(member) for member in model.members]
+        return lambda batch: sum(flops(member_batch(batch, number)) for number, flops in enumerate(members))
     head = _maps(model.head)
     of_labelled_tokens = isinstance(config.head, MaskedHead | LanguageHead)
     of_all_tokens = isinstance(config.head, TokenHead | SpanHead)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
-from heedful.models import Model
+from heedful.models import Ensemble, Model
 from heedful.stack import Stack
 
 FUSED = {"cpu", "cuda", "mps", "xpu"}  # devices with a fused AdamW in torch 2.11 and later
@@ -87,6 +87,8 @@ def layer_rates(model: Model, decay: float) -> dict[int, float]:
     Ruder's (2018, section 3.2). Encoder and decoder count their own blocks. An embedding tied to the output layer
     counts as an embedding; one that both sides share counts as the encoder's.
     """
+    if isinstance(model, Ensemble):
+        return {key: factor for member in model.members for key, factor in layer_rates(member, decay).items()}  # type: ignore[arg-type]  # a Model
     factors: list[tuple[nn.Module, float]] = []
     embeddings: list[nn.Module] = []
     for part in model.children():

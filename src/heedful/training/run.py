@@ -244,7 +244,10 @@ def prepare(
     if given.resume:
         custom.check_resumed(given.out, read_card(out / "last").get("custom", {}))
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
-    kind, given, rows, valid_rows = read_run_data(kind, given, say, same)
+    chosen_by = given
+    if custom.objective is not None and given.model.members is None:
+        chosen_by = replace(given, model=replace(given.model, members=1))  # it reads the batches of a single model
+    kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
     advice = advice_for(kind, rows, given) if ranks.is_first else None
     device = device_of(own_device(given.device))
     settings = resolved(kind, rows, given, device, say)
@@ -386,7 +389,7 @@ def _notes(rows: Rows, valid: Rows) -> list[str]:
 def _recorder(run: Run, draw: Callable[[Path], object] | None) -> AttentionRecorder:
     from heedful.training.record_attention import AttentionRecorder
 
-    return AttentionRecorder(run.task, run.model, run.settings.training.record_attention, run.out, draw)
+    return AttentionRecorder(*run.task.recorded(run.model), run.settings.training.record_attention, run.out, draw)
 
 
 def _write_first_files(run: Run) -> None:

@@ -22,7 +22,7 @@ from heedful.errors import HeedfulError
 from heedful.models import Model
 from heedful.pretrained import load, read_card, save
 from heedful.pretrained.fill_model import make_contiguous
-from heedful.pretrained.folder import finish_writing
+from heedful.pretrained.folder import MEMBER_FILES, finish_writing
 from heedful.settings import AUTO, RunSettings, read_toml, resolve, to_toml
 from heedful.tasks.known_models import is_known
 from heedful.tasks.task import Task
@@ -187,7 +187,9 @@ def link_equal_weights(out: Path) -> None:
     Heedful never changes such a file in place: it writes a new file and renames it.
     """
     distinct: list[Path] = []
-    for path in (path for folder in MODEL_FOLDERS for path in sorted((out / folder).glob("*.safetensors"))):
+    patterns = ("*.safetensors", f"{MEMBER_FILES}.safetensors")
+    files = (path for folder in MODEL_FOLDERS for name in patterns for path in sorted((out / folder).glob(name)))
+    for path in files:
         twin = next((other for other in distinct if _equal(path, other)), None)
         if twin is None:
             distinct.append(path)

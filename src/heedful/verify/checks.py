@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from heedful import tasks
 from heedful.config import VisionConfig
 from heedful.errors import HeedfulError
 from heedful.inference.pipeline import pipeline
-from heedful.pretrained.folder import find
+from heedful.pretrained.folder import find, members_of
 from heedful.util.random_state import seeded
 from heedful.verify import consistency_checks, transformers_checks
 from heedful.verify.check_report import CheckResult, Comparison, Report, Skipped
@@ -27,11 +28,15 @@ class Check(NamedTuple):
     name: str
     description: str
     run: Callable[[VerifiedFolder], Comparison]
+    of_ensembles: bool = False  # True if it also runs on an ensemble as a whole
 
 
 CHECKS = (
     Check(
-        "round trip", "loaded, saved and loaded again: the same tensors and configuration", consistency_checks.reloaded
+        "round trip",
+        "loaded, saved and loaded again: the same tensors and configuration",
+        consistency_checks.reloaded,
+        of_ensembles=True,
     ),
     Check("stored tensors", "the saved files hold the same tensors, bit for bit", consistency_checks.stored_again),
     Check(
@@ -64,7 +69,12 @@ CHECKS = (
     ),
     Check("batched text", "a row has the same greedy text in a batch as alone", consistency_checks.generated),
     Check("cached", "the same output token by token as in one pass", consistency_checks.cached),
-    Check("answers", "an input has the same prediction in a batch as alone", consistency_checks.predictions),
+    Check(
+        "answers",
+        "an input has the same prediction in a batch as alone",
+        consistency_checks.predictions,
+        of_ensembles=True,
+    ),
 )
 
 
@@ -81,7 +91,7 @@ def verify(
     The model is loaded, saved and loaded again; compared with ``transformers`` (logits, greedy text, token ids) if
     transformers is installed and knows the layout; run on single rows, on rows padded on either side and on a mixed
     batch; and decoded with and without a cache. Inputs are short, random and the same each time. Everything runs on the
-    CPU.
+    CPU. The members of an ensemble are checked one by one.
 
     Args:
         folder: a model folder, or a Hub id.
@@ -112,10 +122,16 @@ def verify(
             raise HeedfulError(f"{folder} is a vision model, which takes no texts; leave --text out")
         if task is not None:
             pipeline(task, verified.path, device="cpu")  # raises if the task does not suit the model
+        members = members_of(verified.path)
         for check in CHECKS:
+            if members and not check.of_ensembles:
+                continue
             if say is not None:
                 say(check.name)
             results.append(_result(check, verified))
+    for member in members:
+        own = verify(member, task=task, texts=texts, say=say).checks
+        results += [replace(result, name=f"{member.name}: {result.name}") for result in own]
     return Report(model=str(folder), checks=tuple(results), seconds=time.perf_counter() - started)
 
 

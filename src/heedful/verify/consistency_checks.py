@@ -12,6 +12,7 @@ from heedful.cache import Cache
 from heedful.config import (
     DecoderConfig,
     EncoderDecoderConfig,
+    EnsembleConfig,
     ImageHead,
     LanguageHead,
     SequenceHead,
@@ -134,6 +135,7 @@ BATCH_LENGTHS = (1.0, 0.5, 0.8, 0.2)  # lengths of rows, as shares of the longes
 def padded(verified: VerifiedFolder, side: Side) -> Comparison:
     """Compares the outputs of rows padded in a batch with the outputs of each row alone."""
     config = verified.config
+    assert not isinstance(config, EnsembleConfig)  # its members are checked
     images = isinstance(config, VisionConfig)
     if images and side != "mixed":
         raise Skipped("images have no padding")

@@ -16,6 +16,7 @@ from heedful.config import (
     DecoderConfig,
     EncoderConfig,
     EncoderDecoderConfig,
+    EnsembleConfig,
     LanguageHead,
     LearnedPosition,
     MaskedHead,
@@ -83,7 +84,7 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
         lengths = [max(1, round(share * token_limit(config))) for share in shares]
         targets = [_random_ids(config, length, config.tokens.vocab_size, random) for length in lengths]
         return [replace(image, target=target) for image, target in zip(images, targets, strict=True)]
-    assert not isinstance(config, VisionConfig)
+    assert not isinstance(config, VisionConfig | EnsembleConfig)
     source = source_tokens(config)
 
     def random_ids(count: int, vocabulary: int) -> Tensor:
@@ -111,7 +112,7 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
 
 def _random_ids(config: ModelConfig, count: int, vocabulary: int, random: torch.Generator) -> Tensor:
     """Returns ``count`` random ids that are not special tokens, unless the vocabulary has no others."""
-    assert not isinstance(config, VisionConfig)
+    assert not isinstance(config, VisionConfig | EnsembleConfig)
     special = {config.special.pad or 0, config.special.start, *config.special.end}
     plain = torch.tensor([i for i in range(vocabulary) if i not in special] or list(range(vocabulary)))
     return plain[torch.randint(len(plain), (count,), generator=random)]

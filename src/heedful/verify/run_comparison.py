@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from heedful.pretrained.folder import HEEDFUL_JSON
+from heedful.pretrained.folder import HEEDFUL_JSON, MEMBER_FILES
 from heedful.training.checkpoint import FILE_NAME, Checkpoints
 from heedful.training.run_folder import MODEL_FOLDERS, SHARDS
 from heedful.verify.check_report import CheckResult
@@ -75,8 +75,8 @@ def _model(folder: Path) -> Facts:
 
 
 def _files(folder: Path) -> list[str]:
-    """Returns the files of a folder and of the module folders in it ("1_Pooling/config.json")."""
-    paths = [*folder.glob("*"), *folder.glob("[0-9]_*/*")]
+    """Returns the files of a folder, and of the modules ("1_Pooling/config.json") and members in it."""
+    paths = [*folder.glob("*"), *folder.glob("[0-9]_*/*"), *folder.glob(MEMBER_FILES)]
     return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
 
 

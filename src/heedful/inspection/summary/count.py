@@ -21,7 +21,8 @@ from heedful.errors import HeedfulError
 from heedful.inspection.summary.memory import measure_memory
 from heedful.inspection.summary.table import Layer, Memory, Summary, Unfused
 from heedful.inspection.summary.weightless import Size, module_of
-from heedful.models import Model
+from heedful.models import Ensemble, Model
+from heedful.pretrained.folder import member_folder
 
 LENGTH = 128  # tokens of the default input
 MAX_SIZE = 2**31 - 1  # tokens or rows of an input
@@ -79,7 +80,7 @@ def summary(
     there, in prediction or in training, and the reason: such a layer stores all its attention weights (B, H, T, S).
 
     Raises:
-        HeedfulError: for an input that does not fit the model, and for a folder whose weights do not fit it.
+        HeedfulError: for an input that does not fit the model, a folder whose weights do not fit it, and an ensemble.
 
     >>> import heedful
     >>> info = heedful.summary("vit-b/16")
@@ -89,6 +90,11 @@ def summary(
     CacheBytes(token=36864, source_token=0, window=None, total=37748736)
     """
     module, name = module_of(what, image_size)
+    if isinstance(module, Ensemble):
+        raise HeedfulError(
+            f"{name} is an ensemble of {len(module.members)} models, which are counted one by one: heedful summary "
+            f"{member_folder(Path(name))}"
+        )
     inputs = _inputs(module, input_shape, length, batch)
     meta_module = _on_meta(module)
     try:

@@ -10,11 +10,11 @@ from typing import Any
 from heedful import tasks
 from heedful.config import EncoderDecoderConfig, PooledHead, VisionConfig, patches_of, source_tokens
 from heedful.errors import HeedfulError
-from heedful.models import Model
+from heedful.models import Ensemble, Model
 from heedful.models.base import device_of
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, home
-from heedful.pretrained.folder import find, read_card
+from heedful.pretrained.folder import find, members_of, read_card
 from heedful.pretrained.pooling import pooled_head
 from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing
 from heedful.tasks.conversations import tokenizer_with_template
@@ -78,7 +78,7 @@ def open_model(model: ModelSource, request: Request, device: str | None = None) 
     if loaded is not None and device is not None:
         raise HeedfulError(f"device {device!r} works only with a model folder; move a model in memory with .to(...)")
     folder = find(source if isinstance(source, str) else Path(source))
-    name = model_name(source)
+    loaded, folder, name = _first_member(loaded, folder, model_name(source))
     config = config_of(folder) if loaded is None else loaded.config
     request = check_request(config, name, request)
     if loaded is None:
@@ -87,8 +87,23 @@ def open_model(model: ModelSource, request: Request, device: str | None = None) 
 
 
 def opened_of(model: Model, folder: Path, name: str) -> OpenedModel:
-    """Returns a model in memory for inspection, with the tokenizers or the preprocessing of its folder."""
+    """Returns a model in memory for inspection, with the tokenizers or the preprocessing of its folder.
+
+    Of an ensemble it is the first member, which the name then says.
+    """
+    member, folder, name = _first_member(model, folder, name)
+    model = model if member is None else member
     return OpenedModel(model=model, name=name, **_preparation(model, folder))
+
+
+def _first_member(model: Model | None, folder: Path, name: str) -> tuple[Model | None, Path, str]:
+    """Returns the arguments, or of an ensemble the first member, its folder, and a name that says which it is."""
+    if isinstance(model, Ensemble):
+        first = model.members[0]
+        assert isinstance(first, Model)
+        model = first
+    members = members_of(folder)
+    return (model, members[0], f"{name}/{members[0].name}") if members else (model, folder, name)
 
 
 def _parts(model: ModelSource) -> tuple[Model | None, str | PathLike[str]]:

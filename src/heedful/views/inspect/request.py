@@ -74,10 +74,15 @@ class Request:
         )
 
     def checked(self, folder: str | Path) -> Request:
-        """Returns the request, checked against the model in ``folder``; reads only its configuration."""
-        from heedful.pretrained.configuration import config_of
+        """Returns the request, checked against the model in ``folder``, of an ensemble its first member.
 
-        return check_request(config_of(Path(folder)), model_name(folder), self)
+        Reads only the configuration.
+        """
+        from heedful.pretrained.configuration import config_of
+        from heedful.pretrained.folder import members_of
+
+        read = next(iter(members_of(Path(folder))), Path(folder))
+        return check_request(config_of(read), model_name(folder), self)
 
     def given(self) -> list[str]:
         """Returns the names of the options that were given."""
