@@ -27,7 +27,7 @@ class Draws(Protocol):
     """Protocol of per-example scores that compute the metrics of several selections at once."""
 
     def metrics_of_draws(self, places: Places) -> list[Metrics]:
-        """Returns the metrics of each of R selections of examples; ``places`` (R, n) has the indices of one in a row."""
+        """Returns the metrics of each of R selections; ``places`` (R, n) has the indices of one in each row."""
 
 
 @runtime_checkable
