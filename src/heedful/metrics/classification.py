@@ -289,20 +289,24 @@ class ClassifierScores:
     def metrics_of_draws(self, places: Places) -> list[Metrics]:
         """Returns the metrics of each of R selections of examples; ``places`` (R, n) has the indices of one in a row.
 
-        The rates of all selections are computed at once: several times as fast as each alone.
+        The rates of single labels are computed for all selections at once, in half the time.
         """
-        size, counts, means = places.shape[1], [], []
+        size = places.shape[1]
+        label_counts: list[list[Ids]] = []
+        metrics: list[Metrics] = []
         for selection in places:
             times = np.bincount(selection, minlength=len(self))  # how often each example counts
-            counts.append(self._label_counts(times))
-            means.append({name: float(times @ values) / size for name, values in self._values.items()})
+            counts = self._label_counts(times)
+            metrics.append({name: float(times @ values) / size for name, values in self._values.items()})
             if self.several:
                 exact_count = float(times @ self._is_exact)
-                means[-1] |= multi_label_metrics(*counts.pop(), exact_count=exact_count, example_count=size)
+                metrics[-1] |= multi_label_metrics(*counts, exact_count=exact_count, example_count=size)
+            else:
+                label_counts.append(counts)
         if self.several:
-            return means
-        scores = _single_label_rows(*(np.stack(each) for each in zip(*counts, strict=True)))
-        return [mean | score for mean, score in zip(means, scores, strict=True)]
+            return metrics
+        rates = _single_label_rows(*(np.stack(each) for each in zip(*label_counts, strict=True)))
+        return [means | row for means, row in zip(metrics, rates, strict=True)]
 
     def details(self) -> dict[str, Any]:
         """Returns ``by_class``, the metrics of each label, and ``confusion``, the confusion matrix.
