@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: the suite's own processes make the machine busy
+# Before torch, for this process and for those that tests start: the suite's own processes make the machine busy, and on
+# tensors this small two threads wait for each other, so that a test takes several times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-torch.set_num_threads(1)  # on tensors this small two wait for each other: tests take several times as long
+torch.set_num_threads(1)
+# Saved files reach the disk only before a power cut, which no test has: each wait for it takes about as long as a step
+# of training, and a short run has twenty-five. test_files.py has the order in which a save calls it.
+os.fsync = lambda descriptor: None
 
 TESTS = Path(__file__).parent
 HELPERS = Counter(path.stem for path in TESTS.rglob("*.py") if path.stem != "conftest")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from heedful.errors import HeedfulError
-from heedful.util.files import parse_json, parse_toml, read_json, read_toml, write
+from heedful.pretrained.folder import atomic_write
+from heedful.util.files import atomic_file, parse_json, parse_toml, read_json, read_toml, sync, write
 
 
 def test_writing_makes_the_folder_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -43,6 +44,32 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         write(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_content_reaches_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut a name never stands for a file without its content."""
+    calls: list[tuple[str, Any]] = []
+    own = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        calls.append(("replace", Path(target).name))
+        own(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(("fsync", os.fstat(descriptor).st_size)))
+    monkeypatch.setattr(os, "replace", replace)
+    for _ in range(2):  # a new folder is renamed as a whole; in one that is there each file is
+        with atomic_write(tmp_path / "model") as temporary:
+            (temporary / "config.json").write_bytes(b"12")
+            (temporary / "weights").write_bytes(b"123")
+    synced = [("fsync", 2), ("fsync", 3)]
+    assert calls[:5] == [*synced, ("replace", "model"), *synced]
+    assert [name for kind, name in calls[6:]] == ["config.json", "weights"]
+    assert all(kind == "replace" for kind, _ in calls[5:])
+    calls.clear()
+    with atomic_file(tmp_path / "checkpoint.pt") as file:
+        file.write(b"state")
+        sync(file)
+    assert calls == [("fsync", 5), ("replace", "checkpoint.pt")]
 
 
 DAMAGED: dict[str, tuple[Callable[[Path], Any], bytes, str]] = {

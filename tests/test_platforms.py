@@ -114,7 +114,7 @@ check("export", run, "--to", "hf", "--out", place / "exported")
 check("inspect", run, "un thé", "--out", place / "page.html")
 heedful.data.texts_on_disk.LARGE = 1  # tokens are mapped from files
 generate = ["train", "text-generation", "--train", book, "--valid", book, "--out", place / "book"]
-check(*generate, "--preset", "gpt-mini", "--max-steps", 2)
+check(*generate, "--preset", "gpt-micro", "--max-steps", 2)
 if not list((place / "cache").iterdir()):
     sys.exit("no tokens were mapped")
 print("everything done", file=sys.stderr)

@@ -14,7 +14,9 @@ import heedful
 from heedful import presets
 from heedful.config import Config, Position, patches_of
 from heedful.errors import HeedfulError
-from heedful.pretrained.model_types import express
+from heedful.pretrained import model_type
+from heedful.pretrained.flat_config import flat
+from heedful.pretrained.model_types import MODEL_TYPES, express
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -368,8 +370,8 @@ def test_a_llama_is_the_published_configuration(name: str) -> None:
         "llama3": {"max_position_embeddings": 8192, "vocab_size": 128256, "rope_theta": 500000.0},
         "llama3.2": {"max_position_embeddings": 131072, "vocab_size": 128256, "rope_theta": 500000.0},
     }[name.partition("-")[0]]
-    model_type, architecture = express(presets.get(name), None)[:2]
-    theirs = model_type.write(presets.get(name), architecture)
+    layout, architecture = express(presets.get(name), None)[:2]
+    theirs = layout.write(presets.get(name), architecture)
     rotary = theirs["rope_parameters"]
     scaling = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}
@@ -380,6 +382,22 @@ def test_a_llama_is_the_published_configuration(name: str) -> None:
     assert (theirs["bos_token_id"], theirs["eos_token_id"]) == (
         (1, 2) if name.startswith("llama2") else (128000, 128001)
     )
+
+
+def test_most_architectures_are_ruled_out_before_a_configuration_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its family and head, which no key of ``config.json`` sets: a run looks for its layout at every save."""
+    written = []
+    monkeypatch.setattr(model_type, "flat", lambda config: written.append(config) or flat(config))
+    for name, own in (("gpt2", "GPT2LMHeadModel"), ("t5-small", "T5ForConditionalGeneration"), ("vit-b/16", None)):
+        written.clear()
+        found = express(presets.get(name), "")
+        assert found is not None
+        assert own in (None, found[1].name)
+        assert len(written) <= 12, "two for each architecture that is tried, of 76"
+    for kind in MODEL_TYPES.values():
+        for architecture in kind.architectures:
+            keys = (*model_type.EVERYWHERE, *kind.config_keys, *architecture.config_keys)
+            assert {"kind", "head.kind"}.isdisjoint(field for key in keys for field in getattr(key, "fields", ()))
 
 
 def test_every_published_line_is_held() -> None:

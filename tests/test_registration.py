@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+import fresh_process
 import heedful
 from heedful import cli, config, registration, tasks
 from heedful.audit.audit import row_findings
@@ -47,6 +47,7 @@ DEFINITIONS, USE = "\n".join(BLOCKS[:-1]), BLOCKS[-1]
 TABLE = re.findall(r"^\| \[(.*?)\]\(#([\w-]+)\) \| (\d+) \| (.*) \|$", PAGE, re.M)  # part, anchor, lines, use
 PARTS = {"norm": "dyt", "attention": "sigmoid", "position": "kerple", "feed_forward": "experts", "block": "parallel"}
 PARTS["head"] = "capped"
+COMMAND = "from heedful.cli import command; command()"  # as the script ``heedful`` calls it
 EACH: dict[str, dict[str, Any]] = {kind: {"model_settings": {kind: name}} for kind, name in PARTS.items()}
 EACH |= {"optimizer": {"training": {"optimiser": "lion"}}, "schedule": {"training": {"schedule": "sawtooth"}}}
 EACH["pooling"] = {"model_settings": {"head": "attention-pooling"}}
@@ -147,22 +148,12 @@ def test_the_page_is_true(
     assert stored["position"] == {"kind": "custom", "scheme": "kerple"}
 
     Path("mine.py").write_text(DEFINITIONS, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "heedful",
-        "predict",
-        "runs/own",
-        "one red",
-        "--max-new-tokens=3",
-        "--do-sample=false",
-        "--json",
-    ]
-    known = subprocess.run([*command, "--import", "mine.py"], capture_output=True, text=True, check=False)
+    command = ["predict", "runs/own", "one red", "--max-new-tokens=3", "--do-sample=false", "--json"]
+    known = fresh_process.run(COMMAND, *command, "--import", "mine.py")
     assert known.returncode == 0, known.stderr
     expected = names["run"].pipeline("one red", max_new_tokens=3, do_sample=False)["output"]
     assert json.loads(known.stdout)["output"] == expected
-    unknown = subprocess.run(command, capture_output=True, text=True, check=False)
+    unknown = fresh_process.run(COMMAND, *command)
     assert unknown.returncode == 2
     (line,) = unknown.stderr.splitlines()
     assert re.search(r"config.json: stack.\w+ is '\w+'.*heedful.register\('\w+', '\w+', ...\), or --import", line) or (
@@ -223,8 +214,7 @@ def test_each_part_reopens_generates_and_is_recorded_in_a_new_process(page: dict
         run = heedful.train(task, data, **given | {"max_steps": 1})
         options = {"max_new_tokens": 3, "do_sample": False} if isinstance(run.model, heedful.Decoder) else {}
         expected.append((run.model(ids), run.pipeline("one red", **options)["output"]))
-    command = [sys.executable, "-c", REOPEN, json.dumps(ids.tolist()), *EACH]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = fresh_process.run(REOPEN, json.dumps(ids.tolist()), *EACH, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for part, line, (output, predicted) in zip(EACH, lines, expected, strict=True):
@@ -634,8 +624,8 @@ def test_a_task_reads_its_rows_in_another_way(page: dict[str, Any], tmp_path: Pa
     assert read[0].values == {"text": "film 0: it is good", "label": "5"}
 
     (tmp_path / "mine.py").write_text(DEFINITIONS, encoding="utf-8")
-    command = [sys.executable, "-m", "heedful", "evaluate", "run", "--data=run/data/train.jsonl", "--json"]
-    done = subprocess.run([*command, "--import=mine.py"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    command = ["evaluate", "run", "--data=run/data/train.jsonl", "--json", "--import=mine.py"]
+    done = fresh_process.run(COMMAND, *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["accuracy"] == scores["accuracy"]
 

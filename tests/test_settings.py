@@ -25,6 +25,7 @@ from heedful.settings import (
     TokenizerSettings,
     TrainingSettings,
     TuningSettings,
+    base,
     keys,
     read_toml,
     resolve,
@@ -64,6 +65,15 @@ def test_wrong_dictionaries_are_refused(values: dict[str, Any], message: str) ->
     with pytest.raises(HeedfulError) as error:
         RunSettings.from_dict({"task": "translation", "train": ["a"], "out": "o", **values})
     assert str(error.value) == message
+
+
+def test_annotations_are_evaluated_once() -> None:
+    """A run builds a hundred sections; evaluating their annotations takes longer than all checks of their values."""
+    settings = RunSettings(task="translation", train=("a",), out="o")
+    evaluated = base.type_hints.cache_info().misses
+    assert RunSettings.from_dict(settings.to_dict()) == settings
+    TrainingSettings.check_value("lr", 0.5)
+    assert base.type_hints.cache_info().misses == evaluated
 
 
 @pytest.mark.parametrize(

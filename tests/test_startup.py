@@ -81,6 +81,13 @@ def test_light_modules(tmp_path: Path, module: str) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_the_compiler_is_imported_by_no_room(tmp_path: Path) -> None:
+    """It takes longer than PyTorch itself; a command that compiles nothing starts without it."""
+    code = "import sys, heedful; [getattr(heedful, room) for room in heedful._ROOMS]; import heedful.training.run; "
+    done = run(tmp_path, code + "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 @pytest.mark.full(keep=3)
 @pytest.mark.parametrize("room", heedful._ROOMS)
 def test_every_room_is_reached_after_importing_the_package_alone(tmp_path: Path, room: str) -> None:

@@ -20,7 +20,7 @@ from benchmarks.serving.servers import SERVERS  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["ours", "llama_cpp", "ctranslate2", "naive", "transformers"])
-@pytest.mark.full(keep=2)
+@pytest.mark.full(keep=1)
 def test_a_short_load(name: str, tmp_path: Path) -> None:
     for package in SERVERS[name].needs:
         if importlib.util.find_spec(package) is None:

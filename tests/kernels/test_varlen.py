@@ -275,6 +275,12 @@ def test_other_dtypes_stay_with_the_mask(dtype: torch.dtype, reference: Referenc
     assert reference.calls == 2
 
 
+def test_the_compiler_takes_both_conditions_as_constants() -> None:
+    """By the mark that PyTorch's own decorator sets."""
+    marked = torch.compiler.assume_constant_result(lambda: True)
+    assert vars(varlen.has_varlen) == vars(varlen.shares_heads) == vars(marked) != {}
+
+
 def test_a_cpu_has_no_such_kernel() -> None:
     assert not varlen.has_varlen(torch.device("cpu"))
     model = model_of("decoder").to(torch.bfloat16)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.metrics.classification import ClassifierScores
-from heedful.metrics.example_scores import overall
+from heedful.metrics.example_scores import metrics_of_draws, overall
 from tolerances import approx
 
 scores = pytest.importorskip("sklearn.metrics")
@@ -95,6 +95,25 @@ def test_several_labels_equal_scikit_learn(seed: int) -> None:
     assert scored.outputs()[:3] == [[LABELS[i] for i in np.flatnonzero(row)] for row in said[:3]]
     places = draw.integers(60, size=90)
     assert scored.metrics_of(places) == several(truth[places], said[places])
+
+
+@pytest.mark.parametrize("labels_each", ["one", "several"])
+def test_many_choices_at_once_have_the_scores_of_each(labels_each: str) -> None:
+    """Choices of examples without some classes too: their macro F1 is the mean over fewer."""
+    draw = np.random.default_rng(5)
+    if labels_each == "one":
+        truth, said = one_hot(draw.integers(7, size=30)), one_hot(draw.integers(5, size=30))
+    else:
+        truth, said = draw.random((30, 7)) < 0.3, draw.random((30, 7)) < 0.4
+    losses = draw.random(30)
+    scored = in_batches(truth, said, several=labels_each == "several", loss=losses)
+    places = draw.integers(30, size=(9, 6))
+    found = scored.metrics_of_draws(places)
+    assert found == metrics_of_draws(scored, places)
+    for row, metrics in zip(places, found, strict=True):
+        oracle = several if labels_each == "several" else single
+        given = (truth[row], said[row]) if labels_each == "several" else (truth[row].argmax(1), said[row].argmax(1))
+        assert metrics == {"loss": pytest.approx(losses[row].mean()), **oracle(*given)}
 
 
 def test_one_class_alone_and_none_said() -> None:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+import fresh_process
 import heedful
 from heedful import presets
 from heedful.config import (
@@ -395,8 +396,8 @@ def test_the_hub(gpt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_offline_mode_is_heard(tmp_path: Path) -> None:
     code = "import heedful.pretrained as c\ntry: c.load('org/name')\nexcept ValueError as e: print(e)"
-    away = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": "src", "PATH": ""}
-    run = subprocess.run([sys.executable, "-c", code], env=away, capture_output=True, text=True, check=True)
+    run = fresh_process.run(code, env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""})
+    assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("no folder org/name here, and the Hub is not used while HF_HUB_OFFLINE is set")
 
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,13 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fresh_process
 import heedful
 from heedful import presets
 from heedful.pretrained import load, push, save
 from tolerances import assert_close
 
 IDS = torch.tensor([[1, 2, 3, 4]])
-ROOT = Path(__file__).resolve().parents[2]
 FIND = "import sys; from heedful.pretrained.folder import find; print(find(*sys.argv[1:]))"
 LOAD = """
 import sys, heedful
@@ -167,8 +166,8 @@ def hub() -> Iterator[Hub]:
 def ask(hub: Hub | str, home: Path, code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     address = hub if isinstance(hub, str) else hub.address
     env = {"HF_HOME": str(home), "HF_ENDPOINT": address, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1"}
-    env |= {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
-    return subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True)
+    env |= {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
+    return fresh_process.run(code, *arguments, env=env)
 
 
 def found(run: subprocess.CompletedProcess[str]) -> Path:

@@ -390,6 +390,7 @@ def test_a_refused_option_is_said_once_and_all_end_with_it(data: Path, tmp_path:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.full
 def test_what_is_wrong_is_said_once(data: Path, tmp_path: Path) -> None:
     process = launched(2, "-m", "heedful", *train(data, tmp_path / "x", "--max-steps=8", "--data.columns=a,b"))
     _, err = process.communicate(timeout=120)

@@ -14,8 +14,9 @@ key-value heads, E head size.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,8 @@ from heedful.layers.attention import Attention, fused_attention
 from heedful.layers.mask import Mask
 from heedful.layers.position import Learned, PositionScheme, Rotary, Sinusoidal
 from heedful.stack import Stack, StackInput, bidirectional, causal, padded
+
+Condition = TypeVar("Condition", bound=Callable[..., bool])
 
 PACKED_FROM = 4096  # tokens of a batch, with padding, whose computation takes far longer than the wait for its lengths
 LARGEST_HEAD = 192  # whether the backward pass takes larger heads depends on the GPU
@@ -55,13 +58,19 @@ def runs_varlen(device: torch.device) -> bool:
     return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-@torch.compiler.assume_constant_result
+def _constant_in_graphs(function: Condition) -> Condition:
+    """Marks a function as ``torch.compiler.assume_constant_result`` does, which imports the compiler: over a second."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant_in_graphs
 def has_varlen(device: torch.device) -> bool:
     """Returns True if ``varlen_attn`` runs on a device, and nobody has switched the flash kernel off."""
     return runs_varlen(device) and torch.backends.cuda.flash_sdp_enabled()
 
 
-@torch.compiler.assume_constant_result
+@_constant_in_graphs
 def shares_heads() -> bool:
     """Returns True if several query heads of ``varlen_attn`` can share a key head: from PyTorch 2.12 on."""
     return "enable_gqa" in varlen_parameters()
@@ -161,7 +170,7 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if uses_autocast else x.dtype
 
 
-@torch.compiler.assume_constant_result  # `torch.compile` of PyTorch 2.11 cannot follow the call
+@_constant_in_graphs  # `torch.compile` of PyTorch 2.11 cannot follow the call
 def has_autocast(device: str) -> bool:
     """Returns True for types of devices with autocast: all but "meta"."""
     return torch.amp.is_autocast_available(device)

@@ -23,6 +23,14 @@ class Scored(Protocol):
 
 
 @runtime_checkable
+class Draws(Protocol):
+    """Protocol of per-example scores that compute the metrics of several selections at once."""
+
+    def metrics_of_draws(self, places: Places) -> list[Metrics]:
+        """Returns the metrics of each of R selections; ``places`` (R, n) has the indices of one in each row."""
+
+
+@runtime_checkable
 class Joins(Protocol):
     """Protocol of per-example scores that can be concatenated with another model's, for randomisation tests."""
 
@@ -79,6 +87,6 @@ def overall(scored: Scored) -> Metrics:
 
 def metrics_of_draws(scored: Scored, places: Places) -> list[Metrics]:
     """Returns the metrics of each of R selections of examples; ``places`` (R, n) has the indices of one in each row."""
-    if isinstance(scored, Sums):
+    if isinstance(scored, Draws):
         return scored.metrics_of_draws(places)
     return [scored.metrics_of(row) for row in places]

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from heedful.metrics.example_scores import Joins, Places, Scored, Sums
+from heedful.metrics.example_scores import Joins, Places, Scored, Sums, metrics_of_draws
 from heedful.metrics.intervals import FEW
 from heedful.metrics.paired import Difference, differences
 from heedful.metrics.registry import lower_is_better, sign
@@ -167,6 +167,9 @@ class _SelectedScores:
 
     def metrics_of(self, places: Places) -> dict[str, float]:
         return self.scored.metrics_of(self.places[places])
+
+    def metrics_of_draws(self, places: Places) -> list[dict[str, float]]:
+        return metrics_of_draws(self.scored, self.places[places])
 
     def joined(self, other: Any) -> Scored:
         if not isinstance(self.scored, Joins):

@@ -137,6 +137,10 @@ class ModelType:
 
     def write(self, config: ModelConfig, architecture: Architecture) -> dict[str, Any] | None:
         """Returns the ``config.json`` for our configuration, or None if reading it back would give another model."""
+        fixed = {**self.fixed, **architecture.fixed}
+        # no key sets these two: most architectures are ruled out before the configuration is written and read back
+        if config.kind != fixed["kind"] or config.head.kind != fixed.get("head.kind", config.head.kind):
+            return None
         ours = flat(config)
         theirs: dict[str, Any] = {"architectures": [architecture.name], "model_type": self.name}
         config_keys = (*self.config_keys, *architecture.config_keys)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_type_hints
 
 from heedful import renamed
 from heedful.errors import HeedfulError, nearest
 from heedful.util.values import BOUNDS, check
 
+type_hints = cache(get_type_hints)  # which compiles every annotation at each call
 # names that ``heedful.register`` added, by setting
 REGISTERED: dict[str, list[str]] = {"training.optimiser": [], "training.schedule": []}
 
@@ -89,7 +91,7 @@ class Settings(metaclass=_OldNames):
     section: ClassVar[str] = ""  # prefix of the section's flags, and name of its table in a file
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = type_hints(type(self))
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, list):  # JSON and TOML have no tuples
@@ -106,7 +108,7 @@ class Settings(metaclass=_OldNames):
     def check_value(cls, name: str, value: Any) -> None:
         """Raises ``HeedfulError`` for a value that the field ``name`` does not take; the message names it as it is."""
         bounds = {bound: limit for bound, limit in cls.__dataclass_fields__[name].metadata.items() if bound in BOUNDS}
-        check(name, tuple(value) if isinstance(value, list) else value, get_type_hints(cls)[name], **bounds)
+        check(name, tuple(value) if isinstance(value, list) else value, type_hints(cls)[name], **bounds)
 
     def _split(self, name: str) -> None:
         """Splits a field's text of names with commas; call it before the names are checked."""
@@ -141,7 +143,7 @@ class Settings(metaclass=_OldNames):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns settings from the output of :meth:`to_dict`; raises ``HeedfulError`` for an unknown key or value."""
-        hints = get_type_hints(cls)
+        hints = type_hints(cls)
         values = renamed.new_settings(cls.section, values)
         names = [f.name for f in fields(cls)]
         for name in values:
@@ -176,7 +178,7 @@ def _place(cls: type[Settings], name: str) -> str:
 
 def keys(cls: type[Settings]) -> list[str]:
     """Returns all keys of a settings file: ``["task", ..., "training.lr", ...]``."""
-    hints = get_type_hints(cls)
+    hints = type_hints(cls)
     names: list[str] = []
     for f in fields(cls):
         nested = hints[f.name]
