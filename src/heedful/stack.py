@@ -162,11 +162,9 @@ class Block(nn.Module):
         self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
     ) -> tuple[Tensor, Tensor]:
         """Computes the sublayers of both streams, with the keys and values of the content."""
-        shared = Cross()
+        shared = Cross()  # the first call stores the content's, which the second reads
         y = self.attention_residual(x, None, self.attention, mask=mask, position=position, cache=shared)
-        g = self.attention_residual(
-            g, None, self.attention, source=x, mask=query_mask, position=query_position, cache=shared
-        )
+        g = self.attention_residual(g, None, self.attention, mask=query_mask, position=query_position, cache=shared)
         y, g = (self.feed_forward_residual(stream, None, self.feed_forward) for stream in (y, g))
         return y, g
 
