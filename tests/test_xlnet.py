@@ -16,8 +16,9 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
 import heedful
 from heedful import HeedfulError, presets
+from heedful.adapters import add_adapter
 from heedful.cache import Cache
-from heedful.config import EmbeddingConfig, EncoderConfig, SequenceHead, TransformerXLPosition
+from heedful.config import EmbeddingConfig, EncoderConfig, LoraConfig, SequenceHead, TransformerXLPosition
 from heedful.data import Row, Rows
 from heedful.data.rows import Span
 from heedful.kernels import using
@@ -178,6 +179,16 @@ def test_two_streams_are_transformers(pair: tuple[Any, Any], mask: Tensor | None
         assert torch.equal(ours.query_hidden(changed, visible, targets, mask, SEGMENTS)[:, 0], found[:, 0])
 
 
+@torch.no_grad()
+def test_two_streams_of_a_model_optimised_for_inference() -> None:
+    """With one product for queries, keys and values."""
+    model = model_of().float()
+    visible = torch.ones(T, T).tril(-1).bool()[None]
+    given = (ids(), visible, torch.tensor([[T - 1, 2]] * B), REAL, SEGMENTS)
+    y = model.query_hidden(*given)
+    assert (heedful.optimize(model).query_hidden(*given) - y).abs().max() < 1e-4
+
+
 def test_gradients_of_both_streams_with_recomputed_blocks() -> None:
     from heedful.kernels.plan import apply_training_plan
 
@@ -247,3 +258,16 @@ def test_a_new_classifier_is_saved_in_xlnets_layout(tmp_path: Path) -> None:
     theirs = hf.XLNetForSequenceClassification.from_pretrained(tmp_path).eval()
     text = torch.tensor([[1, 5, 6, 2]])
     assert (theirs(text).logits - ours(text)).abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_an_adapter_of_its_attention_comes_back(pair: tuple[Any, Any], tmp_path: Path) -> None:
+    base = load(tmp_path, head="sequence", dtype="float64")
+    ours = add_adapter(base, LoraConfig(rank=2, targets=("all",)), seed=0)
+    for parameter in ours.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.3)
+    save(ours, tmp_path / "adapter")
+    again = load(tmp_path / "adapter", dtype="float64")
+    assert again.adapter is not None
+    assert_close(again(ids()), ours(ids()))
