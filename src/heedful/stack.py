@@ -393,6 +393,7 @@ class Stack(nn.Module):
         content_mask, rows_mask = content.join(mask[:, None]), query.join(rows[:, None])
         x, g = (self.dropout(self.embedding_norm(stream, None)) for stream in (x, g))
         for block in self.block:
+            assert isinstance(block, Block)  # the configuration has checked it
             x, g = block.streams(x, g, content_mask, rows_mask, content, query)
         return self.norm(g, None)
 
