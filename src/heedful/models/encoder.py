@@ -71,17 +71,18 @@ class Encoder(Model):
         mask: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Returns the final query stream (B, M, D) at the positions ``targets`` (B, M): it does not know their tokens.
+        """Returns the final query stream (B, M, D) at the positions ``targets`` (B, M), which predicts their tokens.
 
         Two-stream attention (Yang et al. 2019, section 2.3). The content stream h begins with the tokens, the query
         stream g with one vector for all. In each block g_t attends to the content of the tokens that ``visible``
-        (B, T, T) allows token t, and h_t to these and itself. ``mask`` (B, T) is False at padding. The model needs
-        ``embedding.query``.
+        (B, T, T) allows token t, and h_t to these and itself. So that g_t does not know token t, the tokens that it
+        attends to may not attend to t either: in an order of all tokens, each attends to those before it. ``mask``
+        (B, T) is False at padding. The model needs ``embedding.query``.
 
         >>> import heedful, torch
         >>> model = heedful.create(heedful.presets.xlnet(16, 2, 4, vocab=50), seed=0).eval()
-        >>> others = ~torch.eye(3, dtype=torch.bool)[None]
-        >>> a, b = (model.query_hidden(torch.tensor([[5, x, 9]]), others, torch.tensor([[1]])) for x in (7, 8))
+        >>> visible = torch.tensor([True, False, True]).expand(1, 3, 3)  # no token attends to the second
+        >>> a, b = (model.query_hidden(torch.tensor([[5, x, 9]]), visible, torch.tensor([[1]])) for x in (7, 8))
         >>> a.shape, torch.equal(a, b)
         (torch.Size([1, 1, 16]), True)
         """
