@@ -47,6 +47,8 @@ def test_arguments_of_other_libraries_have_a_hint(argument: str, words: str, tmp
         ("labels", "F.cross_entropy"),
         ("output_attentions", 'heedful.record(model, "pattern")'),
         ("past_key_values", "model.generate"),
+        ("mems", "cache="),
+        ("perm_mask", "model.query_hidden"),
     ],
 )
 def test_a_call_in_the_words_of_transformers_has_a_hint(argument: str, words: str) -> None:

@@ -31,6 +31,8 @@ PUBLISHED = {
     "deberta-v3-large": 434_012_160,
     "deberta-v2-xlarge": 884_593_152,
     "deberta-v2-xxlarge": 1_564_549_632,
+    "xlnet-base": 116_718_336,
+    "xlnet-large": 360_268_800,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
     "t5-v1.1-small": 76_961_152,
@@ -136,6 +138,17 @@ def deberta(c: heedful.config.EncoderConfig) -> nn.Module:
             pos_att_type="p2c|c2p",
             position_biased_input=False,
             conv_kernel_size=0 if s.convolution is None else 3,
+        )
+    )
+
+
+def xlnet(c: heedful.config.EncoderConfig) -> nn.Module:
+    from transformers import XLNetConfig, XLNetModel
+
+    s = c.encoder
+    return XLNetModel(
+        XLNetConfig(
+            vocab_size=c.embedding.vocab_size, d_model=s.dim, n_layer=s.depth, n_head=s.heads, d_inner=4 * s.dim
         )
     )
 
@@ -259,6 +272,7 @@ ORACLES: dict[str, Callable[..., nn.Module]] = {
     "stories": llama,
     "bert": bert,
     "deberta": deberta,
+    "xlnet": xlnet,
     "t5": t5,
     "t0": t5,
     "bart": bart,

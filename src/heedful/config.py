@@ -54,6 +54,7 @@ def unregistered(kind: str, name: str) -> str:
 
 INTEGERS = 1 << 63  # tensors hold integers below this
 DISTANCES = 1 << 20  # maximum distance of positions with a row in a table
+RELATIVE_SEGMENTS = 3  # XLNet's: two texts and the class token; attention only compares them
 
 
 class Config:
@@ -232,11 +233,14 @@ class TransformerXLPosition(Config):
     """Sinusoids of distances as further keys, by a projection of each layer (Dai et al. 2019).
 
     The queries of content and of position that are the same for all tokens, u and v, belong to each layer, or are
-    shared by the stack.
+    shared by the stack. With ``segments``, two rows of each layer, for keys of the query's own segment and of another,
+    are further keys (relative segment encodings, Yang et al. 2019, section 2.5); the model then takes segments.
     """
 
     kind: ClassVar[str] = "transformer-xl"
     biases: Literal["layer", "stack"] = "layer"
+    segments: bool = False
+    max_distance: int = 0  #: larger distances have the sinusoid of this one; 0 is no limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,6 +418,11 @@ class StackConfig(Config):
             raise HeedfulError(f"stack.window is {self.window}, but the stack is not causal; leave window out")
 
     @property
+    def relative_segments(self) -> bool:
+        """True if attention takes the segments of the tokens."""
+        return isinstance(self.position, TransformerXLPosition) and self.position.segments
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """Window of each block.
 
@@ -449,6 +458,7 @@ class EmbeddingConfig(Config):
     scale: Literal["sqrt", "none"] = "none"
     segments: int = 0
     bigrams: int = 0
+    query: bool = False  #: a learned vector that begins the query stream of permutation language models (XLNet)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -591,18 +601,37 @@ Head = NoHead | LanguageHead | MaskedHead | SequenceHead | TokenHead | SpanHead 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
-    """Encoder (BERT): every token attends to every other."""
+    """Encoder (BERT): every token attends to every other.
+
+    ``class_token`` is the side of a text on which its tokenizer puts the token that classifiers read: BERT's ``[CLS]``
+    comes first, XLNet's ``<cls>`` last.
+    """
 
     kind: ClassVar[str] = "encoder"
     embedding: EmbeddingConfig
     encoder: StackConfig
     head: Head = field(default_factory=NoHead)
     special: SpecialTokens = field(default_factory=SpecialTokens)
+    class_token: Literal["first", "last"] = "first"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_stack(self.encoder, "encoder", cross=False)
         _check_head(self.head, self.kind, not_on=(ImageHead,))
+        if self.embedding.segments and self.encoder.relative_segments:
+            raise HeedfulError("segments are embedded and relative; give embedding.segments or position.segments")
+        stack = self.encoder
+        is_standard = stack.block == "standard" and stack.convolution is None and stack.norm != "batch"
+        if self.embedding.query and not (isinstance(stack.position, ContentPosition) and is_standard):
+            raise HeedfulError(
+                "embedding.query begins a query stream, which needs standard blocks, no batch norm, and positions that "
+                "depend on queries, such as 'transformer-xl'; change the stack, or leave it out"
+            )
+
+    @property
+    def segments(self) -> int:
+        """Number of segments that tokens may have, 0 if the model takes none: relative ones are A, B and the class."""
+        return RELATIVE_SEGMENTS if self.encoder.relative_segments else self.embedding.segments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -618,7 +647,8 @@ class DecoderConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_no_bigrams(self.embedding, self.kind)
-        _check_stack(self.decoder, "decoder", cross=False, causal=True)
+        _check_stack(self.decoder, "decoder", cross=False, causal=True, family=self.kind)
+        _check_query(self.embedding, self.kind)
         _check_head(self.head, self.kind, not_on=(ImageHead,))
 
 
@@ -655,10 +685,11 @@ class EncoderDecoderConfig(Config):
             )
         if self.pooler and not reads_images:
             raise HeedfulError("encoder-decoder.pooler is True, but the source is text; leave it out")
+        _check_stack(self.encoder, "encoder", cross=False, family=self.kind)
+        _check_stack(self.decoder, "decoder", cross=True, causal=True, family=self.kind)
         for embedding in (self.source, self.target):
+            _check_query(embedding, self.kind)
             _check_no_bigrams(embedding, self.kind)
-        _check_stack(self.encoder, "encoder", cross=False)
-        _check_stack(self.decoder, "decoder", cross=True, causal=True)
         _check_head(self.head, self.kind, not_on=(ImageHead,))
 
     @property
@@ -680,7 +711,7 @@ class VisionConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_stack(self.encoder, "encoder", cross=False)
+        _check_stack(self.encoder, "encoder", cross=False, family=self.kind)
         _check_head(self.head, self.kind, not_on=(LanguageHead, MaskedHead))
 
 
@@ -703,11 +734,23 @@ class EnsembleConfig(Config):
         return self.members[0].head
 
 
-def _check_stack(stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None) -> None:
-    """Raises if the cross-attention or causal mask of a stack does not fit its family."""
+def _check_stack(
+    stack: StackConfig, name: str, *, cross: bool, causal: bool | None = None, family: str | None = None
+) -> None:
+    """Raises if the cross-attention or causal mask of a stack does not fit its family.
+
+    ``family`` is that of a model that takes no segments.
+    """
     if stack.cross != cross or (causal is not None and stack.causal != causal):
         required = f"cross={cross}" + (f", causal={causal}" if causal is not None else "")
         raise HeedfulError(f"the {name} has cross={stack.cross}, causal={stack.causal}; its family needs {required}")
+    if stack.relative_segments and family is not None:
+        raise HeedfulError(f"a model of family {family!r} takes no segments; leave position.segments out")
+
+
+def _check_query(embedding: EmbeddingConfig | PatchConfig | None, family: str) -> None:
+    if isinstance(embedding, EmbeddingConfig) and embedding.query:
+        raise HeedfulError(f"a model of family {family!r} has no query stream; leave embedding.query out")
 
 
 def _check_no_bigrams(embedding: EmbeddingConfig | PatchConfig | None, family: str) -> None:

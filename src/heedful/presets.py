@@ -31,6 +31,7 @@ from heedful.config import (
     SinusoidalPosition,
     SpecialTokens,
     StackConfig,
+    TransformerXLPosition,
     VisionConfig,
 )
 from heedful.errors import HeedfulError, nearest
@@ -262,6 +263,28 @@ def _post_norm_encoder(dim: int, depth: int, heads: int, **more: Any) -> StackCo
     return StackConfig(dim=dim, depth=depth, heads=heads, placement="post", embedding_norm=True, dropout=rates, **more)
 
 
+def xlnet(dim: int, depth: int, heads: int, vocab: int = 32000) -> EncoderConfig:
+    """Returns the configuration of an XLNet (Yang et al. 2019) without a head.
+
+    It has post-norm, Transformer-XL's positions, relative segments, and the vector that begins the query stream.
+    """
+    return EncoderConfig(
+        embedding=EmbeddingConfig(vocab_size=vocab, query=True),
+        encoder=StackConfig(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            norm_eps=1e-12,
+            placement="post",
+            attention_bias="none",
+            position=TransformerXLPosition(segments=True),
+            dropout=DropoutRates.everywhere(0.1, attention=0.1),
+        ),
+        special=SpecialTokens(pad=5, start=1, end=(2,)),
+        class_token="last",
+    )
+
+
 def vit(
     dim: int,
     depth: int,
@@ -391,6 +414,8 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "deberta-v3-large": ("He et al. 2023", 434_012_160, lambda: deberta(1024, 24, 16)),
     "deberta-v2-xlarge": ("He et al. 2021", 884_593_152, lambda: deberta(1536, 24, 24, _NGRAMS)),
     "deberta-v2-xxlarge": ("He et al. 2021", 1_564_549_632, lambda: deberta(1536, 48, 24, _NGRAMS)),
+    "xlnet-base": ("Yang et al. 2019", 116_718_336, lambda: xlnet(768, 12, 12)),
+    "xlnet-large": ("Yang et al. 2019", 360_268_800, lambda: xlnet(1024, 24, 16)),
     "bert-mini": ("Turc et al. 2019", 11_170_560, lambda: bert(256, 4, 4)),
     "bert-tiny": ("Turc et al. 2019", 4_385_920, lambda: bert(128, 2, 2)),
     # vision

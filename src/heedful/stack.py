@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.cache import NoCache, TokenPositions
+from heedful.cache import Cross, NoCache, TokenPositions
 from heedful.config import StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache
@@ -22,7 +22,8 @@ from heedful.layers.embedding import PatchEmbedding, TokenEmbedding
 from heedful.layers.feedforward import ACTIVATIONS, FEED_FORWARDS, FeedForward
 from heedful.layers.mask import Mask, attended_tokens, causal_mask, window_mask
 from heedful.layers.norm import NORMS, Identity
-from heedful.layers.position import PositionEncoding, position_of
+from heedful.layers.position import PositionEncoding, RelativeEncoding, position_of
+from heedful.layers.relative import Segments
 
 NO_CACHE = NoCache()
 ALL_TOKENS = slice(None)
@@ -150,6 +151,23 @@ class Block(nn.Module):
         x = self.cross_residual(x, real, self.cross_attention, source=memory, mask=memory_mask, cache=cross_cache)
         return self.feed_forward_residual(x, real, self.feed_forward)
 
+    def streams(
+        self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Maps the content stream ``x`` (B, T, D) and the query stream ``g`` (B, M, D), which attends to it."""
+        streams: Any = self.run(self.stream_sublayers, x, g, mask, query_mask, position, query_position)
+        return streams
+
+    def stream_sublayers(
+        self, x: Tensor, g: Tensor, mask: Mask, query_mask: Mask, position: Any, query_position: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Computes the sublayers of both streams, with the keys and values of the content."""
+        shared = Cross()  # the first call stores the content's, which the second reads
+        y = self.attention_residual(x, None, self.attention, mask=mask, position=position, cache=shared)
+        g = self.attention_residual(g, None, self.attention, mask=query_mask, position=query_position, cache=shared)
+        y, g = (self.feed_forward_residual(stream, None, self.feed_forward) for stream in (y, g))
+        return y, g
+
     def extra_repr(self) -> str:
         """Returns the kernel, if it is not the default."""
         return "" if self.run is called else f"run={getattr(self.run, '__name__', self.run)}"
@@ -240,6 +258,7 @@ class StackInput(NamedTuple):
     cache: NoCache | None = None
     tokens_read: slice = ALL_TOKENS
     text_starts: Tensor | None = None
+    segments: Tensor | None = None
 
 
 class Layout(Protocol):
@@ -284,10 +303,10 @@ def block_input(
     if cross_mask is None and (memory_mask := batch.memory_mask) is not None:
         cross_mask = memory_mask[:, None] if memory_mask.ndim == 3 else tokens.mask(memory_mask)
     contexts = {}
-    encoding = stack.encoding(tokens.queries, tokens.keys)
+    encoding = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     for window in stack.attention_masks:
         own = tokens.of(window)
-        position = encoding if own.keys is tokens.keys else stack.encoding(own.queries, own.keys)
+        position = encoding if own.keys is tokens.keys else stack.encoding(own.queries, own.keys, batch.segments)
         mask = position.join(stack.self_mask(own, window)) if self_masks is None else self_masks[window]
         contexts[window] = {"mask": mask, "position": position, "memory_mask": cross_mask}
     return x, real, [contexts[window] for window in stack.windows]
@@ -332,6 +351,7 @@ class Stack(nn.Module):
         cache: NoCache | None = None,
         tokens_read: slice = ALL_TOKENS,
         text_starts: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
         """Maps embeddings ``x`` (B, T, D) to the final hidden states (B, T, D).
 
@@ -349,8 +369,33 @@ class Stack(nn.Module):
                 elsewhere.
             text_starts: of a packed batch, the same as ``mask`` says (``heedful.layers.mask.text_starts``): without
                 them a layout on a GPU would have to wait for the number of texts.
+            segments: (B, T) segments of the tokens, for positions with relative segments; None: all are of one.
         """
-        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts))
+        return self.layout(self, StackInput(x, mask, memory, memory_mask, cache, tokens_read, text_starts, segments))
+
+    def query_stream(
+        self, x: Tensor, g: Tensor, mask: Tensor, query_mask: Tensor, targets: Tensor, segments: Tensor | None = None
+    ) -> Tensor:
+        """Maps the query stream ``g`` (B, M, D) at the positions ``targets`` (B, M) to its final states (B, M, D).
+
+        Args:
+            x: (B, T, D) embeddings of the tokens, the content stream.
+            g: (B, M, D) first states of the query stream.
+            mask: (B, T, T), True where the first token of the content may attend to the second.
+            query_mask: (B, T, T) the same for queries of the query stream, which may not attend to themselves.
+            targets: (B, M) positions of the query stream.
+            segments: as in ``forward``.
+        """
+        positions = torch.arange(x.size(1), device=x.device)[None]
+        content: Any = self.encoding(positions, positions, segments)
+        query = content.at(targets)
+        rows = query_mask.gather(1, targets[..., None].expand(-1, -1, x.size(1)))  # (B, M, T)
+        content_mask, rows_mask = content.join(mask[:, None]), query.join(rows[:, None])
+        x, g = (self.dropout(self.embedding_norm(stream, None)) for stream in (x, g))
+        for block in self.block:
+            assert isinstance(block, Block)  # the configuration has checked it
+            x, g = block.streams(x, g, content_mask, rows_mask, content, query)
+        return self.norm(g, None)
 
     def self_mask(self, tokens: TokenPositions, window: int | None) -> Mask:
         """Returns the mask of self-attention in the blocks with this window: the caller's if it gave a whole one."""
@@ -358,9 +403,11 @@ class Stack(nn.Module):
             return tokens.whole_mask[:, None]
         return self.attention_masks[window](tokens, window)
 
-    def encoding(self, queries: Tensor, keys: Tensor) -> PositionEncoding:
+    def encoding(self, queries: Tensor, keys: Tensor, segments: Tensor | None = None) -> PositionEncoding:
         """Returns the position encoding of queries at (B or 1, T) and keys at (B or 1, S), for the attention of all
         blocks. Raises ``HeedfulError`` if the position scheme returned something else.
+
+        ``segments`` (B, T) are those of the queries, which are the last of the keys; earlier keys are of segment 0.
         """
         encoding = self.position.prepare(queries, keys)
         if not isinstance(encoding, PositionEncoding):
@@ -369,6 +416,9 @@ class Stack(nn.Module):
                 f"position {name!r} returned {type(encoding).__name__} from prepare; return a PositionEncoding, such "
                 "as PositionBias(bias)"
             )
+        if segments is not None and isinstance(encoding, RelativeEncoding):
+            earlier = keys.size(1) - segments.size(1)
+            encoding.segments = Segments(segments, F.pad(segments, (earlier, 0)) if earlier else segments)
         return encoding
 
     def extra_repr(self) -> str:
@@ -449,4 +499,7 @@ def initialise(model: nn.Module, config: StackConfig) -> None:
         model.apply(draw_part)  # parts come before their owners, which may draw one of them anew
         for part in model.modules():  # last, since a tied head has drawn the same weights
             if isinstance(part, TokenEmbedding):
-                nn.init.normal_(part.token.weight, std=config.init_std if part.factor == 1.0 else 1 / part.factor)
+                std = config.init_std if part.factor == 1.0 else 1 / part.factor
+                nn.init.normal_(part.token.weight, std=std)
+                if part.query is not None:
+                    nn.init.normal_(part.query, std=std)

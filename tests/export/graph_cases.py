@@ -25,6 +25,7 @@ from heedful.config import (
     SequenceHead,
     SinusoidalPosition,
     StackConfig,
+    TransformerXLPosition,
     VisionConfig,
 )
 from heedful.models import Model, build
@@ -88,6 +89,13 @@ CASES: dict[str, tuple[ModelConfig, str]] = {
         ),
         "last_hidden_state",
     ),
+    "encoder, relative segments": (
+        EncoderConfig(
+            embedding=replace(WORDS, query=True),
+            encoder=replace(STACK, placement="post", position=TransformerXLPosition(segments=True, max_distance=4)),
+        ),
+        "last_hidden_state",
+    ),
     "encoder, batch norm, pooled": (
         EncoderConfig(
             embedding=WORDS,
@@ -148,5 +156,5 @@ def wanted(model: Model, given: dict[str, Tensor]) -> Tensor:
         return model(given["pixel_values"])
     if isinstance(model.config, EncoderDecoderConfig):
         return model(given["input_ids"], given["decoder_input_ids"], mask)
-    segments = isinstance(model.config, EncoderConfig) and model.config.embedding.segments
+    segments = isinstance(model.config, EncoderConfig) and model.config.segments
     return model(given["input_ids"], mask, *([given["token_type_ids"]] if segments else []))

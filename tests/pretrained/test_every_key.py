@@ -31,9 +31,11 @@ BESIDE: dict[str, list[Any]] = {
     "conv_kernel_size": [3],
     "embedding_size": [8],
     "attention_head_size": [4, 8],
+    "summary_proj_to_labels": [True],
 }
 NAMES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert masked", "roberta masked", "distilbert sequence")
 NAMES = (*NAMES, "deberta-v2 masked", "deberta-v2 masked new", "deberta-v2 sequence")
+NAMES = (*NAMES, "xlnet language-model", "xlnet sequence")
 NAMES = (*NAMES, "t5", "bart", "marian", "vit image", "deit image", "ijepa image")
 PARTS = ("encoder", "decoder")  # configurations in another
 CAPTIONERS = ("vision-encoder-decoder", "vision-encoder-decoder deit")

@@ -13,6 +13,7 @@ import torch
 import transformers as hf
 from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.gpt_neo import modeling_gpt_neo
+from transformers.models.xlnet import modeling_xlnet
 
 import heedful.models
 from heedful.config import patches_of
@@ -56,6 +57,7 @@ DISTIL |= {"dropout": 0.2, "attention_dropout": 0.3}
 DEBERTA = {**BERT, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False}
 DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 DEBERTA |= {"position_buckets": 4, "layer_norm_eps": 1e-7}
+XLNET = {"vocab_size": 23, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24, "dropout": 0.2, "pad_token_id": 0}
 T5 = {"vocab_size": 23, "d_model": 16, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 6, "d_ff": 24}
 T5 |= {
     "relative_attention_num_buckets": 8,
@@ -178,6 +180,16 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "deberta-v2 token": (hf.DebertaV2ForTokenClassification, {**DEBERTA, **NAMED, "max_relative_positions": 7}),
     "deberta-v2 span": (hf.DebertaV2ForQuestionAnswering, {**DEBERTA, "pos_att_type": [], "position_buckets": 5}),
+    "xlnet": (hf.XLNetModel, {**XLNET, "clamp_len": 2, "mem_len": None}),
+    "xlnet language-model": (hf.XLNetLMHeadModel, {**XLNET, "ff_activation": "relu", "eos_token_id": [2, 3]}),
+    "xlnet untied": (hf.XLNetLMHeadModel, {**XLNET, "tie_word_embeddings": False, "layer_norm_eps": 1e-3}),
+    "xlnet sequence": (hf.XLNetForSequenceClassification, {**XLNET, **NAMED, "summary_last_dropout": 0.3}),
+    "xlnet sequence gelu": (
+        hf.XLNetForSequenceClassification,
+        {**XLNET, **NAMED, "summary_activation": "gelu", "ff_activation": "silu"},
+    ),
+    "xlnet token": (hf.XLNetForTokenClassification, {**XLNET, **NAMED, "initializer_range": 0.1}),
+    "xlnet span": (hf.XLNetForQuestionAnsweringSimple, {**XLNET, "clamp_len": 3}),
     "marian": (hf.MarianMTModel, {**MARIAN, "scale_embedding": True}),
     "marian unscaled": (hf.MarianMTModel, {**MARIAN, "activation_function": "swish"}),
     "marian apart": (hf.MarianMTModel, {**MARIAN, **APART}),
@@ -249,6 +261,14 @@ def exactly(norm: Any, x: torch.Tensor) -> torch.Tensor:
     return norm.weight * x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
 
 
+def sinusoids(positions: torch.Tensor, frequencies: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """XLNet's sinusoids with frequencies rounded from float64: theirs are powers in float32, 1e-7 beside them."""
+    dim = 2 * len(frequencies)
+    exact = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angle = positions[:, None] * exact.float()
+    return torch.cat((angle.sin(), angle.cos()), -1)[:, None].expand(-1, rows or 1, -1)
+
+
 class Exact:
     """PyTorch, whose float32 is float64."""
 
@@ -262,6 +282,7 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
         if dtype == torch.float64 and hasattr(part, "variance_epsilon"):
             part.forward = functools.partial(exactly, part)
     modeling_deberta_v2.scaled_size_sqrt = lambda q, terms: torch.tensor(q.size(-1) * terms, dtype=dtype).sqrt()
+    modeling_xlnet.XLNetModel.positional_embedding = staticmethod(sinusoids)
     modeling_gpt_neo.torch = Exact() if dtype == torch.float64 else torch  # whose scores are float32 otherwise
     kind, given = model.config.model_type, {} if mask is None else {"attention_mask": mask.long()}
     ids = IDS if mask is None else IDS.masked_fill(~mask, model.config.pad_token_id or 0)
@@ -277,7 +298,7 @@ def their_output(model: Any, mask: torch.Tensor | None, dtype: torch.dtype) -> t
         positions = {} if mask is None else {"position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
         out = model(input_ids=ids, **given, **positions)
     else:
-        kinds = getattr(model.config, "type_vocab_size", 0)
+        kinds = 3 if kind == "xlnet" else getattr(model.config, "type_vocab_size", 0)
         segments = {"token_type_ids": segments_of(kinds)} if kinds else {}
         out = model(input_ids=ids, **segments, **given)
     if hasattr(out, "start_logits"):
@@ -309,8 +330,8 @@ def our_output(model: Any, mask: torch.Tensor | None) -> torch.Tensor:
         return model(ids, torch.cat((start, ids[:, :-1]), 1), mask, mask)
     if config.kind == "encoder-decoder":
         return model(IDS, TARGET, mask)
-    if config.kind == "encoder" and config.embedding.segments:
-        return model(IDS, mask, segments_of(config.embedding.segments))
+    if config.kind == "encoder" and config.segments:
+        return model(IDS, mask, segments_of(config.segments))
     return model(IDS, mask)
 
 
@@ -326,7 +347,10 @@ def pixels(model: Any) -> torch.Tensor:
 def masks(case: str) -> dict[str, torch.Tensor | None]:
     if case.startswith(("vi", "deit", "ijepa")):
         return {"none": None}
-    return {"none": None, "right": MASK} | ({"left": MASK.flip(1)} if case.startswith(DECODERS) else {})
+    if case.startswith("xlnet sequence"):  # theirs reads the last column, be it padding
+        return {"none": None, "left": MASK.flip(1)}
+    left = {"left": MASK.flip(1)} if case.startswith((*DECODERS, "xlnet")) else {}
+    return {"none": None, "right": MASK} | left
 
 
 def distance(a: torch.Tensor, b: torch.Tensor, mask: torch.Tensor | None) -> float:

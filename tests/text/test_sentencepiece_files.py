@@ -1,9 +1,10 @@
-"""SentencePiece files of T5, Llama, XLM-RoBERTa, DeBERTa and Marian: the pieces that `sentencepiece` itself finds."""
+"""SentencePiece files of T5, Llama, XLM-RoBERTa, DeBERTa, XLNet and Marian: `sentencepiece` finds the same pieces."""
 
 from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -186,6 +187,47 @@ def test_deberta(lowercase: bool, folder: Make, tmp_path: Path) -> None:
     assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (1, 2, 0, 3, len(theirs))
     assert ours.template(pair=True).join([7], [8]) == ([1, 7, 2, 8, 2], [0, 0, 0, 1, 1])
     assert ours.pieces(ours.encode(["the man[MASK]"])[0])[-1] == "[MASK]"
+
+
+XLNET = {"<sep>": 4, "<cls>": 3, "<pad>": 5, "<mask>": 6}
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"keep_accents": True}], ids=str)
+def test_xlnet(settings: dict[str, Any], folder: Make, tmp_path: Path) -> None:
+    """Against `sentencepiece` after XLNet's own preparation of a text, and `transformers` without its settings."""
+    names = ",".join(sorted(XLNET, key=XLNET.__getitem__))
+    raw = sentencepiece(vocab_size=300, unk_id=0, bos_id=1, eos_id=2, control_symbols=names)
+    theirs = processor(raw)
+    files = {"spiece.model": raw, "config.json": {"model_type": "xlnet"}, "tokenizer_config.json": settings}
+    texts = [*ODD, "``the man'' is here .", "Thé Mañ"]
+
+    def prepared(text: str) -> str:
+        text = text.replace("``", '"').replace("''", '"')
+        if not settings.get("keep_accents"):
+            text = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) != "Mn")
+        return text.lower() if settings.get("do_lower_case") else text
+
+    ours = here_and_saved(folder(files), tmp_path, ["the man is here ."])
+    assert ours.encode(texts) == theirs.encode([prepared(text) for text in texts])
+    assert (ours.start, ours.end, ours.pad, ours.unknown, ours.mask) == (1, 2, 5, 0, 6)
+    assert ours.template().join([7]) == ([7, 4, 3], [0, 0, 2])
+    assert ours.template(pair=True).join([7], [8]) == ([7, 4, 8, 4, 3], [0, 0, 1, 1, 2])
+    assert ours.pieces(ours.encode(["the man <mask>"])[0])[-1] == "<mask>"
+    transformers = pytest.importorskip("transformers")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    batch = saved([("the man", "is"), ("the man is here", "the")], padding=True)
+    assert batch["input_ids"][0][0] == 5  # pads on the left, as the class token is the last
+    assert batch["token_type_ids"][1] == ours.template(pair=True).join(*ours.encode(["the man is here", "the"]))[1]
+    if not settings:
+        plain = transformers.XLNetTokenizer.from_pretrained(folder(files))
+        words = ["the man is here .", "``the man'' is", "Thé man"]
+        assert ours.encode(words) == plain(words, add_special_tokens=False)["input_ids"]
+
+
+def test_xlnet_without_removing_spaces_is_refused(folder: Make) -> None:
+    files = {"spiece.model": t5(), "config.json": {"model_type": "xlnet"}}
+    with pytest.raises(HeedfulError, match="remove_space false"):
+        Tokenizer.load(folder(files | {"tokenizer_config.json": {"remove_space": False}}))
 
 
 def test_deberta_split_at_punctuation_is_refused(folder: Make) -> None:

@@ -45,6 +45,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24} | NAMED,
     ),
     "deberta": ("DebertaV2ForMaskedLM", COMMON | DEBERTA),
+    "xlnet": (
+        "XLNetForSequenceClassification",
+        {"vocab_size": VOCABULARY, "d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 24, "pad_token_id": 0} | NAMED,
+    ),
     "t5": ("T5ForConditionalGeneration", T5),
     "bart": ("BartForConditionalGeneration", PAIR),
     "marian": (

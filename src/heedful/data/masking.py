@@ -168,6 +168,48 @@ CHOOSE: dict[str, Callable[[Ids, Sequence[Ids], Ids, int, Ids], None]] = {
 }
 
 
+LONGEST_PREDICTED = 5  # maximum number of tokens of a predicted span (Yang et al. 2019, section 3.1)
+
+
+@dataclass(frozen=True)
+class Factorisation:
+    """Orders of prediction for permutation language models, of which the last part is predicted (Yang et al. 2019).
+
+    As in section 3.1, spans of L tokens are predicted, L uniform from 1 to 5, each at a random place in a context of
+    K L tokens with K = 1 / ``share``. The other tokens, special ones too, come first in the order and know one another;
+    the predicted tokens follow in random order.
+
+    Args:
+        ordinary: (V,) boolean, True for ids that represent text.
+        share: 1/K, the fraction of ordinary tokens that are predicted.
+
+    >>> order = Factorisation(np.ones(60, dtype=bool))(np.arange(60), np.random.default_rng(1))
+    >>> predicted = order[order > 0]
+    >>> sorted(predicted.tolist()) == list(range(1, len(predicted) + 1))
+    True
+    """
+
+    ordinary: Flags
+    share: float = 1 / 6
+
+    def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
+        """Returns for each token of a window (T,) its place among the predicted ones, 1, 2, ...; 0 for the others."""
+        order, positions = np.zeros(len(row), dtype=np.int64), np.flatnonzero(self.ordinary[row])
+        if not len(positions):
+            return order
+        starts, first = [], 0
+        while first < len(positions):
+            length = int(random.integers(1, LONGEST_PREDICTED + 1))
+            context = max(length, round(length / self.share))
+            start = first + int(random.integers(context - length + 1))
+            starts.append(positions[start : start + length])
+            first += context
+        chosen = np.concatenate(starts)
+        chosen = chosen if len(chosen) else random.choice(positions, 1)
+        order[chosen] = random.permutation(len(chosen)) + 1
+        return order
+
+
 LENGTH = 3.0  # mean number of tokens of a span (Raffel et al. 2020, section 3.3.4)
 
 

@@ -105,7 +105,7 @@ def input_names(config: ModelConfig) -> tuple[str, ...]:
     if isinstance(config, EncoderDecoderConfig):
         source = ("input_ids", "attention_mask") if patches_of(config) is None else ("pixel_values",)
         return (*source, "decoder_input_ids")
-    segments = isinstance(config, EncoderConfig) and config.embedding.segments > 0
+    segments = isinstance(config, EncoderConfig) and config.segments > 0
     return ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
 
 

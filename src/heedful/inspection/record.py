@@ -144,7 +144,7 @@ def record(
         name: the end of a path, or several ends. ``heedful.inspection.paths(model)`` lists all paths. Paths of a block
             end in attention's ``query``, ``key``, ``value``, ``scores``, ``pattern``, ``mixed`` (each head's weighted
             sum of values) and ``output``, where positions depend on queries and keys the terms of the scores,
-            ``content``, ``c2p`` and ``p2c``, feed-forward's ``activation`` and ``output``, and ``stream``.
+            ``content``, ``c2p``, ``p2c`` and ``c2s``, feed-forward's ``activation`` and ``output``, and ``stream``.
         layers: numbers of blocks; None is all.
         heads: numbers of heads, in this order; None is all. For ``key`` and ``value``, key-value heads.
         queries: positions of queries, in this order; negative ones count from the end; None is all.

@@ -88,6 +88,7 @@ TERM_KINDS = {  # of attentions whose positions depend on queries and keys
     "content": TensorKind("content", "BHTS", "inside", "the part of the scores from content to content"),
     "c2p": TensorKind("c2p", "BHTS", "inside", "the part of the scores from content to position"),
     "p2c": TensorKind("p2c", "BHTS", "inside", "the part of the scores from position to content"),
+    "c2s": TensorKind("c2s", "BHTS", "inside", "the part of the scores from content to segment"),
 }
 
 
@@ -141,8 +142,8 @@ def hook_points(model: nn.Module) -> Iterator[HookPoint]:
 
 def _terms(module: nn.Module) -> tuple[TensorKind, ...]:
     """Returns the terms of an attention's scores; () if its positions do not depend on queries and keys."""
-    has_terms = isinstance(module, Attention) and module.relative is not None
-    return tuple(TERM_KINDS.values()) if has_terms else ()
+    relative = module.relative if isinstance(module, Attention) else None
+    return () if relative is None else tuple(TERM_KINDS[name] for name in relative.recorded)
 
 
 def paths(model: nn.Module) -> list[str]:

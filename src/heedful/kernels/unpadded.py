@@ -11,6 +11,7 @@ head size.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -24,7 +25,7 @@ from heedful.layers.attention import BIASED, Attend, Attention, attend_by, fused
 from heedful.layers.dropout import DropPath
 from heedful.layers.mask import padding_mask
 from heedful.layers.position import PositionEncoding
-from heedful.layers.relative import RelativeMask
+from heedful.layers.relative import RelativeMask, Segments
 from heedful.stack import ALL_TOKENS, NO_CACHE, Block, Residual, Stack, StackInput, padded
 
 
@@ -137,7 +138,7 @@ def unpadded_training(stack: Stack, batch: StackInput) -> Tensor:
         return padded(stack, batch)
     x, memory = batch.x, batch.memory
     tokens = NO_CACHE.extend(x, batch.mask)
-    bias = stack.encoding(tokens.queries, tokens.keys)
+    bias = stack.encoding(tokens.queries, tokens.keys, batch.segments)
     masks = {window: bias.join(stack.self_mask(tokens, window)) for window in stack.attention_masks}
     fill = kernels_depend_on_rows() and stack.config.norm != "batch"  # copies would change a batch's statistics
     row = TokenRow(real_tokens(x, batch.mask), fill)
@@ -236,6 +237,7 @@ class GroupMask(NamedTuple):
     groups: list[SequenceGroup]
     mask: Any
     queries: slice = ALL_TOKENS
+    segments: Tensor | None = None  # (N,) of the tokens of the row
 
     def bind(self, *arguments: Any) -> GroupMask:
         """Returns the mask with the terms of a layer (``heedful.layers.relative``)."""
@@ -246,15 +248,20 @@ class GroupMask(NamedTuple):
         outputs = []
         for group in self.groups:
             group_q, group_k, group_v = (group.view(x[0].transpose(0, 1)).transpose(1, 2) for x in (q, k, v))
-            mask = self.crop(group.length)
+            mask = self.crop(group)
             y = attend_by(attend, group_q[:, :, self.queries], group_k, group_v, mask, scale, dropout)
             outputs.append(y.transpose(1, 2).flatten(0, 1))  # (sequences, H, tokens, E) → (sequences · tokens, H, E)
         return torch.cat(outputs)[None].transpose(1, 2)
 
-    def crop(self, length: int) -> Any:
-        """Returns the mask of sequences of ``length`` tokens."""
+    def crop(self, group: SequenceGroup) -> Any:
+        """Returns the mask of the sequences of a group."""
+        length = group.length
         if isinstance(self.mask, RelativeMask):
-            return self.mask.crop(length, self.queries)
+            mask = self.mask.crop(length, self.queries)
+            if self.segments is None:
+                return mask
+            segments = group.view(self.segments)
+            return replace(mask, segments=Segments(segments[:, self.queries], segments))
         if not isinstance(self.mask, Tensor):
             return self.mask
         return self.mask[..., :length, :length][..., self.queries, :]
@@ -304,7 +311,8 @@ def unpadded_inference(stack: Stack, batch: StackInput) -> Tensor:
     bias = stack.encoding(positions, positions)
     longest_tokens = TokenPositions(positions, positions, None, longest)
     longest_masks = {window: bias.join(stack.self_mask(longest_tokens, window)) for window in stack.attention_masks}
-    masks = [GroupMask(row.groups, longest_masks[window]) for window in stack.windows]
+    segments = None if batch.segments is None else batch.segments.flatten()[row.indices]
+    masks = [GroupMask(row.groups, longest_masks[window], segments=segments) for window in stack.windows]
     position = stack.encoding(row.positions, row.positions[:, :0])  # rotates; the bias is in the mask
     x = stack.position.embed(row.gather(x), row.positions, longest)
     x = stack.dropout(stack.embedding_norm(x))

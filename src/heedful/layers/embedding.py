@@ -33,23 +33,41 @@ class TokenEmbedding(nn.Module):
         segments: number of segments (BERT's sentence A and B); their embedding is added.
         bigrams: number of rows b for hashed pairs of neighbouring tokens; row (1,000,003 · id before + id) mod b is
             added (Joulin et al. 2017, section 2.1). The id before the first token is 0, that of our padding.
+        query: adds the vector that begins the query stream, ``query`` (1, D) (Yang et al. 2019, section 2.3).
 
     >>> import torch
     >>> TokenEmbedding(100, 8)(torch.tensor([[5, 7, 9]])).shape
     torch.Size([1, 3, 8])
     """
 
-    def __init__(self, vocab_size: int, dim: int, *, scale: str = "none", segments: int = 0, bigrams: int = 0) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        *,
+        scale: str = "none",
+        segments: int = 0,
+        bigrams: int = 0,
+        query: bool = False,
+    ) -> None:
         super().__init__()
         self.token = nn.Embedding(vocab_size, dim)
         self.segment = nn.Embedding(segments, dim) if segments else None
         self.bigram = nn.Embedding(bigrams, dim) if bigrams else None
+        self.query = nn.Parameter(torch.zeros(1, dim)) if query else None
         self.factor = lookup({"sqrt": dim**0.5, "none": 1.0}, scale, "embedding scale")
 
     @classmethod
     def of(cls, config: EmbeddingConfig, dim: int) -> TokenEmbedding:
         """Returns the embedding of a configuration."""
-        return cls(config.vocab_size, dim, scale=config.scale, segments=config.segments, bigrams=config.bigrams)
+        return cls(
+            config.vocab_size,
+            dim,
+            scale=config.scale,
+            segments=config.segments,
+            bigrams=config.bigrams,
+            query=config.query,
+        )
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Embeds ``ids`` (B, T), and ``segments`` (B, T; default 0) if the model has segments: (B, T, D).

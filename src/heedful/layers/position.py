@@ -35,7 +35,7 @@ from heedful.config import (
 from heedful.errors import HeedfulError
 from heedful.layers.mask import Mask, add_bias
 from heedful.layers.norm import Identity, LayerNorm
-from heedful.layers.relative import ContentBiases, Distances, RelativeMask
+from heedful.layers.relative import ContentBiases, Distances, RelativeMask, Segments
 
 
 class PositionEncoding:
@@ -84,15 +84,27 @@ class PositionBias(PositionEncoding):
 class RelativeEncoding(PositionEncoding):
     """Terms of the scores that depend on the queries and keys of a layer: see ``heedful.layers.relative``.
 
-    ``shared`` is what the scheme gives to the ``RelativeLayer`` of every attention.
+    ``shared`` is what the scheme gives to the ``RelativeLayer`` of every attention, ``segments`` those of the tokens.
     """
+
+    segments: Segments | None = None
 
     def __init__(self, distances: Distances, shared: Any) -> None:
         self.distances, self.shared = distances, shared
 
     def join(self, mask: Mask) -> RelativeMask:
         """Returns the mask with the distances, for which each layer has terms of its own."""
-        return RelativeMask(mask, self.distances, self.shared)
+        return RelativeMask(mask, self.distances, self.shared, segments=self.segments)
+
+    def at(self, tokens: Tensor) -> RelativeEncoding:
+        """Returns the encoding of the queries ``tokens`` (B, M) alone, of one query for each key."""
+        all_tokens, segments = self.distances, self.segments
+        positions = all_tokens.queries.expand(len(tokens), -1).gather(1, tokens)
+        keys = all_tokens.keys.expand(len(tokens), -1)
+        encoding = RelativeEncoding(Distances(positions, keys, all_tokens.lowest, all_tokens.table), self.shared)
+        if segments is not None:
+            encoding.segments = Segments(segments.queries.gather(1, tokens), segments.keys)
+        return encoding
 
 
 class PositionScheme(nn.Module):
@@ -390,7 +402,8 @@ class Shaw(Clipped):
 class TransformerXL(PositionScheme):
     """Relative positions of Dai et al. 2019, section 3.3: sinusoids of the distances of queries and keys.
 
-    All sines come first. With ``config.biases`` "stack" all layers share u and v.
+    All sines come first. With ``config.biases`` "stack" all layers share u and v; distances beyond
+    ``config.max_distance`` have its sinusoid.
 
     >>> import torch
     >>> from heedful.config import StackConfig
@@ -404,7 +417,7 @@ class TransformerXL(PositionScheme):
     def __init__(self, config: TransformerXLPosition, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
         rate = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)
-        self.dim = dim
+        self.dim, self.max_distance = dim, config.max_distance
         self.register_buffer("frequencies", rate.float(), persistent=False)
         self.biases = ContentBiases(heads, head_dim) if config.biases == "stack" else None
 
@@ -414,9 +427,13 @@ class TransformerXL(PositionScheme):
             return NO_ENCODING
         lowest, highest = distance_range(queries, keys)
         distances = torch.arange(lowest, highest + 1, device=keys.device)
-        angle = distances[:, None].float() * self.frequencies.float()
+        angle = self.clamped(distances)[:, None].float() * self.frequencies.float()
         rows = torch.cat((angle.sin(), angle.cos()), dim=-1)[:, : self.dim]
         return RelativeEncoding(Distances(queries, keys, lowest, distances - lowest), (rows, self.biases))
+
+    def clamped(self, distances: Tensor) -> Tensor:
+        """Returns distances of at most ``config.max_distance``, if there is one."""
+        return distances.clamp(-self.max_distance, self.max_distance) if self.max_distance else distances
 
 
 class Disentangled(Clipped):

@@ -1,12 +1,13 @@
-"""Relative positions that depend on the queries and keys of a layer: Shaw, Transformer-XL and DeBERTa.
+"""Relative positions that depend on the queries and keys of a layer: Shaw, Transformer-XL, DeBERTa and XLNet.
 
 A score has terms besides the product of query and key: products of the query, or of the key, with a row for the
 distance of the two. The rows are few (clipped distances, buckets) or one for each distance. With the row p(t, s) of
 query t and key s, the scores are
 
-    scale · ((q_t + u) · k_s + (q_t + v) · A_p(t, s) + k_s · C_p(t, s)),
+    scale · ((q_t + u) · k_s + (q_t + v) · A_p(t, s) + k_s · C_p(t, s) + (q_t + w) · S_d(t, s)),
 
-where every scheme leaves some parts out, and the output of a query is Σ_s α_ts (v_s + V_p(t, s)).
+where every scheme leaves some parts out, and the output of a query is Σ_s α_ts (v_s + V_p(t, s)). The row d(t, s) of S
+tells whether the two tokens are of different segments.
 
 The stack prepares the distances and the rows that all layers share (``PositionScheme.prepare``). Each attention has a
 ``RelativeLayer``, which makes the ``Terms`` of its layer from them. Both meet in a ``RelativeMask``, which takes the
@@ -36,7 +37,8 @@ ProjectRows = Callable[[Tensor], tuple[Tensor, Tensor]]  # rows (P, D) → as qu
 STORED_INDEX = 2**22  # pairs of query and key whose row numbers are stored for all layers
 BLOCK = {"cpu": 2**21}  # elements of the scores of a block, about, by the type of the device
 LARGE_BLOCK = 2**27  # on other devices, where every block costs launches
-TERMS = ("content", "c2p", "p2c")  # of the scores, for records: content to content, to position, and position to it
+# of the scores, for records: content to content, content to position, position to content, content to segment
+TERMS = ("content", "c2p", "p2c", "c2s")
 STORED = 512  # queries up to which training stores the scores of all blocks
 
 
@@ -82,6 +84,24 @@ class Distances:
         return x if sequences == ALL or x.size(0) == 1 else x[sequences]  # not ``len``, a constant in a traced graph
 
 
+class Segments(NamedTuple):
+    """Segments of the tokens, of which attention knows whether two are the same.
+
+    >>> segments = torch.tensor([[0, 0, 1]])
+    >>> Segments(segments, segments).differ().int()
+    tensor([[[0, 0, 1],
+             [0, 0, 1],
+             [1, 1, 0]]], dtype=torch.int32)
+    """
+
+    queries: Tensor  # (B, T)
+    keys: Tensor  # (B, S)
+
+    def differ(self, sequences: slice = ALL, queries: Selection = ALL) -> Tensor:
+        """Returns a mask (B, t, S) of a part of the sequences and queries, True for keys of another segment."""
+        return self.queries[sequences][:, queries, None] != self.keys[sequences][:, None, :]
+
+
 class Terms(NamedTuple):
     """Tensors of one layer for the terms of its scores, None for a term that a scheme lacks."""
 
@@ -91,6 +111,8 @@ class Terms(NamedTuple):
     query_map: Tensor | None = None  # (H, E, D) applied to the query before its product with A (1, P, D)
     key_query: Tensor | None = None  # (H, 1, E) u, a query of every token
     value_rows: Tensor | None = None  # (H or 1, P, E) V
+    segment_rows: Tensor | None = None  # (H or 1, 2, E) S, for keys of the query's segment and of others
+    segment_offset: Tensor | None = None  # (H, 1, E) w, added to the query before its product with S
 
     def of(self, heads: Tensor | None, dtype: torch.dtype) -> Terms:
         """Returns the terms of these heads, or of all, in a dtype."""
@@ -109,6 +131,7 @@ class RelativeMask:
     distances: Distances
     shared: Any  # what the stack's scheme gives to all layers
     terms: Terms = NO_TERMS
+    segments: Segments | None = None
 
     def bind(self, layer: RelativeLayer, project: ProjectRows, queries: int) -> RelativeMask:
         """Returns the mask with the terms of a layer, for a number of queries, of all sequences together."""
@@ -150,6 +173,11 @@ class RelativeMask:
         if terms.key_query is not None:
             of_keys = (terms.key_query * scale) @ repeated(k, q).transpose(-2, -1)  # (B, H, 1, S)
             bias = of_keys.expand(rows.shape) if bias is None else bias.add_(of_keys)
+        if terms.segment_rows is not None and self.segments is not None:
+            x = q if terms.segment_offset is None else q + terms.segment_offset
+            same, other = products(x * scale, terms.segment_rows).split(1, -1)  # (B, H, t, 1)
+            of_segments = torch.where(self.segments.differ(sequences, queries)[:, None], other, same)
+            bias = of_segments if bias is None else of_segments.add_(bias)
         if bias is None:
             bias = q.new_zeros(rows.shape)
         mask = mask_rows(self.mask, queries, self.distances.queries.size(1), k.size(2), heads, k.device)
@@ -165,15 +193,16 @@ class RelativeMask:
     def term(self, name: str, q: Tensor, k: Tensor, scale: float, queries: Tensor, heads: Tensor) -> Tensor:
         """Returns one of ``TERMS`` of the scores (B, H, t, S), masked or not; their sum is the scores.
 
-        "content" is scale · (q_t + u) · k_s, "c2p" scale · (q_t + v) · A_p, "p2c" scale · k_s · C_p. The arguments are
-        those of ``bias``.
+        "content" is scale · (q_t + u) · k_s, "c2p" scale · (q_t + v) · A_p, "p2c" scale · k_s · C_p and "c2s"
+        scale · (q_t + w) · S_d. The arguments are those of ``bias``.
         """
         terms = self.terms.of(heads, q.dtype)
         if name == "content":
             return scale * (q if terms.key_query is None else q + terms.key_query) @ repeated(k, q).transpose(-2, -1)
-        key_rows, query_rows = (terms.key_rows, None) if name == "p2c" else (None, terms.query_rows)
-        own = terms._replace(query_rows=query_rows, key_rows=key_rows, key_query=None)
-        return replace(self, mask=None, terms=own).bias(q, k, scale, queries=queries)
+        own = {"c2p": Terms(query_rows=terms.query_rows, query_offset=terms.query_offset, query_map=terms.query_map)}
+        own |= {"p2c": Terms(key_rows=terms.key_rows)}
+        own |= {"c2s": Terms(segment_rows=terms.segment_rows, segment_offset=terms.segment_offset)}
+        return replace(self, mask=None, terms=own[name]).bias(q, k, scale, queries=queries)
 
     def values(self, weights: Tensor, sequences: slice = ALL, queries: Selection = ALL) -> Tensor:
         """Returns Σ_s α_ts V_p(t, s) for the weights α (B, H, t, S) of a part of the queries: (B, H, t, E)."""
@@ -222,9 +251,11 @@ class RelativeLayer(nn.Module):
 
     Attributes:
         score_terms: number of terms of a score, which is divided by its square root.
+        recorded: names of the terms that can be recorded, of ``TERMS``.
     """
 
     score_terms = 1
+    recorded: tuple[str, ...] = TERMS[:3]
 
     def terms(self, shared: Any, project: ProjectRows, queries: int) -> Terms:
         """Returns the terms of the layer.
@@ -265,7 +296,8 @@ class ShawLayer(RelativeLayer):
 class TransformerXLLayer(RelativeLayer):
     """Projected sinusoids of distances, and a query of content and of position. Dai et al. 2019, section 3.3.
 
-    A score is ((q + u) · k + (q + v) · W_R r_d) / √E, r_d the sinusoid of the distance d.
+    A score is ((q + u) · k + (q + v) · W_R r_d) / √E, r_d the sinusoid of the distance d. With ``config.segments`` it
+    has a third term, (q + w) · S_d, for keys of the query's own segment and of others (Yang et al. 2019, section 2.5).
 
     Args:
         config: of the scheme; u and v are the stack's if ``config.biases`` is "stack".
@@ -279,6 +311,8 @@ class TransformerXLLayer(RelativeLayer):
         self.heads, self.head_dim = heads, head_dim
         self.position = Linear(dim, heads * head_dim, bias=False)
         self.biases = ContentBiases(heads, head_dim) if config.biases == "layer" else None
+        self.segment = SegmentRows(heads, head_dim) if config.segments else None
+        self.recorded = TERMS if config.segments else TERMS[:3]
 
     def terms(self, shared: Any, project: ProjectRows, queries: int) -> Terms:
         """Returns the terms; ``shared`` are the sinusoids (P, D) and the stack's biases.
@@ -291,12 +325,15 @@ class TransformerXLLayer(RelativeLayer):
         count, dim = rows.shape
         weight: Tensor = self.position.weight
         cost = queries * (dim + count * dim // self.head_dim - count)
-        if not torch.compiler.is_compiling() and cost < count * dim:  # fewer multiplications
-            return Terms(
-                rows[None], query_offset=position, query_map=weight.view(self.heads, -1, dim), key_query=content
+        terms = Terms(query_offset=position, key_query=content)
+        if self.segment is not None:
+            terms = terms._replace(
+                segment_rows=self.segment.rows.transpose(0, 1), segment_offset=self.segment.query[:, None]
             )
+        if not torch.compiler.is_compiling() and cost < count * dim:  # fewer multiplications
+            return terms._replace(query_rows=rows[None], query_map=weight.view(self.heads, -1, dim))
         projected = self.position(rows).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, P, E)
-        return Terms(projected, query_offset=position, key_query=content)
+        return terms._replace(query_rows=projected)
 
 
 class ContentBiases(nn.Module):
@@ -309,6 +346,18 @@ class ContentBiases(nn.Module):
     def forward(self) -> tuple[Tensor, Tensor]:
         """Returns u and v (H, 1, E)."""
         return self.content[:, None], self.position[:, None]
+
+
+class SegmentRows(nn.Module):
+    """Rows (2, H, E) for keys of the query's segment and of others, and a query of segments, w (H, E), for all tokens.
+
+    Yang et al. 2019, section 2.5.
+    """
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(2, heads, head_dim))
+        self.query = nn.Parameter(torch.zeros(heads, head_dim))
 
 
 class DisentangledLayer(RelativeLayer):

@@ -39,7 +39,7 @@ HEADS: dict[str, type[Head]] = {
 def head_config(config: ModelConfig, head: str | None, num_labels: int | None = None) -> Head:
     """Returns the configuration of the head named ``head``, with ``num_labels`` classes; None is the model's own head.
 
-    A sequence head pools as is usual in the family: a decoder uses the last token, an encoder the first token, passed
+    A sequence head pools as is usual in the family: a decoder uses the last token, an encoder its class token, passed
     through the pooler if the configuration has one.
     """
     chosen = config.head
@@ -51,8 +51,10 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
         if isinstance(chosen, SequenceHead):
             if isinstance(config, DecoderConfig):
                 chosen = replace(chosen, pooling="last", pooler=False, bias=False, dropout=0.0)
-            elif not (isinstance(config, EncoderConfig) and config.head == NoHead(pooler=True)):
-                chosen = replace(chosen, pooler=False)
+            else:
+                has_pooler = isinstance(config, EncoderConfig) and config.head == NoHead(pooler=True)
+                class_token = config.class_token if isinstance(config, EncoderConfig) else "first"
+                chosen = replace(chosen, pooler=has_pooler, pooling=class_token)
     if num_labels is None:
         return chosen
     if not isinstance(chosen, SequenceHead | TokenHead | ImageHead):

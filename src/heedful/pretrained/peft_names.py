@@ -35,8 +35,13 @@ def modules(model: nn.Module, model_type: ModelType, architecture: Architecture)
 
 
 def module_of(name: str, model_type: ModelType, architecture: Architecture) -> str:
-    """Returns PEFT's name of the module that holds the tensor that we call ``name``."""
-    whole = model_type.their_name(name, architecture).rpartition(".")[0]
+    """Returns PEFT's name of the module that holds the tensor that we call ``name``.
+
+    A map that is a parameter of a module with several (XLNet's attention) has the parameter's name. PEFT knows no such
+    module; Heedful reads the adapter.
+    """
+    theirs = model_type.their_name(name, architecture)
+    whole = theirs.removesuffix(".weight").removesuffix(".bias")
     short = without_prefix(whole, model_type, architecture)
     return whole.removesuffix(short) + renamed(short, model_type)
 

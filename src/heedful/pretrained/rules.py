@@ -102,6 +102,32 @@ class Transpose(Rename):
 
 
 @dataclass(frozen=True)
+class SplitHeads(Rename):
+    """Rule for a linear map of an attention that is stored as (D, H, E), as in XLNet.
+
+    Our tensor ``beside`` (H, E) of the same layer has the sizes to write; a later rule must write it. With
+    ``transposed`` the map is from D to the heads, else from the heads to D.
+    """
+
+    beside: str
+    transposed: bool
+
+    def inward(self, tensor: Tensor) -> Tensor:
+        """Returns the map, (H E, D) if it is transposed, else (D, H E)."""
+        if tensor.dim() != 3:
+            return tensor  # the error about its shape names it
+        return tensor.flatten(1).t() if self.transposed else tensor.flatten(1)
+
+    def write(self, ours: Tensors, written: Tensors) -> None:
+        """Writes the maps as (D, H, E)."""
+        for values in bound(self.ours, list(ours)):
+            weight = ours.pop(self.ours.format(**values))
+            heads = ours[self.beside.format(**values)].shape
+            weight = weight.t() if self.transposed else weight
+            written[self.theirs.format(**values)] = weight.unflatten(1, heads)
+
+
+@dataclass(frozen=True)
 class RenameBeside(Rename):
     """Rule that renames a tensor only if our tensor ``beside`` is in the same layer; else an earlier rule renames it.
 

@@ -263,6 +263,25 @@ class SpanKey(ConfigKey):
 
 
 @dataclass(frozen=True)
+class HeadSizeKey(RepeatedKey):
+    """Key with the size of a head, which must be the width divided by the number of heads, and is always written."""
+
+    theirs: str = "d_head"
+    ours: str = "encoder"
+    default: Any = None
+
+    def read(self, theirs: Mapping[str, Any], ours: Flat, stored: Mapping[str, bool]) -> None:
+        """Raises ``HeedfulError`` for another size of a head."""
+        size = ours[f"{self.ours}.dim"] // ours[f"{self.ours}.heads"]
+        super().read(theirs, {self.ours: size}, stored)
+        ours[f"{self.ours}.head_dim"] = size
+
+    def write(self, ours: Flat, theirs: dict[str, Any]) -> None:
+        """Sets the size of a head."""
+        theirs[self.theirs] = ours[f"{self.ours}.head_dim"]
+
+
+@dataclass(frozen=True)
 class ConvolutionKeys(ConfigKey):
     """Keys of the convolution of DeBERTa v2: ``conv_kernel_size``, 0 for none, and ``conv_act``."""
 

@@ -96,7 +96,7 @@ TASKS = {
         path="heedful.tasks.fill_mask:FillMask",
         summary="the words that are missing from a text",
         main_metrics=("loss", "perplexity"),
-        heads=[("encoder", "masked-language-model")],
+        heads=[("encoder", "masked-language-model"), ("encoder", "language-model")],
         families={"encoder-decoder": "heedful.tasks.span_corruption:SpanCorruption"},
     ),
     "feature-extraction": TaskEntry(

@@ -44,12 +44,14 @@ class Spans(NamedTuple):
         return (WindowSpans(*row) for row in zip(*(tensor.tolist() for tensor in self), strict=True))
 
 
-def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k: int = 1) -> Spans:
+def best_spans(
+    logits: Tensor, context: Tensor, visible: Tensor, longest: int, k: int = 1, class_tokens: Tensor | None = None
+) -> Spans:
     """Returns the spans of the context that are most likely the answer.
 
     The logits score each token as the start and as the end of the answer. p(start) and p(end) are their softmaxes over
-    the context's tokens and the class token, which comes first and means "no answer in this window". A span begins and
-    ends with a visible token and has at most ``longest`` tokens. Its probability p(start) · p(end) equals that of the
+    the context's tokens and the class token, which means "no answer in this window". A span begins and ends with a
+    visible token and has at most ``longest`` tokens. Its probability p(start) · p(end) equals that of the
     question-answering pipeline of transformers 4 before that pipeline widens spans to whole words.
 
     Args:
@@ -58,6 +60,7 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
         visible: (B, T), True for tokens of the context that are not white space alone.
         longest: maximum number of tokens of a span.
         k: number of spans of each window.
+        class_tokens: (B,) position of the class token of each window; None: it comes first.
 
     >>> logits = torch.tensor([[[0.0, 0.0], [9.0, 9.0], [5.0, 0.0], [0.0, 6.0]]])
     >>> context = torch.tensor([[False, False, True, True]])
@@ -65,8 +68,10 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
     >>> spans.starts.tolist(), spans.ends.tolist(), spans.best.tolist()
     ([[2]], [[3]], [11.0])
     """
+    rows = torch.arange(len(logits), device=logits.device)
+    null = torch.zeros_like(rows) if class_tokens is None else class_tokens
     allowed = context.clone()
-    allowed[:, 0] = True
+    allowed[rows, null] = True
     log_p = logits.float().masked_fill(~allowed[..., None], NEVER).log_softmax(1)
     starts, ends = log_p.masked_fill(~visible[..., None], NEVER).unbind(2)
     width = min(longest, context.size(1))
@@ -75,15 +80,14 @@ def best_spans(logits: Tensor, context: Tensor, visible: Tensor, longest: int, k
     scores, indices = pairs.topk(min(k, pairs.size(1)))
     first = indices // width
     last = first + indices % width
-    rows = torch.arange(len(logits), device=logits.device)
     best = logits[rows, first[:, 0], 0] + logits[rows, last[:, 0].clamp(max=context.size(1) - 1), 1]
     return Spans(
         scores,
         first,
         last,
         best.float().masked_fill(scores[:, 0].isinf(), NEVER),
-        logits[:, 0].float().sum(1),
-        log_p[:, 0].sum(1),
+        logits[rows, null].float().sum(1),
+        log_p[rows, null].sum(1),
     )
 
 

@@ -17,6 +17,7 @@ from heedful.config import (
     EncoderConfig,
     Head,
     ModelConfig,
+    SequenceHead,
     SpecialTokens,
     StackConfig,
     patches_of,
@@ -117,12 +118,15 @@ class EncoderTask(Task):
         stack = replace(with_settings(config.encoder, settings.model, None), init="xavier")
         stack = with_positions(stack, self.longest)
         start, end = special_id(self.tokenizer.start), special_id(self.tokenizer.end)
+        head = self.make_head(stack, settings)
+        if isinstance(head, SequenceHead) and isinstance(config, EncoderConfig):
+            head = replace(head, pooling=config.class_token)
         return replace(
             config,
             embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),
             encoder=stack,
             special=SpecialTokens(pad=self.tokenizer.pad, start=start, end=(end,)),
-            head=self.make_head(stack, settings),
+            head=head,
         )
 
     @abstractmethod
@@ -182,9 +186,9 @@ class EncoderTask(Task):
     # --------------------------------------------------------------------------------------------------------- training
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """Returns the head's output for a batch in float32. A model with segment embeddings gets ``segments``."""
+        """Returns the head's output for a batch in float32. A model with segments gets ``segments``."""
         config = model.config
-        if isinstance(config, EncoderConfig) and config.embedding.segments > 1:
+        if isinstance(config, EncoderConfig) and config.segments > 1:
             return model(batch["ids"], batch["mask"], batch["segments"]).float()
         return model(batch["ids"], batch["mask"]).float()
 

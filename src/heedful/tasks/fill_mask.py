@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.config import Head, MaskedHead, StackConfig
+from heedful import presets
+from heedful.config import EncoderConfig, Head, MaskedHead, ModelConfig, StackConfig
 from heedful.data import Kind, Row, Rows
 from heedful.data.batching import evaluation_batches
 from heedful.data.masking import SHARE, SPANS, STOP, Masking, stop_probability
@@ -27,7 +28,8 @@ from heedful.metrics.example_scores import Sums, overall
 from heedful.metrics.language_model import masked_metrics
 from heedful.models import Encoder, Model
 from heedful.pretrained.configuration import config_of
-from heedful.settings import DataSettings, RunSettings
+from heedful.pretrained.folder import find
+from heedful.settings import AUTO, DataSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.documents import sampled_documents, split_documents
 from heedful.tasks.encoder_task import EncoderTask, limit_length
@@ -112,6 +114,7 @@ class FillMask(EncoderTask):
     unit = "masked_tokens"
     main_metric: str = "loss"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"masking"}
+    head_class: ClassVar[type[Head]] = MaskedHead
     options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 5})
 
@@ -126,6 +129,18 @@ class FillMask(EncoderTask):
         self.evaluation_masking = replace(self.masking, masked=1.0, other=0.0)  # every chosen token is masked
 
     # --------------------------------------------------------------------------------------------------------- creation
+
+    @classmethod
+    def for_folder(cls, folder: str | Path) -> type[FillMask]:
+        """Returns the task class for a model folder: permutation language modelling if it has a query stream."""
+        return _variant(config_of(find(folder)))
+
+    @classmethod
+    def for_rows(cls, rows: Rows, settings: RunSettings) -> type[FillMask]:
+        """Returns the task class for the model that a run starts from, or creates."""
+        if settings.start_from not in (None, AUTO):
+            return cls.for_folder(settings.start_from)
+        return _variant(presets.get(settings.preset)) if settings.preset else cls
 
     @classmethod
     def split_rows(cls, rows: Rows, valid: float | None, seed: int, same: Same = content_digest) -> tuple[Rows, Rows]:
@@ -169,11 +184,11 @@ class FillMask(EncoderTask):
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
         """Loads task and model of a folder for fine-tuning.
 
-        A model without a masked-language-model head gets a new one, tied to its embedding.
+        A model without the task's head gets a new one, tied to its embedding.
         """
         folder = cls.model_folder(folder)
-        task, own = cls.load(folder), isinstance(config_of(folder).head, MaskedHead)
-        model = load_with_head(folder, None if own else MaskedHead.kind, settings.seed or 0)
+        task, own = cls.load(folder), isinstance(config_of(folder).head, cls.head_class)
+        model = load_with_head(folder, None if own else cls.head_class.kind, settings.seed or 0)
         task.check_model(model)
         return task, model
 
@@ -198,11 +213,11 @@ class FillMask(EncoderTask):
         return MaskedHead(activation=stack.activation, norm_eps=stack.norm_eps)
 
     def check_head(self, model: Model) -> None:
-        """Raises ``HeedfulError`` unless the model has a masked-language-model head."""
+        """Raises ``HeedfulError`` unless the model has the task's head."""
         head = model.config.head
-        if not isinstance(head, MaskedHead):
+        if not isinstance(head, self.head_class):
             raise HeedfulError(
-                f"{self.name} needs a masked-language-model head; this model's head is of kind {head.kind!r}; choose "
+                f"{self.name} needs a {self.head_class.kind} head; this model's head is of kind {head.kind!r}; choose "
                 "another model"
             )
 
@@ -281,8 +296,15 @@ class FillMask(EncoderTask):
     def _chosen(self, model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the encoder's output (M, D) at the M chosen tokens of a batch, and their ids (M,)."""
         index = label_index(batch)
-        hidden = model.hidden(batch["ids"], batch["mask"])
-        return hidden.flatten(0, 1).index_select(0, index), batch["labels"].flatten().index_select(0, index)
+        hidden = self.hidden_at(model, batch["ids"], batch["mask"], index)
+        return hidden, batch["labels"].flatten().index_select(0, index)
+
+    def hidden_at(self, model: Encoder, ids: Tensor, mask: Tensor | None, index: Tensor) -> Tensor:
+        """Returns the hidden states (M, D) that predict the tokens with ascending ``index`` (M,) among all B · T.
+
+        These are masked in ``ids`` (B, T); ``mask`` (B, T) is False at padding.
+        """
+        return model.hidden(ids, mask).flatten(0, 1).index_select(0, index)
 
     # ---------------------------------------------------------------------------------------- evaluation and prediction
 
@@ -344,7 +366,7 @@ class FillMask(EncoderTask):
         windows = (drawn // stream.context).tolist()
         rows = {window: torch.tensor(self._framed([StreamWindow(stream, window)])[0]) for window in set(windows)}
         masked = list(zip(windows, (drawn % stream.context + before).tolist(), strict=True))
-        log_p = pseudo_log_likelihoods(model, rows, masked, self.mask, tokens)
+        log_p = pseudo_log_likelihoods(model, rows, masked, self.mask, tokens, self.hidden_at)
         documents = document_numbers(stream, drawn)
         row_sums[:, 3] += np.bincount(documents, -log_p, len(row_sums))
         row_sums[:, 4] += np.bincount(documents, minlength=len(row_sums))
@@ -395,9 +417,12 @@ class FillMask(EncoderTask):
             ids, mask = (
                 tensor.to(encoder.device) for tensor in padded_with_mask([parts[i].ids for i in batch], self.padding)
             )
-            batch_guesses = []
-            for i, hidden in zip(batch, encoder.hidden(ids, mask), strict=True):
-                p = encoder.head(hidden[parts[i].positions]).float().softmax(-1)
+            batch_guesses, length = [], ids.size(1)
+            counts = [len(parts[i].positions) for i in batch]
+            places = [row * length + place for row, i in enumerate(batch) for place in parts[i].positions]
+            hidden_states = self.hidden_at(encoder, ids, mask, torch.tensor(places, device=encoder.device))
+            for hidden in hidden_states.split(counts):
+                p = encoder.head(hidden).float().softmax(-1)
                 best = p.topk(min(top_k or 1, p.size(-1)))
                 batch_guesses.append(list(map(Guess, best.indices.tolist(), best.values.tolist())))
             return batch_guesses
@@ -495,20 +520,34 @@ def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> l
     return parts
 
 
+def _variant(config: ModelConfig) -> type[FillMask]:
+    """Returns the task class for a model: that of permutation language models if it has a query stream."""
+    from heedful.tasks.permutation import PermutationFillMask  # a subclass
+
+    is_permuted = isinstance(config, EncoderConfig) and config.embedding.query
+    return PermutationFillMask if is_permuted else FillMask
+
+
 @torch.no_grad()
 def pseudo_log_likelihoods(
-    model: Encoder, rows: Mapping[int, Tensor], masked: Sequence[tuple[int, int]], mask: int, tokens: int
+    model: Encoder,
+    rows: Mapping[int, Tensor],
+    masked: Sequence[tuple[int, int]],
+    mask: int,
+    tokens: int,
+    hidden_at: Callable[[Encoder, Tensor, None, Tensor], Tensor],
 ) -> NDArray[np.float64]:
     """Returns log p(token | the other tokens of its window), in nats, for each token in ``masked``.
 
     Each value takes a forward pass of the window with that token masked (Salazar et al. 2020, equation 2).
 
     Args:
-        model: an encoder with a masked-language-model head.
+        model: an encoder with a head that predicts tokens.
         rows: number of a window → its ids (T,), without padding.
         masked: the tokens to predict, as (number of the window, position).
         mask: id of the mask token.
         tokens: approximate number of tokens in a batch.
+        hidden_at: returns the hidden states that predict masked tokens (``FillMask.hidden_at``).
     """
     log_p = np.empty(len(masked))
     order = sorted(range(len(masked)), key=lambda i: len(rows[masked[i][0]]))
@@ -522,7 +561,6 @@ def pseudo_log_likelihoods(
         index = torch.arange(len(batch), device=model.device)
         truth = ids[index, positions]
         ids[index, positions] = mask
-        hidden = model.hidden(ids)
-        logits = model.head(hidden[index, positions])
+        logits = model.head(hidden_at(model, ids, None, index * length + positions))
         log_p[batch] = logits.log_softmax(-1, dtype=exact_dtype(model.device))[index, truth].cpu().numpy()
     return log_p

@@ -240,12 +240,12 @@ class QuestionAnswering(EncoderTask):
         - ``ids``, ``mask`` and ``segments`` (B, T)
         - ``context`` (B, T), True for tokens of the context
         - ``visible`` (B, T), True for context tokens that are not white space alone
-        - ``labels`` (B, 2), the positions of the answer's first and last token; 0 (the class token) for no answer
+        - ``labels`` (B, 2), the positions of the answer's first and last token, or of the class token for no answer
         """
         joined = [self._around.join(w.question, w.passage.ids[w.first : w.last].tolist()) for w in examples]
         ids, mask = padded_with_mask([row for row, _ in joined])
         context, visible = torch.zeros_like(mask), torch.zeros_like(mask)
-        labels = torch.zeros(len(examples), 2, dtype=torch.long)
+        labels = self._class_tokens(mask)[:, None].repeat(1, 2)
         for i, window in enumerate(examples):
             offset = self._context_start(window)
             inside = slice(offset, offset + window.last - window.first)
@@ -274,6 +274,11 @@ class QuestionAnswering(EncoderTask):
     @cached_property
     def _around(self) -> InputTemplate:
         return self.tokenizer.template(pair=True)
+
+    def _class_tokens(self, mask: Tensor) -> Tensor:
+        """Returns the positions (B,) of the class token, last in XLNet's template, else first; ``mask`` is (B, T)."""
+        is_last = self.tokenizer.class_token in self._around.after and not self._around.before
+        return mask.sum(1) - 1 if is_last else mask.new_zeros(len(mask), dtype=torch.long)
 
     def _context_start(self, window: QuestionWindow) -> int:
         """Returns the position of the first token of the context."""
@@ -323,7 +328,9 @@ class QuestionAnswering(EncoderTask):
 
         def read(batch: Batch) -> tuple[list[float], list[WindowSpans]]:
             logits = self.logits(model, batch)
-            spans = best_spans(logits, batch["context"], batch["visible"], longest, computed).rows()
+            spans = best_spans(
+                logits, batch["context"], batch["visible"], longest, computed, self._class_tokens(batch["mask"])
+            ).rows()
             return self._losses(logits, batch).tolist(), list(spans)
 
         for indices, (losses, batch_spans) in self.map_batches(model, windows, read, batch_tokens):

@@ -21,7 +21,7 @@ MAX_EXTRA_IDS = 100_000  # a folder may ask for more than fits memory
 DROPPED_KEYS = {  # describe the older files; tokenizer.json holds this information after the conversion
     *("added_tokens_decoder", "auto_map", "name_or_path", "sp_model_kwargs", "special_tokens_map_file"),
     *("add_bos_token", "add_eos_token", "extra_ids", "legacy", "separate_vocabs", "target_vocab_file"),
-    *("tokenizer_file", "vocab_file"),
+    *("tokenizer_file", "vocab_file", "keep_accents", "remove_space"),
 }
 
 
@@ -133,6 +133,21 @@ def _cased_pieces(files: list[Path], config: TokenizerConfig, settings: dict[str
     return tokenizer, sentencepiece.added_tokens(model, vocabulary)
 
 
+def _unaccented_pieces(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
+    """XLNet's SentencePiece (Yang et al. 2019): the file's ids, quotation marks as one, and no accents."""
+    if not settings["remove_space"]:
+        raise HeedfulError(
+            f"{files[0].parent} has remove_space false in tokenizer_config.json, which is not supported; remove it"
+        )
+    model = sentencepiece.read_model(files[0])
+    tokenizer = sentencepiece.build_tokenizer(model, model.pieces)
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(quote, '"') for quote in ("``", "''")]
+    steps += [] if settings["keep_accents"] else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if settings["do_lower_case"] else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, tokenizer.normalizer])
+    return tokenizer, sentencepiece.added_tokens(model, model.pieces)
+
+
 def _fairseq(files: list[Path], config: TokenizerConfig, settings: dict[str, Any], target: bool) -> Built:
     """XLM-RoBERTa's ids (Conneau et al. 2020): fairseq's tokens, the file's pieces from the fourth on, the mask."""
     model = sentencepiece.read_model(files[0])
@@ -178,6 +193,7 @@ READERS: dict[str, Callable[[list[Path], TokenizerConfig, dict[str, Any], bool],
     "wordpiece": _wordpiece,
     "pieces": _pieces,
     "cased-pieces": _cased_pieces,
+    "unaccented-pieces": _unaccented_pieces,
     "fairseq": _fairseq,
     "two-sided": _two_sided,
 }

@@ -143,7 +143,7 @@ class Tokenizer:
         """Loads the tokenizer in ``folder/name.json``, or rebuilds it from older published files there.
 
         These are the ``vocab.json`` and ``merges.txt`` of GPT-2, RoBERTa and BART, the ``vocab.txt`` of BERT and
-        DistilBERT, the ``spiece.model`` of T5, ``tokenizer.model`` of Llama, ``sentencepiece.bpe.model`` of
+        DistilBERT, the ``spiece.model`` of T5 and XLNet, ``tokenizer.model`` of Llama, ``sentencepiece.bpe.model`` of
         XLM-RoBERTa, ``spm.model`` of DeBERTa (tokenizer_types.py), and Marian's ``source.spm`` and ``vocab.json``, with
         the name ``tokenizer.target`` its ``target.spm``. SentencePiece files need
         ``pip install 'heedful[sentencepiece]'``.
@@ -232,6 +232,11 @@ class Tokenizer:
     def end(self) -> int | None:
         """Id of the token that ends a text (BERT's ``[SEP]``), or None."""
         return self._special("eos_token", "sep_token")
+
+    @property
+    def class_token(self) -> int | None:
+        """Id of the token that classifiers read (BERT's ``[CLS]``), or None."""
+        return self._special("cls_token")
 
     @property
     def unknown(self) -> int | None:

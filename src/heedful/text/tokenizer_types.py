@@ -2,7 +2,7 @@
 
 The names are those of the released models (Radford et al. 2019; Liu et al. 2019; Lewis et al. 2020; Devlin et al. 2019;
 Sanh et al. 2019; Raffel et al. 2020; Touvron et al. 2023; Conneau et al. 2020; Junczys-Dowmunt et al. 2018; He
-et al. 2021).
+et al. 2021; Yang et al. 2019).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Layout = Literal["byte-level", "wordpiece", "pieces", "cased-pieces", "fairseq", "two-sided"]
+Layout = Literal["byte-level", "wordpiece", "pieces", "cased-pieces", "unaccented-pieces", "fairseq", "two-sided"]
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -100,6 +100,28 @@ _DEBERTA = TokenizerType(
     pair=_bert(SEGMENTS).pair,
     defaults={"model_input_names": SEGMENTS, "do_lower_case": False, "split_by_punct": False},
 )
+_XLNET = TokenizerType(
+    files=(("spiece.model",),),
+    layout="unaccented-pieces",
+    special={
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "sep_token": "<sep>",
+        "pad_token": "<pad>",
+        "cls_token": "<cls>",
+        "mask_token": {"content": "<mask>", "lstrip": True},
+    },
+    single="$A {sep_token} {cls_token}:2",
+    pair="$A {sep_token} $B:1 {sep_token}:1 {cls_token}:2",
+    defaults={
+        "model_input_names": SEGMENTS,
+        "padding_side": "left",
+        "do_lower_case": False,
+        "remove_space": True,
+        "keep_accents": False,
+    },
+)
 _T5 = TokenizerType(
     files=(("spiece.model",),),
     layout="pieces",
@@ -136,6 +158,7 @@ TOKENIZER_TYPES = {
     "marian": _MARIAN,
     "xlm-roberta": _XLM_ROBERTA,
     "deberta-v2": _DEBERTA,
+    "xlnet": _XLNET,
 }
 # By the `tokenizer_class` of either file, with or without "Fast". It takes precedence over the model type.
 CLASSES = {
@@ -149,6 +172,7 @@ CLASSES = {
     "MarianTokenizer": "marian",
     "XLMRobertaTokenizer": "xlm-roberta",
     "DebertaV2Tokenizer": "deberta-v2",
+    "XLNetTokenizer": "xlnet",
 }
 # Classes that name no type.
 GENERIC_CLASSES = {"PreTrainedTokenizer", "PythonBackend", "TokenizersBackend", "SentencePieceBackend"}

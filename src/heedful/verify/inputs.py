@@ -104,8 +104,8 @@ def random_rows(config: ModelConfig, shares: Sequence[float], seed: int = 0) -> 
             ):  # BART and T5 read the whole text in the decoder too, up to its end token
                 ids[-1] = next(iter(config.special.end), ids[-1])
                 target = torch.cat((target[:1], ids[:-1]))
-        if isinstance(config, EncoderConfig) and source.segments:
-            segments = torch.arange(length) * source.segments // length
+        if isinstance(config, EncoderConfig) and config.segments:
+            segments = torch.arange(length) * config.segments // length
         rows.append(InputRow(ids, target, segments))
     return rows
 

@@ -18,10 +18,12 @@ from heedful.cache import token_positions
 from heedful.config import (
     AlibiPosition,
     ContentPosition,
+    EncoderConfig,
     ModelConfig,
     NoPosition,
     PooledHead,
     RelativePosition,
+    SequenceHead,
     VisionConfig,
     patches_of,
 )
@@ -74,12 +76,15 @@ def load_reference(transformers: Any, folder: Path, dtype: torch.dtype) -> Any:
     if getattr(model.config, "pad_token_id", 0) is None:
         model.config.pad_token_id = 0  # some classes need it to find the end of a row
     if dtype == torch.float64:
+        model.to(dtype)  # whatever the dtype, XLNet makes its attention's parameters in float32
         for part in model.modules():
             if hasattr(part, "variance_epsilon"):  # their RMS norm always computes in float32
                 part.register_forward_hook(_rms_norm)
             module: Any = sys.modules[type(part).__module__]
             if hasattr(module, "scaled_size_sqrt"):  # DeBERTa's scale of the scores is float32 too
                 module.scaled_size_sqrt = _score_scale  # gives the same bits in float32
+            if hasattr(part, "positional_embedding"):  # XLNet: frequencies are powers in float32
+                part.positional_embedding = _sinusoids
     return model.eval()
 
 
@@ -112,6 +117,13 @@ def _score_scale(q: Tensor, terms: int) -> Tensor:
     return torch.tensor(q.size(-1) * terms, dtype=torch.float64).sqrt()
 
 
+def _sinusoids(positions: Tensor, frequencies: Tensor, rows: int | None = None) -> Tensor:
+    dim = 2 * len(frequencies)
+    exact = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angle = positions[:, None] * exact.to(frequencies)
+    return torch.cat((angle.sin(), angle.cos()), -1)[:, None].expand(-1, rows or 1, -1)
+
+
 def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
     """Returns the sides of padding on which a model can be compared with ``transformers``, and why others are left out.
 
@@ -129,6 +141,8 @@ def comparable_sides(model: Any, config: ModelConfig) -> tuple[list[Side], str]:
         return ["none", "right"], "without padding on the left, which transformers counts in its positions"
     if not isinstance(config.head, TOKENWISE) and getattr(config.head, "pooling", "first") == "first":
         return ["none", "right"], "without padding on the left, which transformers would pool"
+    if isinstance(config.head, SequenceHead) and isinstance(config, EncoderConfig) and config.class_token == "last":
+        return ["none", "left"], "without padding on the right, which transformers would pool"
     return ["none", "right", "left"], ""
 
 

@@ -35,7 +35,7 @@ def generates_text(config: ModelConfig) -> bool:
 
 def predicts_tokens(config: ModelConfig) -> bool:
     """Returns True if the model's head predicts a token at each position."""
-    return isinstance(config.head, LanguageHead | MaskedHead)
+    return isinstance(config.head, MaskedHead) or generates_text(config)  # a content stream knows its own tokens
 
 
 def has_target(config: ModelConfig) -> bool:

@@ -155,7 +155,7 @@ def _sentence(opened: OpenedModel, item: Any) -> ModelInput:
         read = {"encoder": pieces, "decoder": tokenizer.pieces(shifted)}
         return ModelInput(name=name, arguments=arguments, ids=ids, read=read)
     if isinstance(config, EncoderConfig):
-        mask_and_segments = (None, row_of(opened, segments)) if config.embedding.segments > 1 else ()
+        mask_and_segments = (None, row_of(opened, segments)) if config.segments > 1 else ()
         arguments = (row_of(opened, ids), *mask_and_segments)
         return ModelInput(name=name, arguments=arguments, ids=ids, read={"encoder": pieces})
     return ModelInput(name=name, arguments=(row_of(opened, ids),), ids=ids, read={"decoder": pieces})
