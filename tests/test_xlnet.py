@@ -252,7 +252,9 @@ def test_a_new_classifier_is_saved_in_xlnets_layout(tmp_path: Path) -> None:
     rows = Rows([Row({"text": "a man", "label": label}, "a.tsv", 1) for label in ("no", "yes")], 0, ("text", "label"))
     model = ModelSettings(dim=32, heads=2, depth=1)
     asked = RunSettings(task="text-classification", train=("-",), out="-", preset="xlnet-base", model=model)
-    config = TextClassification.prepare(rows, asked).config(asked)
+    task = TextClassification.prepare(rows, asked)
+    assert task.tokenizer.config["padding_side"] == "left"  # as transformers reads the last column
+    config = task.config(asked)
     ours = heedful.create(config, seed=0).eval()
     assert save(ours, tmp_path) == "xlnet"
     theirs = hf.XLNetForSequenceClassification.from_pretrained(tmp_path).eval()

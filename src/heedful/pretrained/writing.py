@@ -317,7 +317,7 @@ def _generation_config(model: Model) -> dict[str, Any]:
     config = model.config
     assert not isinstance(config, VisionConfig | EnsembleConfig)
     special = config.special
-    start_key = "bos_token_id" if config.kind == "decoder" else "decoder_start_token_id"
+    start_key = "decoder_start_token_id" if config.kind == "encoder-decoder" else "bos_token_id"
     end_ids = list(special.end) if len(special.end) > 1 else next(iter(special.end), None)
     ids = dict(model.source_ids)
     ids |= {start_key: special.start, "eos_token_id": end_ids, "pad_token_id": special.pad}

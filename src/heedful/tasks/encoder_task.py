@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful import presets
 from heedful.config import (
     Config,
     EncoderConfig,
@@ -91,6 +92,9 @@ class EncoderTask(Task):
             texts, given.size or VOCABULARY, given.kind or kind, bool(given.lowercase), template="both", mask=mask
         )
         tokenizer.config["model_max_length"] = settings.data.max_length or max_length
+        config = presets.get(settings.preset) if settings.preset else None
+        if isinstance(config, EncoderConfig) and config.class_token == "last":
+            tokenizer.config["padding_side"] = "left"  # transformers reads the last column
         return tokenizer
 
     @classmethod

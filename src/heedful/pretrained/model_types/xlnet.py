@@ -41,7 +41,10 @@ XLNET = ModelType(
         ConfigKey("layer_norm_eps", "encoder.norm_eps", 1e-12),
         ConfigKey(
             "dropout",
-            tuple(f"encoder.dropout.{site}" for site in ("embedding", "attention", "hidden", "residual")),
+            (
+                *("encoder.dropout.embedding", "encoder.dropout.attention"),
+                *("encoder.dropout.hidden", "encoder.dropout.residual"),
+            ),
             0.1,
         ),
         ConfigKey("initializer_range", "encoder.init_std", 0.02),
