@@ -110,6 +110,7 @@ def test_many_choices_at_once_have_the_scores_of_each(labels_each: str) -> None:
     places = draw.integers(30, size=(9, 6))
     found = scored.metrics_of_draws(places)
     assert found == metrics_of_draws(scored, places)
+    assert scored.metrics_of_draws(places[:0]) == []
     for row, metrics in zip(places, found, strict=True):
         oracle = several if labels_each == "several" else single
         given = (truth[row], said[row]) if labels_each == "several" else (truth[row].argmax(1), said[row].argmax(1))

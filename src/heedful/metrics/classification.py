@@ -303,7 +303,7 @@ class ClassifierScores:
                 metrics[-1] |= multi_label_metrics(*counts, exact_count=exact_count, example_count=size)
             else:
                 label_counts.append(counts)
-        if self.several:
+        if self.several or not metrics:
             return metrics
         rates = _single_label_rows(*(np.stack(each) for each in zip(*label_counts, strict=True)))
         return [means | row for means, row in zip(metrics, rates, strict=True)]

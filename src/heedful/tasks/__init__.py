@@ -31,15 +31,15 @@ class TaskEntry:
     # (kind of model, kind of head) of the published models that are for this task; a model of text and one of images
     # are different kinds
     heads: Sequence[tuple[str, str]] = ()
-    # "module:class" of a variant, by a family of models ("encoder-decoder") and by a kind of label ("number",
-    # "preference")
+    # "module:class" of a variant, by a family of models ("encoder-decoder"), and by a kind of label ("number",
+    # "preference") or of model ("permutation")
     families: Mapping[str, str] = field(default_factory=dict)
-    label_kinds: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def variants(self) -> dict[str, str]:
-        """Path ("module:class") of each variant of the task, by model family or kind of label."""
-        return {**self.families, **self.label_kinds}
+        """Path ("module:class") of each variant of the task, by model family, kind of label or kind of model."""
+        return {**self.families, **self.kinds}
 
 
 TASKS = {
@@ -54,7 +54,7 @@ TASKS = {
         summary="a continuation of a text: books, code, conversations",
         main_metrics=("accuracy", "loss"),
         heads=[("decoder", "language-model")],
-        label_kinds={"preference": "heedful.tasks.preference_tuning:PreferenceTuning"},
+        kinds={"preference": "heedful.tasks.preference_tuning:PreferenceTuning"},
     ),
     "text-classification": TaskEntry(
         path="heedful.tasks.text_classification:TextClassification",
@@ -62,7 +62,7 @@ TASKS = {
         main_metrics=("accuracy", "micro_f1", "r2"),
         heads=[(kind, "sequence") for kind in ("encoder", "decoder", "encoder-decoder", "ensemble")],
         families={"ensemble": "heedful.tasks.classifier_ensemble:ClassifierEnsemble"},
-        label_kinds={
+        kinds={
             "number": "heedful.tasks.text_regression:TextRegression",
             "preference": "heedful.tasks.reward_model:RewardModel",
         },
@@ -98,6 +98,7 @@ TASKS = {
         main_metrics=("loss", "perplexity"),
         heads=[("encoder", "masked-language-model"), ("encoder", "language-model")],
         families={"encoder-decoder": "heedful.tasks.span_corruption:SpanCorruption"},
+        kinds={"permutation": "heedful.tasks.permutation:PermutationFillMask"},
     ),
     "feature-extraction": TaskEntry(
         path="heedful.tasks.feature_extraction:FeatureExtraction",
@@ -138,7 +139,8 @@ def check(name: str) -> None:
 def get(name: str, variant: str | None = None) -> type[Task]:
     """Returns the class of a task.
 
-    ``variant`` is a model family or a kind of label. If the task has a variant class for it, that class is returned.
+    ``variant`` is a model family, a kind of label or a kind of model. If the task has a variant class for it, that
+    class is returned.
     """
     check(name)
     entry = TASKS[name]

@@ -30,7 +30,7 @@ from heedful.models import Encoder, Model
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
 from heedful.settings import AUTO, DataSettings, RunSettings
-from heedful.tasks import defaults
+from heedful.tasks import defaults, get
 from heedful.tasks.documents import sampled_documents, split_documents
 from heedful.tasks.encoder_task import EncoderTask, limit_length
 from heedful.tasks.inputs_and_targets import Side, label_side
@@ -522,10 +522,10 @@ def masked_inputs(tokenizer: Tokenizer, texts: Sequence[str], longest: int) -> l
 
 def _variant(config: ModelConfig) -> type[FillMask]:
     """Returns the task class for a model: that of permutation language models if it has a query stream."""
-    from heedful.tasks.permutation import PermutationFillMask  # a subclass
-
     is_permuted = isinstance(config, EncoderConfig) and config.embedding.query
-    return PermutationFillMask if is_permuted else FillMask
+    task = get(FillMask.name, "permutation" if is_permuted else None)
+    assert issubclass(task, FillMask)
+    return task
 
 
 @torch.no_grad()
