@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -145,11 +146,17 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-m", "heedful", *command])
         self.text = ""
 
-    def until(self, wanted: str) -> str:
-        """Reads until a text has come; returns everything since the last call."""
+    def until(self, wanted: str, again: str = "") -> str:
+        """Reads until a text has come; returns everything since the last call.
+
+        ``again`` is sent each second meanwhile: Python misses a Ctrl-C that comes just before it waits for a key.
+        """
         end = time.monotonic() + 60
         while wanted not in self.text:
             assert time.monotonic() < end, self.text
+            if not select.select([self.file], [], [], 1.0)[0]:
+                self.send(again)
+                continue
             try:
                 self.text += os.read(self.file, 1 << 16).decode("utf-8", "replace")
             except OSError:  # the process has ended
@@ -173,7 +180,7 @@ def test_a_conversation_in_a_terminal(talker: Path) -> None:
         assert len(terminal.until("(stopped)").strip()) > 20
         terminal.until("> ")
         terminal.send("\x03")
-        terminal.until("(Ctrl-D ends)")
+        terminal.until("(Ctrl-D ends)", again="\x03")
         terminal.until("> ")
         terminal.send("/undo\n")
         terminal.until("(forgotten: the pear)")

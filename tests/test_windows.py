@@ -93,9 +93,11 @@ def test_a_banded_model_is_a_dense_one_under_masks(window: Any, padding: str, po
 def test_positions_are_encoded_once_for_blocks_that_read_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     model, cache, keys = decoder((None, 3), RotaryPosition()), Cache(6, window=(None, 3) * 3), list[int]()
 
-    def encoding(self: Stack, queries: Tensor, own_keys: Tensor, own: Any = Stack.encoding) -> Any:
+    inner = Stack.encoding
+
+    def encoding(self: Stack, queries: Tensor, own_keys: Tensor, *others: Any) -> Any:
         keys.append(own_keys.size(1))
-        return own(self, queries, own_keys)
+        return inner(self, queries, own_keys, *others)
 
     monkeypatch.setattr(Stack, "encoding", encoding)
     model(IDS)

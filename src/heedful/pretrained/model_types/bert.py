@@ -9,6 +9,7 @@ from heedful.pretrained.config_keys import (
     LabelKeys,
     StoredTensor,
     TokenIdKey,
+    encoder_layer_keys,
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
@@ -45,21 +46,6 @@ LAYER_OUTPUT_RULES = (
 )
 
 
-def layer_keys(dim: int, depth: int, heads: int, ff_dim: int, norm_eps: float) -> tuple[AnyConfigKey, ...]:
-    """Returns the config keys of the layers, which are BERT's in several model types, with a type's defaults."""
-    return (
-        ConfigKey("hidden_size", "encoder.dim", dim),
-        ConfigKey("num_hidden_layers", "encoder.depth", depth),
-        ConfigKey("num_attention_heads", "encoder.heads", heads),
-        ConfigKey("intermediate_size", "encoder.ff_dim", ff_dim),
-        ConfigKey("hidden_act", "encoder.activation", "gelu", ACTIVATIONS),
-        ConfigKey("layer_norm_eps", "encoder.norm_eps", norm_eps),
-        ConfigKey("hidden_dropout_prob", ("encoder.dropout.embedding", "encoder.dropout.residual"), 0.1),
-        ConfigKey("attention_probs_dropout_prob", "encoder.dropout.attention", 0.1),
-        ConfigKey("initializer_range", "encoder.init_std", 0.02),
-    )
-
-
 BERT = ModelType(
     name="bert",
     prefix="bert.",
@@ -74,7 +60,7 @@ BERT = ModelType(
         ConfigKey("vocab_size", "embedding.vocab_size", 30522),
         ConfigKey("type_vocab_size", "embedding.segments", 2),
         ConfigKey("max_position_embeddings", "encoder.position.length", 512),
-        *layer_keys(768, 12, 12, 3072, 1e-12),
+        *encoder_layer_keys(768, 12, 12, 3072, 1e-12),
         TokenIdKey("bos_token_id", "special.start", None),
         TokenIdKey("eos_token_id", "special.end", None, several=True),
         TokenIdKey("pad_token_id", "special.pad", 0),

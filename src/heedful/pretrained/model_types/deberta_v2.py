@@ -8,6 +8,7 @@ from heedful.pretrained.config_keys import (
     LabelKeys,
     OnlyValue,
     TokenIdKey,
+    encoder_layer_keys,
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType
@@ -17,7 +18,6 @@ from heedful.pretrained.model_types.bert import (
     MASKED_KEYS,
     OUR_BLOCK,
     THEIR_LAYER,
-    layer_keys,
 )
 from heedful.pretrained.rules import Drop, Rename, Tie
 from heedful.pretrained.special_config_keys import ConvolutionKeys, OptionalKey, RepeatedKey, SpanKey, TermsKey
@@ -47,7 +47,7 @@ DEBERTA_V2 = ModelType(
     config_keys=(
         ConfigKey("vocab_size", "embedding.vocab_size", 128100),
         ConfigKey("type_vocab_size", "embedding.segments", 0, minimum=0),
-        *layer_keys(1536, 24, 24, 6144, 1e-7),
+        *encoder_layer_keys(1536, 24, 24, 6144, 1e-7),
         OptionalKey("attention_head_size", "encoder.head_dim", 1),
         ConfigKey("max_position_embeddings", "encoder.position.length", 512),
         SpanKey("max_relative_positions", "encoder.position.max_distance", -1),

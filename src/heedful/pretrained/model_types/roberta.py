@@ -7,16 +7,17 @@ from heedful.pretrained.config_keys import (
     ConfigKey,
     StoredTensor,
     TokenIdKey,
+    encoder_layer_keys,
     required_values,
 )
 from heedful.pretrained.model_type import Architecture, ModelType, rename_architectures
-from heedful.pretrained.model_types.bert import BERT, DROP_POOLER, LABEL_KEYS, layer_keys
+from heedful.pretrained.model_types.bert import BERT, DROP_POOLER, LABEL_KEYS
 from heedful.pretrained.rules import Drop, Rename, Tie
 from heedful.pretrained.special_config_keys import PositionRowsKey
 
 CONFIG_KEYS: tuple[AnyConfigKey, ...] = (
     ConfigKey("type_vocab_size", "embedding.segments", 2),
-    *layer_keys(768, 12, 12, 3072, 1e-12),
+    *encoder_layer_keys(768, 12, 12, 3072, 1e-12),
     TokenIdKey("bos_token_id", "special.start", 0),
     TokenIdKey("eos_token_id", "special.end", 2, several=True),
     TokenIdKey("pad_token_id", "special.pad", 1, required=True),
