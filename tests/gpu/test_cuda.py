@@ -41,6 +41,7 @@ from heedful.kernels.captured import CapturedSteps
 from heedful.kernels.optimize import optimize
 from heedful.kernels.plan import apply_plan
 from heedful.kernels.varlen import varlen_attention
+from heedful.kernels.vocabulary_loss import has_triton
 from heedful.layers import text_starts
 from heedful.layers.attention import Attention, explicit_attention, fused_attention
 from heedful.layers.mask import Mask, add_bias, causal_mask, padding_mask
@@ -372,6 +373,10 @@ def test_the_loss_of_a_vocabulary_that_is_no_multiple_of_64(
     hidden = torch.randn(200, 64, generator=random)
     labels = torch.randint(words, (200,), generator=random).masked_fill(torch.arange(200) % 9 == 0, -100)
     monkeypatch.setattr(loss_module, "memory_of", lambda device: rows * words * 16 * 16)
+    called, kernel = list[int](), loss_module.loss_and_gradient_in_one_kernel
+    monkeypatch.setattr(
+        loss_module, "loss_and_gradient_in_one_kernel", lambda *given: (called.append(1), kernel(*given))[1]
+    )
     results = []
     for device, dtype in (("cpu", torch.float64), (DEVICE, torch.float32)):
         on_device, x = copy.deepcopy(head).to(device, dtype), hidden.to(device, dtype).requires_grad_()
@@ -380,6 +385,7 @@ def test_the_loss_of_a_vocabulary_that_is_no_multiple_of_64(
             loss = output_loss(on_device, x, labels.to(device), smoothing)
         loss.backward()
         results.append([loss.detach(), x.grad, on_device.output.weight.grad, on_device.output.bias.grad])
+    assert bool(called) == (HAS_CUDA and has_triton())
     for expected, actual in zip(*results, strict=True):
         assert_near(actual, expected, "gradient", DTYPES[precision])
 

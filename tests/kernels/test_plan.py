@@ -343,3 +343,20 @@ def test_a_plan_reaches_the_output_map_of_a_regression() -> None:
     assert isinstance(model.head.output, ScaledLinear)
     apply_plan(model, "cpu-inference")
     assert model.head.output.linear is onednn_linear
+
+
+def test_a_gpus_sublayers_get_their_input_in_autocasts_dtype() -> None:
+    """Cast once, after the norm; the stream stays in float32."""
+    residual, seen = apply_plan(Residual(StackConfig(dim=8, depth=1, heads=2)), "gpu"), list[torch.dtype]()
+    x = torch.randn(2, 3, 8)
+
+    def sublayer(inner: Tensor) -> Tensor:
+        seen.append(inner.dtype)
+        return inner
+
+    plain = residual(x, None, sublayer)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = residual(x, None, sublayer)
+    assert seen == [torch.float32, torch.bfloat16]
+    assert y.dtype is torch.float32
+    assert_close(y, plain, dtype=torch.bfloat16)

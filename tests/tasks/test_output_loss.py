@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import heedful
 from heedful import presets
 from heedful.config import LanguageHead, MaskedHead
 from heedful.heads import head_of
+from heedful.kernels import vocabulary_loss
 from heedful.kernels.allocator import rounded_rows
 from heedful.kernels.plan import apply_plan
 from heedful.tasks import output_loss as module
@@ -111,6 +113,59 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     assert found.keys() == expected.keys()
     for name, one in expected.items():
         assert_close(found[name], one, msg=name)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_kernel_of_a_gpu_gets_whole_rows(at_once: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the padded columns, which it sets to zero: here a function in plain PyTorch stands for the kernel."""
+    rows: list[int] = []
+
+    def kernel(logits: Tensor, labels: Tensor, size: int, smoothing: float, ignored: int) -> Tensor:
+        assert logits.is_contiguous()
+        assert (logits.size(1), size, ignored) == (320, WORDS, IGNORED)
+        rows.append(len(logits))
+        with torch.enable_grad():
+            leaf = logits[:, :size].clone().requires_grad_()
+            loss = F.cross_entropy(leaf, labels, reduction="sum", ignore_index=ignored, label_smoothing=smoothing)
+            (gradient,) = torch.autograd.grad(loss, leaf)
+        logits.zero_()[:, :size] = gradient
+        return loss.detach()
+
+    monkeypatch.setattr(module, "pads_vocabulary", lambda device: True)
+    monkeypatch.setattr(module, "runs_in_one_kernel", lambda logits: True)
+    monkeypatch.setattr(module, "loss_and_gradient_in_one_kernel", kernel)
+    monkeypatch.setattr(module, "CHUNKED_FROM", 10**9 if at_once else 0)
+    head = made(LanguageHead(tied=False, bias=True)).double()
+    hidden, labels = given(ignored=True)
+    hidden = hidden.double().requires_grad_()
+    expected = learned(plain(head, hidden, labels, smoothing), hidden, head)
+    found = learned(output_loss(head, hidden, labels, smoothing), hidden, head)
+    assert len(rows) == 1 if at_once else len(rows) > 1
+    for name, one in expected.items():
+        assert_close(found[name], one, msg=name)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_in_tritons_interpreter(
+    dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Triton is installed beside PyTorch for a CPU; ``tests/gpu/test_cuda.py`` runs the compiled kernel."""
+    pytest.importorskip("triton", reason="Triton is not installed: it comes with PyTorch for CUDA")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("TRITON_INTERPRET=1 is not set")
+    monkeypatch.setattr(vocabulary_loss, "BLOCK", 64)
+    logits = torch.randn(9, 320, generator=torch.Generator().manual_seed(0)).to(dtype)
+    labels = torch.tensor([0, 300, 5, IGNORED, 7, 63, 64, 200, 9])
+    exact = logits[:, :WORDS].double().requires_grad_()
+    expected = F.cross_entropy(exact, labels, reduction="sum", label_smoothing=smoothing)
+    expected.backward()
+    loss = vocabulary_loss.loss_and_gradient_in_one_kernel(logits, labels, WORDS, smoothing, IGNORED)
+    assert_close(loss, expected.detach().float())
+    assert_close(logits[:, :WORDS].double(), exact.grad, dtype=dtype)
+    assert not logits[:, WORDS:].any()
+    assert not logits[3].any()
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["as it is", "by oneDNN"])

@@ -16,13 +16,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-IGNORED = -100
 BLOCK, WARPS = 8192, 16  # logits that a program reads at a time, and warps that do
 
 
 @cache
 def has_triton() -> bool:
-    """Returns True if Triton is installed, and a C compiler, with which it builds what starts a kernel."""
+    """Returns True if Triton is installed, and the C compiler that it needs to build a kernel's launcher."""
     compiler = os.environ.get("CC", "").split(" ")[0]
     return importlib.util.find_spec("triton") is not None and any(
         map(shutil.which, filter(None, (compiler, "gcc", "clang")))
@@ -40,20 +39,23 @@ def runs_in_one_kernel(logits: Tensor) -> bool:
     )
 
 
-def loss_and_gradient_in_one_kernel(logits: Tensor, labels: Tensor, vocabulary_size: int, smoothing: float) -> Tensor:
+def loss_and_gradient_in_one_kernel(
+    logits: Tensor, labels: Tensor, vocabulary_size: int, smoothing: float, ignored: int
+) -> Tensor:
     """Returns the summed loss in float32, and overwrites the logits with its gradient.
 
     The loss is that of ``heedful.tasks.output_loss``, without R-Drop.
 
     Args:
         logits: (N, V'), contiguous; columns from V on are padding, and get zeros.
-        labels: (N,); rows whose label is −100 count 0, and get zeros.
+        labels: (N,).
         vocabulary_size: V.
         smoothing: ε.
+        ignored: label of the rows that count 0, and get zeros.
     """
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     if len(logits):
-        sizes = (logits.size(1), vocabulary_size, float(smoothing), IGNORED)
+        sizes = (logits.size(1), vocabulary_size, float(smoothing), ignored)
         _kernel()[(len(logits),)](logits, labels, losses, *sizes, BLOCK=BLOCK, num_warps=WARPS)
     return losses.sum()
 

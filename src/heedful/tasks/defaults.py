@@ -85,7 +85,7 @@ class EncoderSize(NamedTuple):
 
 
 class Member(NamedTuple):
-    """What a member of an ensemble reads."""
+    """Tokens that a member of an ensemble reads."""
 
     tokenizer: TokenizerSettings
     bigrams: int = 0  # rows for hashed pairs of neighbouring tokens

@@ -163,7 +163,7 @@ class ChunkedLoss(torch.autograd.Function):
                 rows, y = x[start : start + size].to(dtype), labels[start : start + size]
                 gradient = product(rows, w, b)  # the logits, overwritten by their gradient below; 0 in padded columns
                 if not agreement and runs_in_one_kernel(gradient):
-                    loss += loss_and_gradient_in_one_kernel(gradient, y, vocabulary_size, smoothing)
+                    loss += loss_and_gradient_in_one_kernel(gradient, y, vocabulary_size, smoothing, IGNORED)
                 else:
                     loss += loss_and_gradient(gradient[:, :vocabulary_size], y, smoothing, agreement)
                 if needs_dx:
