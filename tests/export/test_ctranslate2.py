@@ -32,6 +32,7 @@ TEXT = ["the cat sat on the mat", "a dog ran to the big red house", "she sells s
 TOKENIZER = Tokenizer.train(TEXT * 5, size=300)
 TARGET = Tokenizer.train([text[::-1] for text in TEXT * 5], size=300)
 SIZE, NEW = TOKENIZER.vocab_size, 12
+GREEDY = {"sampling_topk": 1, "include_prompt_in_result": False}
 PLAIN = SpecialTokens(pad=0, start=1, end=(2,))
 STACK = StackConfig(dim=32, depth=2, heads=4, kv_heads=4, head_dim=8, ff_dim=48)
 
@@ -102,8 +103,7 @@ def run(folder: Path, config: ModelConfig) -> list[list[int]]:
         back = (TOKENIZER if config.target is None else TARGET).backend
         made = ctranslate2.Translator(str(folder)).translate_batch(pieces, beam_size=1, max_decoding_length=NEW)
         return [[back.token_to_id(token) for token in one.hypotheses[0]] for one in made]
-    options = {"sampling_topk": 1, "include_prompt_in_result": False}
-    made = ctranslate2.Generator(str(folder)).generate_batch(pieces, max_length=NEW, **options)
+    made = ctranslate2.Generator(str(folder)).generate_batch(pieces, max_length=NEW, **GREEDY)
     return [one.sequences_ids[0] for one in made]
 
 
@@ -157,6 +157,29 @@ def test_quantised_weights_are_smaller(tmp_path: Path) -> None:
     assert sizes["int8"] < 0.65 * sizes[None]  # the table of positions stays whole
     assert sizes["float16"] < 0.65 * sizes[None]
     assert all(map(len, run(tmp_path / "int8", CASES["marian"])))
+
+
+def test_a_tokenizer_of_older_files_without_an_unknown_token(tmp_path: Path) -> None:
+    """GPT-2's own files: vocab.json and merges.txt, and nothing that names special tokens."""
+    pytest.importorskip("ctranslate2")
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    letters = [*sorted(ByteLevel.alphabet()), "th", "the", "<|endoftext|>"]
+    folder = tmp_path / "model"
+    config = decoder(position=LearnedPosition(length=64), activation="gelu_tanh")
+    config = replace(config, embedding=EmbeddingConfig(vocab_size=len(letters)), special=SpecialTokens(end=(258,)))
+    model = randomised(config)
+    model.save_pretrained(folder)
+    (folder / "vocab.json").write_text(json.dumps({letter: number for number, letter in enumerate(letters)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e\n")
+    export(folder, "ctranslate2", tmp_path / "out")
+    import ctranslate2
+
+    ids = Tokenizer.load(folder).encode(["the tooth"])[0]
+    runner = ctranslate2.Generator(str(tmp_path / "out"))
+    told = runner.generate_batch([[letters[i] for i in ids]], max_length=NEW, min_length=NEW, **GREEDY)[0]
+    ours = model.generate(torch.tensor([ids]), max_new_tokens=NEW, min_new_tokens=NEW)[0, len(ids) :]
+    assert told.sequences_ids[0] == ours.tolist()
 
 
 def test_what_the_engine_cannot_take_is_one_line(tmp_path: Path) -> None:

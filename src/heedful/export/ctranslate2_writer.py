@@ -8,6 +8,7 @@ because the engine's BART reader needs configuration keys that ``transformers`` 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,11 +45,13 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
         folder = Path(temporary) / "hf"
         folder.mkdir()
         layout = hugging_face.write(source, folder)["layout"]
-        if not (folder / "tokenizer_config.json").exists():
+        if not Tokenizer.has_files(folder):
             raise HeedfulError(
                 f"{source} has no tokenizer, and CTranslate2 needs its vocabulary; copy the tokenizer's files into "
                 "the folder"
             )
+        if not (folder / "tokenizer.json").exists() and layout != "marian":
+            Tokenizer.load(folder).save(folder)  # of vocab.json and merges.txt
         with quiet_transformers(), _reader(layout, model, folder):
             from ctranslate2.converters import TransformersConverter
 
@@ -59,7 +62,23 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
                 raise HeedfulError(
                     f"CTranslate2 cannot convert this {layout} model ({reason}); use --to onnx"
                 ) from None
+    _name_special_tokens(out / "config.json", source)
     return {"layout": layout, "quantization": quantization, "beside": copy_beside(source, out)}
+
+
+def _name_special_tokens(path: Path, source: Path) -> None:
+    """Gives the roles without a token, such as the unknown one of bytes, the token of another: CTranslate2 opens no
+    folder that leaves one out.
+    """
+    config = json.loads(path.read_text(encoding="utf-8"))
+    roles = [role for role in ("unk_token", "eos_token", "bos_token") if role in config]  # encoder-decoders have others
+    named = [config[role] for role in roles if config[role] is not None]
+    if roles and not named:
+        raise HeedfulError(
+            f"the tokenizer of {source} names no special token, and CTranslate2 needs one; use --to onnx"
+        )
+    config |= {role: named[0] for role in roles if config[role] is None}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
