@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score
 
 import heedful
-from heedful.config import EncoderConfig
+from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, plural
 from heedful.metrics.classification import THRESHOLDS, best_threshold
 from heedful.models import Model
 from heedful.pretrained import load, save
-from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings, TrainingSettings
+from heedful.settings import (
+    DataSettings,
+    LoraSettings,
+    ModelSettings,
+    PoolingSettings,
+    RunSettings,
+    TokenizerSettings,
+    TrainingSettings,
+)
 from heedful.tasks.baselines import ridge_labels
 from heedful.tasks.labels import label_ids, training_labels
 from heedful.tasks.task import Prediction
@@ -312,11 +322,40 @@ def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int]
     plain: dict[str, Any] = {"preset": None, "model": ModelSettings(), "tokenizer": TokenizerSettings()}
     many = Rows(SINGLE[i % len(SINGLE)] for i in range(4000))
     fine = TextClassification.suggested_settings(many, settings(start_from=folder, **plain))
-    assert (fine.preset, fine.tokenizer, fine.model) == (None, TokenizerSettings(), ModelSettings())
+    assert (fine.preset, fine.tokenizer, fine.model) == (None, TokenizerSettings(), ModelSettings(r_drop=1.0))
     assert fine.training.lr == pytest.approx(lr)
     assert fine.max_epochs < TextClassification.suggested_settings(many, asked).max_epochs
-    given = settings(preset=None, start_from="gone", training=TrainingSettings(lr=1e-4))
+    given = settings(
+        preset=None, start_from="gone", training=TrainingSettings(lr=1e-4), model=ModelSettings(r_drop=0.5)
+    )
     assert TextClassification.suggested_settings(SINGLE, given).training.lr == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("count", "dropout", "given", "agreement"),
+    [(19_999, 0.1, None, 1.0), (20_000, 0.1, None, 0.0), (100, 0.0, None, 0.0), (100, 0.1, 0.0, 0.0)],
+)
+def test_fine_tuning_on_few_examples_lets_two_passes_agree(
+    count: int, dropout: float, given: float | None, agreement: float, tmp_path: Path
+) -> None:
+    """A run that goes on keeps what it began with, also where its source is gone."""
+    asked = settings(model=replace(SMALL, dropout=dropout))
+    task = TextClassification.prepare(SINGLE, asked)
+    folder = str(saved(task, heedful.create(task.config(asked), seed=0), tmp_path / "model"))
+    many = Rows(SINGLE[i % len(SINGLE)] for i in range(count))
+    fine = settings(preset=None, start_from=folder, model=ModelSettings(r_drop=given))
+    assert TextClassification.suggested_settings(many, fine).model.r_drop == agreement
+    going_on = replace(fine, start_from="gone", resume=True, training=TrainingSettings(lr=1e-4))
+    assert TextClassification.suggested_settings(many, going_on).model.r_drop == given
+
+
+@pytest.mark.parametrize(("labels", "epochs"), [(3, 3), (24, 8), (500, 20)])
+def test_many_labels_want_more_epochs_of_fine_tuning(labels: int, epochs: int) -> None:
+    """6,400 texts are 200 steps an epoch; a label wants 60."""
+    many = rows(*((f"text {number}", f"label {number % labels}") for number in range(6_400)))
+    model, training = ModelSettings(r_drop=0.0), TrainingSettings(lr=1e-4)
+    given = settings(preset=None, start_from="gone", training=training, model=model)
+    assert TextClassification.suggested_settings(many, given).max_epochs == epochs
 
 
 def test_a_short_run_warms_up_shortly() -> None:
@@ -506,6 +545,51 @@ def test_going_on_with_the_same_labels_keeps_the_head(tmp_path: Path) -> None:
     again, opened = TextClassification.for_fine_tuning(folder, fewer, settings(preset=None, start_from=str(folder)))
     assert (again.labels, list(opened.fresh)) == (task.labels, [])
     assert all(tensor.equal(model.state_dict()[name]) for name, tensor in opened.state_dict().items())
+
+
+def headless(folder: Path) -> str:
+    """A tiny encoder's folder without a classifier, with the tokenizer of ``SINGLE``."""
+    task, _ = made(SINGLE)
+    saved(task, heedful.create(task.config(settings()), head="none", seed=1), folder)
+    return str(folder)
+
+
+def test_a_new_classifier_reads_the_mean_of_the_tokens(tmp_path: Path) -> None:
+    folder = headless(tmp_path / "plain")
+    asked = settings(preset=None, start_from=folder, model=ModelSettings(), pooling=PoolingSettings(kind="mean"))
+    task, model = TextClassification.for_fine_tuning(folder, SINGLE, asked)
+    model = model.eval()
+    assert set(model.fresh) == {"head.output.weight", "head.output.bias"}
+    assert model.state_dict().keys() == {*load(folder).state_dict(), *model.fresh} - {
+        "head.pooler.dense.weight",
+        "head.pooler.dense.bias",
+    }
+    batch = task.collate(task.encode(SINGLE).examples)
+    hidden, real = model.hidden(batch["ids"], batch["mask"]), batch["mask"].float()[:, :, None]
+    mean = (hidden * real).sum(1) / real.sum(1)
+    assert_close(task.logits(model, batch), F.linear(mean, model.head.output.weight, model.head.output.bias), "layer")
+    saved(task, model, tmp_path / "model")
+    again = load(tmp_path / "model").eval()
+    assert task.logits(again, batch).equal(task.logits(model, batch))
+    new = TextClassification.prepare(SINGLE, settings()).config(settings(pooling=PoolingSettings(kind="max")))
+    assert isinstance(new.head, SequenceHead)
+    assert (new.head.pooling, new.head.pooler) == ("max", False)
+
+
+def test_where_the_pooling_is_settled_another_is_refused(tmp_path: Path) -> None:
+    folder, other = headless(tmp_path / "plain"), PoolingSettings(kind="mean")
+    asked = settings(preset=None, start_from=folder, model=ModelSettings(), pooling=other)
+    with pytest.raises(HeedfulError, match=r"--pooling\.kind mean: the file of an adapter cannot say so"):
+        TextClassification.for_fine_tuning(folder, SINGLE, replace(asked, lora=LoraSettings(rank=2)))
+    task, model = made(SINGLE)
+    known = str(saved(task, model, tmp_path / "known"))
+    with pytest.raises(
+        HeedfulError, match=r"--pooling\.kind mean: the classifier in .*known has learned with .*'first'"
+    ):
+        TextClassification.for_fine_tuning(known, SINGLE, replace(asked, start_from=known))
+    pair = heedful.create("transformer-tiny", head="sequence", seed=0)
+    with pytest.raises(HeedfulError, match=r"a classifier of an encoder-decoder has the pooling"):
+        task.set_pooling(pair, asked, is_new=True)
 
 
 def test_models_that_cannot_classify(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ class ClassifierEnsemble(TextClassification):
             threshold=first.threshold,
         )
         self.members = list(members)
-        self.model_note = (
+        self.model_notes = [
             f"an ensemble of {len(members)} classifiers, whose probabilities are averaged; --model.members 1 trains one"
-        )
+        ]
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -123,7 +123,7 @@ class ClassifierEnsemble(TextClassification):
                 # The mean of embeddings that begin near 0 counts words and pairs, as a linear model does. A norm of
                 # each embedding would make rare pairs as long as frequent words.
                 stack = replace(stack, placement="pre", embedding_norm=False, init_std=BIGRAM_STD)
-            head = replace(config.head, pooling="mean", pooler=False)
+            head = replace(config.head, pooling=settings.pooling.kind or "mean", pooler=False)
             configs.append(replace(config, embedding=embedding, encoder=stack, head=head))
         return EnsembleConfig(members=tuple(configs))
 

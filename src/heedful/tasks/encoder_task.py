@@ -124,7 +124,8 @@ class EncoderTask(Task):
         start, end = special_id(self.tokenizer.start), special_id(self.tokenizer.end)
         head = self.make_head(stack, settings)
         if isinstance(head, SequenceHead) and isinstance(config, EncoderConfig):
-            head = replace(head, pooling=config.class_token)
+            pooling = settings.pooling.kind or config.class_token
+            head = replace(head, pooling=pooling, pooler=head.pooler and pooling == config.class_token)
         return replace(
             config,
             embedding=replace(config.embedding, vocab_size=self.tokenizer.vocab_size),

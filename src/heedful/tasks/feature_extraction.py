@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -105,7 +105,7 @@ class FeatureExtraction(EncoderTask):
     additive_loss: ClassVar[bool] = False
     ranks_rows: ClassVar[bool] = True
     main_metric: str = "mrr"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"pooling"}
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {f"pooling.{field.name}" for field in fields(PoolingSettings)}
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
     hub_tasks: ClassVar[frozenset[str]] = frozenset({"sentence-similarity"})

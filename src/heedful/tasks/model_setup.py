@@ -180,13 +180,15 @@ def load_with_head(folder: Path, head: str | None, seed: int, labels: int | None
     return model
 
 
-def replace_head(model: Model, name: str, seed: int) -> None:
-    """Replaces the head of a model by the registered head ``name``, initialised with ``seed``, in place."""
+def replace_head(model: Model, seed: int, **changes: Any) -> None:
+    """Replaces the head of a model by one whose configuration has ``changes``, initialised with ``seed``, in place.
+
+    ``head="mine"`` is the registered head of that name.
+    """
     config = model.config
     if isinstance(config.head, NoHead):
         raise HeedfulError("the model has no head to replace; leave --model.head out")
-    registered: Any = name
-    model.config = with_head(config, replace(config.head, head=registered))
+    model.config = with_head(config, replace(config.head, **changes))
     model.head = nn.Identity()
     with seeded(seed):
         head = build_head(model)

@@ -90,7 +90,7 @@ class TextClassification(TextPairTask):
     main_metric: str = "accuracy"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {
         *("data.label_kind", "data.label_separator"),
-        *("model.r_drop", "model.members"),
+        *("model.r_drop", "model.members", "pooling.kind"),
     }
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
     hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 100})
@@ -191,11 +191,15 @@ class TextClassification(TextPairTask):
     def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
         """Returns default training settings that suit the number of rows and their words (``defaults.word_tokens``).
 
-        For a pretrained model, they are those of published fine-tuning.
+        For a pretrained model, they are those of ``defaults.classifier_finetuning``.
 
         Sets ``--data.label-kind class``.
         """
-        suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts_of_rows(rows))
+        if given.start_from:
+            labels = len(training_labels(rows))
+            suggested = defaults.classifier_finetuning(len(rows), labels, given, given.start_from)
+        else:
+            suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts_of_rows(rows))
         return replace(suggested, data=replace(suggested.data, label_kind="class"))
 
     @classmethod
@@ -211,7 +215,7 @@ class TextClassification(TextPairTask):
         """Loads task and model of a folder for fine-tuning.
 
         A model without a classifier gets a new one. If the data has labels that the model does not know, the classifier
-        gets a new output layer.
+        gets a new output layer. With ``--pooling.kind`` a new classifier reads the mean, the maximum or another token.
         """
         folder = cls.model_folder(folder)
         names = training_labels(rows)
@@ -221,6 +225,7 @@ class TextClassification(TextPairTask):
             tokenizer_of(folder), own if known else names, columns=columns_of(rows), multi_label=are_multi_label(rows)
         )
         model = load_with_head(folder, SequenceHead.kind, settings.seed or 0, None if known else len(names))
+        task.set_pooling(model, settings, is_new=not known)
         task.check_model(model)
         return task, model
 
@@ -252,6 +257,11 @@ class TextClassification(TextPairTask):
         model.labels, model.multi_label = list(self.labels), self.multi_label
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         self.agreement = agreement_of(model, settings)
+        if self.agreement:
+            self.model_notes = [
+                *self.model_notes,
+                f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time",
+            ]
 
     def check_head(self, model: Model) -> None:
         """Raises ``HeedfulError`` unless the model has a classifier with an output for every label."""

@@ -25,7 +25,7 @@ from heedful.models import Model
 from heedful.settings import RunSettings
 from heedful.tasks import known_models
 from heedful.tasks.encoder_task import EncoderTask
-from heedful.tasks.model_setup import start_of
+from heedful.tasks.model_setup import replace_head, start_of
 from heedful.tasks.task import Batch, Encoded, Prediction, short
 from heedful.tasks.token_batches import padded, padded_with_mask
 from heedful.text import Tokenizer
@@ -61,6 +61,26 @@ class TextPairTask(EncoderTask):
     def make_head(self, stack: StackConfig, settings: RunSettings) -> Head:
         """Returns the configuration of a classifier with an output for each label."""
         return SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual)
+
+    def set_pooling(self, model: Model, settings: RunSettings, is_new: bool) -> None:
+        """Gives a new classifier the pooling of ``--pooling.kind``, without BERT's dense layer before the output.
+
+        Raises ``HeedfulError`` for a classifier that is not new, an adapter or an encoder-decoder, unless the pooling
+        is theirs.
+        """
+        kind, head = settings.pooling.kind, model.config.head
+        if kind is None or not isinstance(head, SequenceHead) or kind == head.pooling:
+            return
+        if not is_new:
+            why = f"the classifier in {settings.start_from} has learned with the pooling {head.pooling!r}"
+        elif model.adapter is not None or settings.lora.rank is not None:
+            why = f"the file of an adapter cannot say so, and is read with the pooling {head.pooling!r}"
+        elif isinstance(model.config, EncoderDecoderConfig):
+            why = f"a classifier of an encoder-decoder has the pooling {head.pooling!r}"
+        else:
+            replace_head(model, settings.seed or 0, pooling=kind, pooler=False)
+            return
+        raise HeedfulError(f"--pooling.kind {kind}: {why}; leave the option out")
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 

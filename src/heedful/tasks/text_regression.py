@@ -54,7 +54,7 @@ class TextRegression(TextPairTask):
     name: ClassVar[str] = "text-classification"
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "text_pair": "text?", "label": "number"})
     main_metric: str = "r2"
-    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind"}
+    used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "pooling.kind"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
     hub_lists_one: ClassVar[bool] = True
 
@@ -126,6 +126,7 @@ class TextRegression(TextPairTask):
         own = isinstance(head, SequenceHead) and head.labels == 1 and is_regression(read_configs(folder)[0])
         model = load_with_head(folder, SequenceHead.kind, settings.seed or 0, None if own else 1)
         task = cls(tokenizer_of(folder), columns=columns_of(rows, "number"), **_mean_and_factor(rows))
+        task.set_pooling(model, settings, is_new=not own)
         task.check_model(model)
         return task, model
 

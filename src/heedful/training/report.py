@@ -69,7 +69,7 @@ def opening_lines(
         *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
         f"model      {f'the checkpoint in {settings.out}' if settings.resume else origin}, "
         f"{model.count() / 1e6:.1f} M parameters{trained}{fresh}, {t.precision}, on {device}",
-        *([f"           {task.model_note}"] if task.model_note else []),
+        *(f"           {note}" for note in task.model_notes),
         f"training   {optimiser}, lr {t.lr:g} {t.schedule}, warm-up {t.warmup}, {batch} a step"
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(limits) or 'patience'}",
         *([f"processes  {processes}, {weights}"] if processes > 1 else []),

@@ -318,7 +318,7 @@ def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) ->
     if settings.start_from:
         task, model = kind.for_fine_tuning(settings.start_from, rows, settings)
         if settings.model.head is not None:
-            replace_head(model, settings.model.head, settings.seed)
+            replace_head(model, settings.seed, head=settings.model.head)
         if settings.lora.rank is not None or model.adapter is not None:
             _adapt(model, settings)
         return task, model
