@@ -19,6 +19,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score
 
 import heedful
+from heedful import cli
 from heedful.config import EncoderConfig, SequenceHead
 from heedful.data import Row, Rows, read
 from heedful.errors import HeedfulError, plural
@@ -326,7 +327,11 @@ def test_going_on_takes_few_passes_and_steps_by_the_width(change: dict[str, int]
     assert fine.training.lr == pytest.approx(lr)
     assert fine.max_epochs < TextClassification.suggested_settings(many, asked).max_epochs
     given = settings(
-        preset=None, start_from="gone", training=TrainingSettings(lr=1e-4), model=ModelSettings(r_drop=0.5)
+        preset=None,
+        start_from="gone",
+        training=TrainingSettings(lr=1e-4),
+        model=ModelSettings(r_drop=0.5),
+        pooling=PoolingSettings(kind="first"),
     )
     assert TextClassification.suggested_settings(SINGLE, given).training.lr == 1e-4
 
@@ -354,7 +359,8 @@ def test_many_labels_want_more_epochs_of_fine_tuning(labels: int, epochs: int) -
     """6,400 texts are 200 steps an epoch; a label wants 60."""
     many = rows(*((f"text {number}", f"label {number % labels}") for number in range(6_400)))
     model, training = ModelSettings(r_drop=0.0), TrainingSettings(lr=1e-4)
-    given = settings(preset=None, start_from="gone", training=training, model=model)
+    pooling = PoolingSettings(kind="first")
+    given = settings(preset=None, start_from="gone", training=training, model=model, pooling=pooling)
     assert TextClassification.suggested_settings(many, given).max_epochs == epochs
 
 
@@ -574,6 +580,42 @@ def test_a_new_classifier_reads_the_mean_of_the_tokens(tmp_path: Path) -> None:
     new = TextClassification.prepare(SINGLE, settings()).config(settings(pooling=PoolingSettings(kind="max")))
     assert isinstance(new.head, SequenceHead)
     assert (new.head.pooling, new.head.pooler) == ("max", False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "pooling"),
+    [("mean", None, "mean"), ("max", None, "max"), ("mean", "first", "first"), ("weightedmean", None, None)],
+)
+def test_the_pooling_of_a_sentence_encoder_is_the_default(
+    mode: str, given: Any, pooling: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = headless(tmp_path / "encoder")
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    write_files(tmp_path / "encoder", {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode": mode}})
+    asked = settings(preset=None, start_from=folder, model=ModelSettings(), pooling=PoolingSettings(kind=given))
+    assert TextClassification.suggested_settings(SINGLE, asked).pooling.kind == pooling
+    adapter = replace(asked, lora=LoraSettings(rank=2))
+    assert TextClassification.suggested_settings(SINGLE, adapter).pooling.kind == given
+    if (mode, given) == ("mean", None):
+        data = tmp_path / "set.tsv"
+        data.write_text("".join(f"{row.values['text']}\t{row.values['label']}\n" for row in SINGLE), encoding="utf-8")
+        common = ["train", "text-classification", "--train", str(data), "--from", folder, "--out"]
+        assert cli.main([*common, str(tmp_path / "run"), "--max-steps=2"]) == 0
+        assert cli.main([*common[:4], "--out", str(tmp_path / "run"), "--max-steps=4", "--resume"]) == 0
+        said = capsys.readouterr().out
+        assert "the classifier reads the mean of the tokens" in said
+        assert "R-Drop 1: each example passes twice" in said
+        trained = load(tmp_path / "run")
+        assert trained.config.head.pooling == "mean"
+        assert trained.head.output.out_features == 3
+        assert 'kind = "mean"' in (tmp_path / "run" / "run.toml").read_text()
+
+
+def write_files(folder: Path, files: dict[str, Any]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def test_where_the_pooling_is_settled_another_is_refused(tmp_path: Path) -> None:

@@ -19,18 +19,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from heedful.config import ModelConfig
+from heedful.config import EncoderConfig, ModelConfig, Pooling, SequenceHead
+from heedful.errors import HeedfulError
 from heedful.pretrained.configuration import config_of
 from heedful.pretrained.folder import find
+from heedful.pretrained.peft import is_adapter
+from heedful.pretrained.pooling import pooled_head
 from heedful.settings import (
     AveragingSettings,
     DataSettings,
     LoraSettings,
     ModelSettings,
+    PoolingSettings,
     RunSettings,
     TokenizerSettings,
     TrainingSettings,
@@ -360,14 +366,29 @@ def encoder_finetuning(examples: int, given: RunSettings, folder: str, least_ste
     )
 
 
+def _stored_pooling(folder: Path) -> Pooling | None:
+    """Returns the pooling of a sentence-transformers encoder; None for other folders, adapters and classifiers."""
+    config = config_of(folder)
+    if not isinstance(config, EncoderConfig) or isinstance(config.head, SequenceHead) or is_adapter(folder):
+        return None
+    with suppress(HeedfulError):  # such as a dense module, which a classifier does without
+        head = pooled_head(folder)
+        return None if head is None else head.pooling
+    return None
+
+
 def classifier_finetuning(examples: int, labels: int, given: RunSettings, folder: str) -> RunSettings:
     """Returns settings for fine-tuning a classifier: those of an encoder, more epochs for many labels, and R-Drop.
 
-    R-Drop is for few examples, and for models with dropout. A run that is resumed keeps what it began with.
+    R-Drop is for few examples, and for models with dropout. The new classifier of a sentence-transformers folder reads
+    what the folder's vectors are made of, for the class token of such a model has learned nothing. A run that is
+    resumed keeps what it began with.
     """
     fine = encoder_finetuning(examples, given, folder, max(LEAST_STEPS, STEPS_PER_LABEL * labels))
     if given.resume:
         return fine
+    if given.pooling.kind is None and given.lora.rank is None:
+        fine = replace(fine, pooling=PoolingSettings(kind=_stored_pooling(find(folder))))
     if given.model.r_drop is None:
         rates = (rate for stack in stacks_of(config_of(find(folder))) for rate in vars(stack.dropout).values())
         agreement = AGREEMENT if examples < AGREEMENT_EXAMPLES and any(rates) else 0.0

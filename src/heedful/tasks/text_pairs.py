@@ -34,6 +34,12 @@ from heedful.util.input_warnings import CountWarning
 log = logging.getLogger("heedful")
 
 SIDES = ("text", "text_pair")
+READS = {  # what a classifier reads, for people
+    "first": "the first token",
+    "last": "the last token",
+    "mean": "the mean of the tokens",
+    "max": "the maximum over the tokens",
+}
 
 
 class EncodedPair(NamedTuple):
@@ -79,6 +85,8 @@ class TextPairTask(EncoderTask):
             why = f"a classifier of an encoder-decoder has the pooling {head.pooling!r}"
         else:
             replace_head(model, settings.seed or 0, pooling=kind, pooler=False)
+            note = f"the classifier reads {READS[kind]}, which no class of transformers does; --pooling.kind"
+            self.model_notes = [*self.model_notes, f"{note} {head.pooling} gives one that it opens"]
             return
         raise HeedfulError(f"--pooling.kind {kind}: {why}; leave the option out")
 
