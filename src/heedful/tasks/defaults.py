@@ -233,7 +233,9 @@ ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
 # twice as long, which many examples do not repay.
 AGREEMENT, AGREEMENT_EXAMPLES = 1.0, 20_000
 LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
-STEPS_PER_LABEL = 60  # and so do many labels: 24 categories of Unicode's names gained 2.5 points by 2,000 steps for 750
+# and so do many labels, up to a number of steps that a person waits for: 24 categories of Unicode's names gained 2.5
+# points by 2,000 steps in place of 750
+STEPS_PER_LABEL, MOST_LEAST_STEPS = 60, 2_000
 VISION_FINETUNING_EPOCHS = 10
 
 
@@ -384,7 +386,8 @@ def classifier_finetuning(examples: int, labels: int, given: RunSettings, folder
     what the folder's vectors are made of, for the class token of such a model has learned nothing. A run that is
     resumed keeps what it began with.
     """
-    fine = encoder_finetuning(examples, given, folder, max(LEAST_STEPS, STEPS_PER_LABEL * labels))
+    least_steps = min(max(LEAST_STEPS, STEPS_PER_LABEL * labels), MOST_LEAST_STEPS)
+    fine = encoder_finetuning(examples, given, folder, least_steps)
     if given.resume:
         return fine
     if given.pooling.kind is None and given.lora.rank is None:
