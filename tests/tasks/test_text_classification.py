@@ -350,6 +350,8 @@ def test_fine_tuning_on_few_examples_lets_two_passes_agree(
     many = Rows(SINGLE[i % len(SINGLE)] for i in range(count))
     fine = settings(preset=None, start_from=folder, model=ModelSettings(r_drop=given))
     assert TextClassification.suggested_settings(many, fine).model.r_drop == agreement
+    several = Rows(replace(row, values=row.values | {"label": str(number)}) for number, row in enumerate(many[:11]))
+    assert TextClassification.suggested_settings(several, fine).model.r_drop == (given or 0.0)
     going_on = replace(fine, start_from="gone", resume=True, training=TrainingSettings(lr=1e-4))
     assert TextClassification.suggested_settings(many, going_on).model.r_drop == given
 

@@ -4,6 +4,7 @@ A task's ``suggested_settings`` calls the function of its family and adds the ta
 the length of a window). Settings given by a person or a recipe take precedence.
 
     encoder, encoder_finetuning   text and token classification, questions, embeddings: from scratch; with ``--from``
+    classifier_finetuning         text classification with ``--from``
     masked_model                  masked language models, from scratch; with ``--from`` as above
     decoder                       text generation, both ways
     preference_tuning             text generation from preferences (DPO), with ``--from``
@@ -229,9 +230,9 @@ MEMBERS = (
 )
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
-# R-Drop's α in fine-tuning a classifier on fewer examples than that: SST-2 gained 2 points, TREC none. A step takes
-# twice as long, which many examples do not repay.
-AGREEMENT, AGREEMENT_EXAMPLES = 1.0, 20_000
+# R-Drop's α in fine-tuning a classifier on fewer examples than that and at most so many labels: SST-2 gained 2 points,
+# TREC none. A step takes twice as long, which many examples do not repay; with many labels the time goes into epochs.
+AGREEMENT, AGREEMENT_EXAMPLES, AGREEMENT_LABELS = 1.0, 20_000, 10
 LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
 # and so do many labels, up to a number of steps that a person waits for: 24 categories of Unicode's names gained 2.5
 # points by 2,000 steps in place of 750
@@ -382,9 +383,9 @@ def _stored_pooling(folder: Path) -> Pooling | None:
 def classifier_finetuning(examples: int, labels: int, given: RunSettings, folder: str) -> RunSettings:
     """Returns settings for fine-tuning a classifier: those of an encoder, more epochs for many labels, and R-Drop.
 
-    R-Drop is for few examples, and for models with dropout. The new classifier of a sentence-transformers folder reads
-    what the folder's vectors are made of, for the class token of such a model has learned nothing. A run that is
-    resumed keeps what it began with.
+    R-Drop is for few examples and labels, and for models with dropout. The new classifier of a sentence-transformers
+    folder reads what the folder's vectors are made of, for the class token of such a model has learned nothing. A run
+    that is resumed keeps what it began with.
     """
     least_steps = min(max(LEAST_STEPS, STEPS_PER_LABEL * labels), MOST_LEAST_STEPS)
     fine = encoder_finetuning(examples, given, folder, least_steps)
@@ -394,8 +395,8 @@ def classifier_finetuning(examples: int, labels: int, given: RunSettings, folder
         fine = replace(fine, pooling=PoolingSettings(kind=_stored_pooling(find(folder))))
     if given.model.r_drop is None:
         rates = (rate for stack in stacks_of(config_of(find(folder))) for rate in vars(stack.dropout).values())
-        agreement = AGREEMENT if examples < AGREEMENT_EXAMPLES and any(rates) else 0.0
-        fine = replace(fine, model=replace(fine.model, r_drop=agreement))
+        pays = examples < AGREEMENT_EXAMPLES and labels <= AGREEMENT_LABELS and any(rates)
+        fine = replace(fine, model=replace(fine.model, r_drop=AGREEMENT if pays else 0.0))
     return fine
 
 
