@@ -585,39 +585,50 @@ def test_a_new_classifier_reads_the_mean_of_the_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "given", "pooling"),
-    [("mean", None, "mean"), ("max", None, "max"), ("mean", "first", "first"), ("weightedmean", None, None)],
+    ("mode", "labels", "given", "pooling"),
+    [
+        ("mean", 11, None, "mean"),
+        ("mean", 10, None, None),
+        ("max", 11, None, "max"),
+        ("mean", 11, "first", "first"),
+        ("weightedmean", 11, None, None),
+    ],
 )
-def test_the_pooling_of_a_sentence_encoder_is_the_default(
-    mode: str, given: Any, pooling: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_many_labels_are_read_from_what_a_sentence_encoder_s_vectors_are_made_of(
+    mode: str, labels: int, given: Any, pooling: str | None, tmp_path: Path
 ) -> None:
-    folder = headless(tmp_path / "encoder")
+    folder = sentence_encoder(tmp_path / "encoder", mode)
+    asked = settings(preset=None, start_from=folder, model=ModelSettings(), pooling=PoolingSettings(kind=given))
+    data = rows(*((f"text {number}", f"label {number}") for number in range(labels)))
+    assert TextClassification.suggested_settings(data, asked).pooling.kind == pooling
+    adapter = replace(asked, lora=LoraSettings(rank=2))
+    assert TextClassification.suggested_settings(data, adapter).pooling.kind == given
+
+
+def test_a_run_from_a_sentence_encoder_says_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sentence_encoder(tmp_path / "encoder", "mean")
+    data = tmp_path / "set.tsv"
+    for labels, told in [(12, "the classifier reads the mean of the tokens"), (3, "R-Drop 1: each example passes")]:
+        data.write_text("".join(f"one {number}\tlabel {number % labels}\n" for number in range(24)), encoding="utf-8")
+        out = tmp_path / f"run-{labels}"
+        common = ["train", "text-classification", "--train", str(data), "--out", str(out)]
+        assert cli.main([*common, "--from", folder, "--max-steps=2"]) == 0
+        assert told in capsys.readouterr().out
+        assert cli.main([*common, "--max-steps=4", "--resume"]) == 0
+        trained = load(out)
+        assert trained.config.head.pooling == ("mean" if labels == 12 else "first")
+        assert trained.head.output.out_features == labels
+    assert transformers.AutoModelForSequenceClassification.from_pretrained(out).config.num_labels == 3
+
+
+def sentence_encoder(folder: Path, mode: str) -> str:
+    headless(folder)
     kinds = {"": "Transformer", "1_Pooling": "Pooling"}
     modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
-    write_files(tmp_path / "encoder", {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode": mode}})
-    asked = settings(preset=None, start_from=folder, model=ModelSettings(), pooling=PoolingSettings(kind=given))
-    assert TextClassification.suggested_settings(SINGLE, asked).pooling.kind == pooling
-    adapter = replace(asked, lora=LoraSettings(rank=2))
-    assert TextClassification.suggested_settings(SINGLE, adapter).pooling.kind == given
-    if (mode, given) == ("mean", None):
-        data = tmp_path / "set.tsv"
-        data.write_text("".join(f"{row.values['text']}\t{row.values['label']}\n" for row in SINGLE), encoding="utf-8")
-        common = ["train", "text-classification", "--train", str(data), "--from", folder, "--out"]
-        assert cli.main([*common, str(tmp_path / "run"), "--max-steps=2"]) == 0
-        assert cli.main([*common[:4], "--out", str(tmp_path / "run"), "--max-steps=4", "--resume"]) == 0
-        said = capsys.readouterr().out
-        assert "the classifier reads the mean of the tokens" in said
-        assert "R-Drop 1: each example passes twice" in said
-        trained = load(tmp_path / "run")
-        assert trained.config.head.pooling == "mean"
-        assert trained.head.output.out_features == 3
-        assert 'kind = "mean"' in (tmp_path / "run" / "run.toml").read_text()
-
-
-def write_files(folder: Path, files: dict[str, Any]) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}), encoding="utf-8")
+    return str(folder)
 
 
 def test_where_the_pooling_is_settled_another_is_refused(tmp_path: Path) -> None:

@@ -230,9 +230,9 @@ MEMBERS = (
 )
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
-# R-Drop's α in fine-tuning a classifier on fewer examples than that and at most so many labels: SST-2 gained 2 points,
-# TREC none. A step takes twice as long, which many examples do not repay; with many labels the time goes into epochs.
-AGREEMENT, AGREEMENT_EXAMPLES, AGREEMENT_LABELS = 1.0, 20_000, 10
+# R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
+# step takes twice as long, which many examples do not repay; with many labels the time goes into epochs.
+AGREEMENT, AGREEMENT_EXAMPLES, FEW_LABELS = 1.0, 20_000, 10
 LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
 # and so do many labels, up to a number of steps that a person waits for: 24 categories of Unicode's names gained 2.5
 # points by 2,000 steps in place of 750, 59 sections of Debian 2.2 by 1,866 in place of 933
@@ -381,21 +381,21 @@ def _stored_pooling(folder: Path) -> Pooling | None:
 
 
 def classifier_finetuning(examples: int, labels: int, given: RunSettings, folder: str) -> RunSettings:
-    """Returns settings for fine-tuning a classifier: those of an encoder, more epochs for many labels, and R-Drop.
+    """Returns settings for fine-tuning a classifier: those of an encoder, with R-Drop for few labels and examples.
 
-    R-Drop is for few examples and labels, and for models with dropout. The new classifier of a sentence-transformers
-    folder reads what the folder's vectors are made of, for the class token of such a model has learned nothing. A run
-    that is resumed keeps what it began with.
+    For many labels there are more epochs, and the new classifier of a sentence-transformers folder reads what the
+    folder's vectors are made of, for the class token of such a model has learned nothing. A run that is resumed keeps
+    what it began with.
     """
     least_steps = min(max(LEAST_STEPS, STEPS_PER_LABEL * labels), MOST_LEAST_STEPS)
     fine = encoder_finetuning(examples, given, folder, least_steps)
     if given.resume:
         return fine
-    if given.pooling.kind is None and given.lora.rank is None:
+    if labels > FEW_LABELS and given.pooling.kind is None and given.lora.rank is None:
         fine = replace(fine, pooling=PoolingSettings(kind=_stored_pooling(find(folder))))
     if given.model.r_drop is None:
         rates = (rate for stack in stacks_of(config_of(find(folder))) for rate in vars(stack.dropout).values())
-        pays = examples < AGREEMENT_EXAMPLES and labels <= AGREEMENT_LABELS and any(rates)
+        pays = examples < AGREEMENT_EXAMPLES and labels <= FEW_LABELS and any(rates)
         fine = replace(fine, model=replace(fine.model, r_drop=AGREEMENT if pays else 0.0))
     return fine
 
