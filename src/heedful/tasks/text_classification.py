@@ -196,7 +196,7 @@ class TextClassification(TextPairTask):
         Sets ``--data.label-kind class``.
         """
         if given.start_from:
-            labels = len(training_labels(rows))
+            labels = len({label for row in rows for label in row_labels(row)})
             suggested = defaults.classifier_finetuning(len(rows), labels, given, given.start_from)
         else:
             suggested = defaults.word_tokens(super().suggested_settings(rows, given), given, texts_of_rows(rows))
