@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from heedful.cli import processes
-from heedful.cli.processes import cores_in_use, wait_passively
+from heedful.cli.processes import cores_in_use, processor_times, wait_passively
 from heedful.training.determinism import threads_restored, use_threads
 
 
@@ -70,18 +71,85 @@ def test_cores_to_spare_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wait_passively(["train"], {}) is None
 
 
-def test_the_load_is_that_of_the_minute_or_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "loadavg"
-    file.write_text("0.50 0.11 0.07 3/123 4567\n")
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.1, 0.1), raising=False)
-    assert cores_in_use(file) == 2, "two besides this process"
+# user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice: before, and what each adds in half a second
+TICKS = (1000, 20, 300, 9000, 60, 7, 8, 900, 50, 0)
+
+
+def stat(file: Path, *added: int) -> Path:
+    """A file as ``/proc/stat``, in ticks of 10 ms."""
+    ticks = [before + more for before, more in zip(TICKS, (*added, *[0] * len(TICKS)), strict=False)]
+    file.write_text(f"cpu  {' '.join(map(str, ticks))}\ncpu0 1 2 3\n", encoding="ascii")
+    return file
+
+
+def at(monkeypatch: pytest.MonkeyPatch, clock: float, own: float) -> None:
+    """Sets the clocks, of the machine and of this process."""
+    times = {"monotonic": lambda: clock, "process_time": lambda: own, "sleep": lambda seconds: None}
+    monkeypatch.setattr(processes, "time", SimpleNamespace(**times))
+    monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("added", "own", "used"),
+    [
+        ((60,), 0.1, 1.0),
+        ((20, 10, 30), 0.1, 1.0),
+        ((0, 0, 0, 0, 0, 20, 40), 0.1, 1.0),
+        ((40,), 0.4, 0.0),
+        ((40,), 0.45, 0.0),  # ticks are coarser than the own time
+        ((40, 0, 0, 60, 50, 0, 0, 90, 40, 40), 0.4, 0.0),  # idle, waiting, of others on the host, counted as user
+        ((-500,), 0.1, 0.0),  # some containers' times go back
+        ((9000,), 0.1, 4.0),  # of four cores
+    ],
+)
+def test_the_cores_in_use_are_those_of_now(
+    added: tuple[int, ...], own: float, used: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ran in the minute before, this process's own earlier commands among it."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0), raising=False)
+    at(monkeypatch, 100.0, 3.0)
+    monkeypatch.setattr(processes, "at_start", processor_times(stat(tmp_path / "stat")))
+    at(monkeypatch, 100.5, 3.0 + own)
+    assert cores_in_use(stat(tmp_path / "stat", *added)) == pytest.approx(used)
+
+
+def test_a_clock_that_stands_still_is_no_division_by_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 100.0, 3.0)
+    monkeypatch.setattr(processes, "at_start", None)
+    assert cores_in_use(stat(tmp_path / "stat")) == 0
+
+
+@pytest.mark.parametrize("content", [None, "", "nonsense", "cpu 1 2", "cpu a b c d e f g h"])
+def test_where_the_system_does_not_say_it_is_the_load(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "stat").write_text(content, encoding="ascii")
+    monkeypatch.setattr(processes, "at_start", None)
+    assert processor_times(tmp_path / "stat") is None
     monkeypatch.setattr(os, "getloadavg", lambda: (5.0, 0.1, 0.1), raising=False)
-    assert cores_in_use(file) == 5
-    assert cores_in_use(tmp_path / "none") == 5, "as on macOS"
+    assert cores_in_use(tmp_path / "stat") == 5, "as on macOS"
     monkeypatch.delattr(os, "getloadavg")
-    assert cores_in_use(tmp_path / "none") is None, "as on Windows"
-    file.write_text("nonsense")
-    assert cores_in_use(file) is None
+    assert cores_in_use(tmp_path / "stat") is None, "as on Windows"
+
+
+def test_a_busy_program_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "at_start", None)
+    first = processor_times()
+    if first is None or not first.busy:
+        pytest.skip("this system does not report processor times")
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            assert any((cores_in_use() or 0) > 0.5 for _ in range(100))
+        finally:
+            child.kill()
+
+
+def test_the_command_counts_from_its_start() -> None:
+    code = "from heedful.cli import command, command_line, processes\n"
+    code += "command_line.process = lambda: int(processes.at_start is None)\ncommand()"
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == int(processor_times() is None)
 
 
 def test_all_cores_are_usable_where_the_system_has_no_affinity(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,12 +106,12 @@ WRITERS = ("translation", "summarization", "generative-question-answering", "tex
 IMAGES = {"image-classification": "builtin:digits", "image-to-text": "builtin:shapes"}
 
 
-def command_of(name: str, folder: Path) -> list[str]:
-    """What trains a small model of this task, on a file in ``folder``."""
+def command_of(name: str, folder: Path, encoder: str = "bert-tiny") -> list[str]:
+    """What trains a small model of this task, on a file in ``folder``; an ``encoder`` is of this preset's kind."""
     make, more, _ = MADE[name]
     command = ["train", name, "--train", str(make(folder)), *SMALL, *more]
     if name not in (*WRITERS, *IMAGES):
-        command.append("--preset=bert-tiny")
+        command.append(f"--preset={encoder}")
     return command
 
 

@@ -31,6 +31,7 @@ hf.logging.disable_progress_bar()
 
 BERT = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BERT |= {"max_position_embeddings": 12}
+GPT2 = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12}
 NAMES = {"id2label": {0: "no", 1: "yes", 2: "what"}, "label2id": {"no": 0, "yes": 1, "what": 2}}
 IDS = torch.tensor([[5, 7, 9, 11], [6, 8, 10, 12]])
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -229,6 +230,34 @@ def test_an_adapter_of_the_bare_body_stands_under_the_bases_head(room: Path, tmp
     model = heedful.from_pretrained(tmp_path / "body")
     expected = adapted(input_ids=IDS).last_hidden_state
     assert_close(model.hidden(IDS), expected)
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(hf.BertModel, BERT), (hf.GPT2Model, GPT2)])
+@torch.no_grad()
+def test_an_adapter_of_a_model_without_a_head(kind: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Ours, in a folder that is moved, opened by PEFT; and PEFT's own."""
+    kind(kind.config_class(**settings, initializer_range=0.2)).save_pretrained(tmp_path / "base")
+    model = add_adapter(heedful.from_pretrained(tmp_path / "base"), LoraConfig(rank=2), seed=0)
+    for part in low_rank_parts(model).values():
+        torch.nn.init.normal_(part.lora_b)
+    model.save_pretrained(tmp_path / "adapter")
+    shutil.move(tmp_path / "adapter", tmp_path / "moved")
+    for head in (None, "none", "None"):
+        again = heedful.from_pretrained(tmp_path / "moved", head=head)
+        assert again.config == model.config
+        assert torch.equal(again(IDS), model(IDS))
+    theirs = peft.AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path / "moved").eval()
+    assert_close(theirs(input_ids=IDS).last_hidden_state, model(IDS))
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "config.json").exists()
+    assert torch.equal(heedful.from_pretrained(tmp_path / "theirs")(IDS), model(IDS))
+
+
+def test_a_head_s_name_may_be_written_as_anywhere(adapter: Path) -> None:
+    """The adapter's own head is loaded, under whichever spelling ``create`` accepts."""
+    model = heedful.from_pretrained(adapter, head="Sequence")
+    assert torch.equal(model.head.output.weight, heedful.from_pretrained(adapter).head.output.weight)
+    assert heedful.from_pretrained(adapter, head="Masked_language_model").fresh == []
 
 
 def test_merged_it_is_a_whole_model_in_the_same_folder(adapter: Path) -> None:

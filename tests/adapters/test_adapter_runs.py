@@ -18,6 +18,7 @@ import heedful
 from heedful import cli
 from heedful.adapters import LowRank, low_rank_parts, merge
 from heedful.training import Checkpoints
+from test_every_task import MADE
 from tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT asks for it by its old name
@@ -152,6 +153,58 @@ def test_a_run_taken_up_again_ends_with_the_same_bits(desk: Path, monkeypatch: p
         straight, again = trained(desk / "adapter" / part), trained(desk / "cut" / part)
         assert straight.keys() == again.keys()
         assert all(torch.equal(straight[name], again[name]) for name in straight)
+
+
+@pytest.mark.parametrize(
+    ("start", "task"),
+    [
+        ("base", "text-classification"),
+        ("base", "token-classification"),
+        ("base", "feature-extraction"),
+        ("writer", "text-classification"),
+        ("writer", "feature-extraction"),
+    ],
+)
+def test_a_model_without_a_head_gets_the_tasks(
+    start: str, task: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The adapter's folder is used where it was made and where it is moved, and trained further; PEFT opens it."""
+    body = desk / f"{start} alone"
+    if not body.exists():
+        heedful.from_pretrained(desk / start, head="none").save_pretrained(body)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(desk / start / name, body)
+    make, _, (text, *_) = MADE[task]
+    assert callable(make)
+    data = make(desk)
+    out, train = desk / f"{body.name} {task}", ["train", task, "--train", str(data), "--max-steps=2"]
+    assert cli.main([*train, "--from", str(body), "--lora.rank=2", "--out", str(out)]) == 0
+    asked = ["--json", "--device=cpu"]
+    capsys.readouterr()
+    answers = []
+    for folder in (out, out / "last", desk / "moved" / out.name):
+        if not folder.exists():
+            shutil.copytree(out, folder)
+        model = heedful.from_pretrained(folder)
+        assert model.fresh == []
+        assert cli.main(["predict", str(folder), text, *asked]) == 0
+        answers.append(json.loads(capsys.readouterr().out)["output"])
+        assert cli.main(["evaluate", str(folder), "--data", str(data), *asked]) == 0
+        assert json.loads(capsys.readouterr().out)["metrics"]
+    assert answers[0] == answers[2]
+    auto = {"feature-extraction": "FeatureExtraction", "text-classification": "SequenceClassification"}
+    theirs = getattr(peft, f"AutoPeftModelFor{auto.get(task, 'TokenClassification')}").from_pretrained(
+        out, **({"num_labels": len(model.labels)} if model.labels else {})
+    )
+    ids = torch.tensor([[1, 4, 10, 15, 2]])
+    theirs.config.pad_token_id = 0
+    with torch.no_grad():
+        given = theirs.eval()(input_ids=ids)
+        ours = model(ids) if model.labels else model.hidden(ids)
+    assert_close(ours, given.logits if model.labels else given.last_hidden_state, "gradient")
+    again = desk / "again" / out.name
+    assert cli.main([*train, "--from", str(desk / "moved" / out.name), "--out", str(again)]) == 0
+    assert heedful.from_pretrained(again).adapter is not None
 
 
 def test_going_on_with_an_adapter_trains_that(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,49 @@ def test_fewer_bits_stay_near(name: str, dtype: str, near: float) -> None:
     assert 0 < error <= near
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int8", "int4"])
+@torch.inference_mode()
+def test_rows_of_positions_are_projected_once(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, also after texts of other lengths, and after a change of the table of positions or of its norm."""
+    model, calls = optimize(small("deberta-v3-base"), dtype), [0]
+    ids = torch.randint(3, 101, (3, 9), generator=torch.Generator().manual_seed(1))
+
+    def counted(rows: Tensor) -> int:
+        calls[0] = 0
+        model(rows)
+        return calls[0]
+
+    def fresh() -> Tensor:
+        """What the model gives that has projected nothing yet."""
+        for part in model.modules():
+            if isinstance(part, FusedAttention):
+                part.projected = None
+        return model(ids)
+
+    def counting(part: Any, x: Tensor) -> Tensor:
+        calls[0] += 1
+        return product(part, x)
+
+    kind = type(model.encoder.block[0].attention.projections)
+    product = kind.forward
+    expected = model(ids)
+    monkeypatch.setattr(kind, "forward", counting)
+    again, packed = counted(ids), issubclass(kind, PrepackedLinear)
+    assert counted(ids[:, :5]) == again + 2 * packed, "one in each block"
+    assert counted(ids[:1, :5]) == again
+    assert torch.equal(model(ids), expected)
+    for parameter in (model.encoder.position.table.weight, model.encoder.position.norm.weight):
+        parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+        changed = model(ids)
+        assert torch.equal(changed, fresh())
+        assert not torch.equal(changed, expected)
+        expected = changed
+    state = {name: tensor * 0.5 for name, tensor in model.state_dict().items() if ".position." in name}
+    model.load_state_dict(state, strict=False)
+    assert torch.equal(model(ids), fresh())
+    assert not torch.equal(model(ids), expected)
+
+
 def can_pack(dtype: str) -> None:
     """``prepare`` leaves bfloat16 as it is where this CPU cannot pack it."""
     if dtype == "bfloat16" and not onednn.has_onednn(torch.bfloat16):

@@ -23,22 +23,23 @@ __all__ = ["browser", "open_address", "open_page", "until"]
 
 
 @pytest.fixture(scope="session")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder of a run of two steps, by task."""
-    made: dict[str, Path] = {}
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A folder of a run of two steps, by task and, for encoders, by preset."""
+    made: dict[tuple[str, ...], Path] = {}
 
-    def folder(name: str) -> Path:
-        if name not in made:
+    def folder(name: str, *encoder: str) -> Path:
+        if (name, *encoder) not in made:
             place = tmp_path_factory.mktemp(name)
-            assert cli.main([*command_of(name, place), "--out", str(place / "tiny"), "--max-steps=2", "--json"]) == 0
-            made[name] = place / "tiny"
-        return made[name]
+            command = [*command_of(name, place, *encoder), "--out", str(place / "tiny"), "--max-steps=2", "--json"]
+            assert cli.main(command) == 0
+            made[name, *encoder] = place / "tiny"
+        return made[name, *encoder]
 
     return folder
 
 
 @pytest.fixture(scope="session")
-def talking(folder_of: Callable[[str], Path]) -> Pipeline:
+def talking(folder_of: Callable[..., Path]) -> Pipeline:
     """A decoder of random weights with a chat template and 512 positions."""
     pipe = heedful.pipeline(None, folder_of("text-generation"))
     config: Any = pipe.model.config

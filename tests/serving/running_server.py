@@ -18,6 +18,9 @@ from heedful.serving.admission import ServiceLimits
 from heedful.serving.app import create_app
 from heedful.serving.service import Service
 
+# encoders whose scores depend on the distance of query and key in each layer, by task and preset
+RELATIVE = [(task, name) for task in ("fill-mask", "text-classification") for name in ("xlnet-base", "deberta-v3-base")]
+
 
 class Running:
     """A server in a thread of its own."""

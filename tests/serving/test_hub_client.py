@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 from PIL import Image
-from running_server import Running
+from running_server import RELATIVE, Running
 
 import heedful
 from heedful import cli, tasks
@@ -26,17 +26,17 @@ from tolerances import approx
 
 @pytest.fixture(scope="module")
 def served(
-    serving: Callable[..., Running], folder_of: Callable[[str], Path]
-) -> Callable[[str], tuple[Running, Pipeline, InferenceClient]]:
-    """Server, pipeline and client for a task."""
-    made: dict[str, tuple[Running, Pipeline, InferenceClient]] = {}
+    serving: Callable[..., Running], folder_of: Callable[..., Path]
+) -> Callable[..., tuple[Running, Pipeline, InferenceClient]]:
+    """Server, pipeline and client for a task and, for encoders, a preset."""
+    made: dict[tuple[str, ...], tuple[Running, Pipeline, InferenceClient]] = {}
 
-    def serve(name: str) -> tuple[Running, Pipeline, InferenceClient]:
-        if name not in made:
-            pipe = heedful.pipeline(None, folder_of(name))
+    def serve(name: str, *encoder: str) -> tuple[Running, Pipeline, InferenceClient]:
+        if (name, *encoder) not in made:
+            pipe = heedful.pipeline(None, folder_of(name, *encoder))
             server = serving(pipe, max_tokens=16 if name == "text-generation" else 512)
-            made[name] = server, pipe, InferenceClient(server.address, token="none")
-        return made[name]
+            made[name, *encoder] = server, pipe, InferenceClient(server.address, token="none")
+        return made[name, *encoder]
 
     return serve
 
@@ -56,9 +56,9 @@ def plain(value: Any) -> Any:
     return [*map(plain, value)] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize("name", list(tasks.TASKS))
-def test_predict_is_the_pipeline(served: Callable[..., Any], name: str) -> None:
-    server, pipe, _ = served(name)
+@pytest.mark.parametrize("model", [*((name,) for name in tasks.TASKS), *RELATIVE], ids=" ".join)
+def test_predict_is_the_pipeline(served: Callable[..., Any], model: tuple[str, ...]) -> None:
+    name, (server, pipe, _) = model[0], served(*model)
     inputs = MADE[name][2] or [base64.b64encode(png(shade)).decode() for shade in (10, 200)]
     ours = MADE[name][2] or [png(10), png(200)]
     options = {"max_new_tokens": 3, "do_sample": False}

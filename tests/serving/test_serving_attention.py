@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from running_server import Running
+from running_server import RELATIVE, Running
 
 import heedful
 from answering_folders import saved
 from heedful.serving import attention
 from heedful.text import Tokenizer
 from heedful.views.inspect.inspect import inspect
+from test_every_task import MADE
 
 ROUTE = "/v1/attention"
 
@@ -43,6 +44,22 @@ def test_it_is_what_the_computation_gives(server: Running) -> None:
             assert response.headers["content-type"].startswith(kind)
             assert response.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
     assert server.service.admission.inputs == 0
+
+
+@pytest.mark.parametrize(("task", "preset"), RELATIVE)
+def test_an_encoder_with_distances_in_its_scores(
+    task: str, preset: str, serving: Callable[..., Running], folder_of: Callable[..., Path]
+) -> None:
+    folder, (text, *_) = folder_of(task, preset), MADE[task][2]
+    server, theirs = serving(heedful.pipeline(None, folder)), inspect(folder, text)
+    answer = server.post(ROUTE, input=text)
+    assert answer["title"] == theirs.title
+    for ours, map_ in zip(answer["maps"], theirs.data["maps"], strict=True):
+        assert (ours["rows"], ours["keys"]) == (map_["rows"], map_["keys"])
+        np.testing.assert_allclose(ours["weights"], map_["weights"], atol=2e-6)
+    shown = inspect((server.service.pipe.model, folder), text)
+    for name, page in {"html": shown.html(), "svg": shown.svg()}.items():
+        assert server.http.post(ROUTE, json={"input": text, "format": name}).text == page
 
 
 def test_the_command_of_the_docs(server: Running) -> None:

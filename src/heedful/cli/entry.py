@@ -33,9 +33,11 @@ def command() -> NoReturn:
     if handles_ctrl_c:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, without a traceback
     _open_streams()
-    from heedful.cli import command_line, processes
+    from heedful.cli import processes
 
-    processes.started = started
+    processes.started, processes.at_start = started, processes.processor_times()
+    from heedful.cli import command_line
+
     try:
         if handles_ctrl_c:
             signal.signal(signal.SIGINT, signal.default_int_handler)

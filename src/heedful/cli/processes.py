@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from heedful.errors import HeedfulError
 
@@ -24,6 +26,19 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
 )
 BUSY = 0.75  # cores in use by others from which on a machine counts as busy
+SHORTEST = 0.05  # seconds over which the cores in use are counted, at least: the system counts in ticks of 1 to 10 ms
+STAT = Path("/proc/stat")
+
+
+class ProcessorTimes(NamedTuple):
+    """Time of a clock, and the processor times of all programs and of this process until then, in seconds."""
+
+    clock: float
+    busy: float
+    own: float
+
+
+at_start: ProcessorTimes | None = None  # of this process; None if Python code calls ``main``
 started: float | None = None  # time.monotonic at the start of this process; None if Python code calls ``main``
 
 
@@ -96,17 +111,36 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def cores_in_use(running: Path = Path("/proc/loadavg")) -> float | None:
-    """Returns the number of cores that other programs use; None if unknown (Windows).
+def cores_in_use(stat: Path = STAT) -> float | None:
+    """Returns the mean number of cores that other programs have used since the start of this process.
 
-    The number is the mean load of the last minute or, on Linux, the current load if that is higher.
+    It is the processor time of all programs without that of this process, over the time that has passed (Linux). Where
+    the system does not report these times, it is the mean load of the last minute, in which programs that have ended
+    count too (macOS), or None (Windows).
+    """
+    before = at_start or processor_times(stat)
+    if before is not None:
+        time.sleep(max(0.0, before.clock + SHORTEST - time.monotonic()))
+        now = processor_times(stat)
+        if now is not None:
+            used = now.busy - before.busy - (now.own - before.own)  # of ticks: a little below 0 on a quiet machine
+            return min(max(0.0, used / max(now.clock - before.clock, SHORTEST)), float(os.cpu_count() or 1))
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def processor_times(stat: Path = STAT) -> ProcessorTimes | None:
+    """Returns the processor times until now; None where the system does not report them.
+
+    The first line of ``/proc/stat`` has the ticks of all cores in user, nice, system, idle, iowait, irq and softirq; in
+    a container the cores are those of the container or of its host.
     """
     try:
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    except OSError:
-        load = None
-    try:  # "0.07 0.11 0.07 1/123 4567": the fourth field counts running threads, this one included
-        now = int(running.read_text(encoding="ascii").split()[3].partition("/")[0]) - 1
-    except (OSError, ValueError, IndexError):
-        return load
-    return float(now) if load is None else max(load, float(now))
+        with stat.open("rb") as file:
+            user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+        ticks = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return ProcessorTimes(time.monotonic(), (user + nice + system + irq + softirq) / ticks, time.process_time())

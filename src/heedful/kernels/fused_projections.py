@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError
+from heedful.kernels.prepacked_linear import PrepackedLinear
 from heedful.layers.attention import NO_ATTENTION_CACHE, Attention, AttentionCache, KeysValues
 from heedful.layers.linear import Linear
 from heedful.layers.mask import Mask
@@ -40,6 +41,7 @@ class FusedAttention(Attention):
         self.projections = make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
         self.query_norm, self.key_norm, self.relative = attention.query_norm, attention.key_norm, attention.relative
         self.out = make_linear(attention.out.weight, attention.out.bias)  # type: ignore[assignment]  # any linear map
+        self.projected: tuple[Tensor, Tensor, Tensor] | None = None  # the last rows, their queries and keys
 
     def forward(
         self,
@@ -65,8 +67,21 @@ class FusedAttention(Attention):
 
     def project_rows(self, rows: Tensor) -> KeysValues:
         """Returns the queries (H, P, E) and keys (K, P, E) of ``rows`` (P, D)."""
-        q, k, _ = (self.split(part) for part in self.projections(rows).split(self.widths, -1))
+        q, k = self._project_once(rows)
         return self.query_norm(q), self.key_norm(k)
+
+    def _project_once(self, rows: Tensor) -> KeysValues:
+        """Projects rows; equal rows of the call before are not projected again, since prepacked weights never change.
+
+        Texts of one length have equal rows, unless the model's table of positions has changed.
+        """
+        last = None if torch.compiler.is_compiling() or rows.requires_grad else self.projected
+        if last is not None and rows.dtype == last[0].dtype and torch.equal(rows, last[0]):
+            return last[1:]
+        q, k, _ = (self.split(part) for part in self.projections(rows).split(self.widths, -1))
+        if isinstance(self.projections, PrepackedLinear) and not torch.compiler.is_compiling():
+            self.projected = rows.clone(), q, k
+        return q, k
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None) -> Linear:

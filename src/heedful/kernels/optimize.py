@@ -52,7 +52,8 @@ CPU_ONLY = ("int8", "int4")
 def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool = False) -> M:
     """Optimises a model for inference, in place and permanently: the same outputs in less time.
 
-    - The projections of self-attention become one product.
+    - The projections of self-attention become one product. On a CPU the rows of DeBERTa's positions are projected once
+      for texts of one length, and stored in each block.
     - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are no longer
       parameters.
     - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose

@@ -34,6 +34,18 @@ HEADS: dict[str, type[Head]] = {
     "pooled": PooledHead,
     "image": ImageHead,
 }
+NAMES = {head.kind: name for name, head in HEADS.items()}  # by the kind that a configuration stores
+
+
+def head_name(name: str) -> str:
+    """Returns the name in ``HEADS`` of a head that is written in any case, with dashes or underscores.
+
+    Raises ``HeedfulError`` for an unknown name.
+    """
+    plain = name.lower().replace("_", "-")
+    if plain not in HEADS:
+        raise HeedfulError(f"unknown head {name!r}; {nearest(plain, HEADS)}")
+    return plain
 
 
 def head_config(config: ModelConfig, head: str | None, num_labels: int | None = None) -> Head:
@@ -44,10 +56,7 @@ def head_config(config: ModelConfig, head: str | None, num_labels: int | None = 
     """
     chosen = config.head
     if head is not None:
-        name = head.lower().replace("_", "-")
-        if name not in HEADS:
-            raise HeedfulError(f"unknown head {head!r}; {nearest(name, HEADS)}")
-        chosen = HEADS[name]()
+        chosen = HEADS[head_name(head)]()
         if isinstance(chosen, SequenceHead):
             if isinstance(config, DecoderConfig):
                 chosen = replace(chosen, pooling="last", pooler=False, bias=False, dropout=0.0)

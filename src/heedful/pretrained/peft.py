@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.adapters import LoraConfig, attach, fresh_head, low_rank_parts
-from heedful.config import DecoderConfig, PooledHead, VisionConfig
+from heedful.config import DecoderConfig, NoHead, PooledHead, VisionConfig
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.models.create import NAMES
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.fill_model import not_finite
@@ -33,6 +34,7 @@ from heedful.pretrained.folder import (
 )
 from heedful.pretrained.model_type import Architecture, ModelType
 from heedful.pretrained.peft_config import (
+    BODY,
     HEADS,
     LORA_A,
     LORA_B,
@@ -84,7 +86,7 @@ def load_adapter(
     Args:
         folder: folder of the adapter.
         load_base: function that loads the base model's folder, with the arguments below.
-        head: another head than the adapter was trained with; the adapter's own head is then not loaded.
+        head: name of another head than the adapter was trained with; the adapter's own head is then not loaded.
         num_labels: another number of classes than the adapter was trained with; its head is not loaded either.
         dtype: dtype of all weights; None keeps the base's dtype, and gives A and B the wider of their dtype and the
             base's.
@@ -105,8 +107,8 @@ def load_adapter(
             "and save the result"
         )
     kind, classes = trained_head(folder, config, base_folder, rest)
-    same_head = head in (None, kind) and num_labels in (None, classes)
-    options |= {"head": head or kind, "num_labels": num_labels or (classes if same_head else None)}
+    same_head = head in (None, NAMES[kind]) and num_labels in (None, classes)
+    options |= {"head": head or NAMES[kind], "num_labels": num_labels or (classes if same_head else None)}
     sizes = _image_size(folder) | {name: size for name, size in sizes.items() if size is not None}
     model = load_base(base_folder, dtype=dtype, sizes=sizes, check_finite=check_finite, **options)
     model.source = base
@@ -277,4 +279,6 @@ def _task_type(model: Model) -> str | None:
     kind = model.config.head.kind
     if kind == "language-model":
         return "CAUSAL_LM" if isinstance(model.config, DecoderConfig) else "SEQ_2_SEQ_LM"
+    if kind in (NoHead.kind, PooledHead.kind):
+        return BODY
     return next((task for task, head in HEADS.items() if head == kind), None)

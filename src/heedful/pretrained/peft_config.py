@@ -29,6 +29,7 @@ HEADS = {  # PEFT's task type: the head that the adapter was trained with
     "CAUSAL_LM": "language-model",
     "SEQ_2_SEQ_LM": "language-model",
 }
+BODY = "FEATURE_EXTRACTION"  # PEFT's task type of a model without a head; its adapters fit any head
 CLASSIFIERS = ("sequence", "token", "span", "image")  # heads that are trained and stored whole
 PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # in tensor names
 KINDS: dict[str, Any] = {

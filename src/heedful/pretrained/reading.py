@@ -17,7 +17,7 @@ from heedful.kernels.optimize import CPU_ONLY, load_dtype, optimize
 from heedful.kernels.plan import AUTO, apply_plan, plan_of
 from heedful.models import Model
 from heedful.models.base import device_of
-from heedful.models.create import head_config
+from heedful.models.create import head_config, head_name
 from heedful.pretrained.config_keys import label_names
 from heedful.pretrained.configuration import IDS, read_configs
 from heedful.pretrained.ensemble import load_ensemble
@@ -114,8 +114,8 @@ def load(
     if unknown:
         raise HeedfulError(_meant(next(iter(unknown))))
     plan = None if kernels == AUTO else plan_of(kernels)
-    options: dict[str, Any] = {"head": head, "num_labels": num_labels, "dtype": dtype, "device": device}
-    options["check_finite"] = check_finite
+    options: dict[str, Any] = {"head": None if head is None else head_name(head), "num_labels": num_labels}
+    options |= {"dtype": dtype, "device": device, "check_finite": check_finite}
     options["sizes"] = {"positions": positions, "image_size": image_size, "vocab_size": vocab_size}
     if (name := str(dtype)) in CPU_ONLY:
         options["dtype"] = load_dtype(name, device_of(device or "cpu"))
