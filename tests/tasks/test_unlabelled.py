@@ -136,8 +136,8 @@ def test_texts_that_teach_nothing_are_refused(tmp_path: Path) -> None:
     ("task", "given", "message"),
     [
         ("translation", {}, "--unlabelled has no effect for translation"),
-        ("text-classification", {"model_settings": {"members": 1}}, "new ensembles of classifiers"),
-        ("text-classification", {"preset": "bert-tiny"}, "new ensembles of classifiers"),
+        ("text-classification", {"model_settings": {"members": 1}}, "teaches a new ensemble of text classifiers"),
+        ("text-classification", {"preset": "bert-tiny"}, "teaches a new ensemble of text classifiers"),
     ],
 )
 def test_runs_without_use_for_it_refuse_it(task: str, given: dict[str, Any], message: str, tmp_path: Path) -> None:

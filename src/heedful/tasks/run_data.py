@@ -71,8 +71,8 @@ def read_run_data(
     if settings.unlabelled and not settings.resume:  # their vectors and tokens are in a resumed run's model
         if "unlabelled" not in kind.used_settings:
             raise HeedfulError(
-                "--unlabelled is for new ensembles of classifiers of single texts with one label each, and this run "
-                "trains another model; leave it out"
+                "--unlabelled teaches a new ensemble of text classifiers, but this run trains another model; leave the "
+                "option out"
             )
         rows.unlabelled = unlabelled_rows(settings.unlabelled, rows, valid_rows)
     return kind, with_known_model(kind, rows, settings, say), rows, valid_rows
