@@ -15,7 +15,9 @@ import heedful
 from heedful import cli
 from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
-from heedful.tasks import token_vectors
+from heedful.settings import RunSettings
+from heedful.tasks import defaults, token_vectors
+from heedful.tasks.classifier_ensemble import ClassifierEnsemble
 from heedful.tasks.run_data import unlabelled_rows
 from heedful.training.callbacks import TrainingRun
 from heedful.verify.run_comparison import compare_runs
@@ -157,3 +159,18 @@ def test_the_head_of_a_run_says_it(tmp_path: Path, capsys: Any) -> None:
     assert "only column text of" in told
     card = json.loads((tmp_path / "run" / "heedful.json").read_text())
     assert card["settings"]["unlabelled"] == [str(tmp_path / "more.tsv")]
+
+
+def test_two_members_read_the_words_of_all_texts() -> None:
+    given = RunSettings(task="text-classification", train=("a",), out="b", unlabelled=("c",))
+    assert defaults.member_count(30_000, given, ["new", "words"]) == 6
+    suggested = defaults.ensemble(10, given, ["a word"])
+    assert (suggested.model.members, suggested.max_epochs) == (6, 30)
+    specs = defaults.members(suggested)
+    assert [spec.vectors for spec in specs] == [True, True, False, False, False, False]
+    data = Rows([Row(row, "set.tsv", 1) for row in LABELLED])
+    data.unlabelled = Rows([Row(row, "more.txt", 1) for row in MORE])
+    task = ClassifierEnsemble.prepare(data, suggested)
+    assert task.members[0].tokenizer is task.members[1].tokenizer
+    sizes = [member.tokenizer.vocab_size for member in task.members[:4]]
+    assert sizes[1] > sizes[2] == sizes[3]

@@ -226,6 +226,7 @@ MEMBERS = (
 VECTOR_MEMBERS = tuple(member._replace(vectors=True) for member in MEMBERS[:2])
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
+VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 LEAST_STEPS, MOST_EPOCHS = 300, 20  # few examples want more epochs of fine-tuning (Mosbach et al. 2021, section 6)
 VISION_FINETUNING_EPOCHS = 10
 
@@ -312,7 +313,8 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
     """
     counts = [len(WORD.findall(text)) for text in islice(texts, COUNTED_TEXTS)]
     words = max(1, sum(counts)) / max(1, len(counts))  # of a text
-    epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), MOST_ENSEMBLE_EPOCHS)
+    most = VECTOR_EPOCHS if given.unlabelled else MOST_ENSEMBLE_EPOCHS
+    epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), most)
     size, model = size_for(0, ENCODER), ModelSettings(members=given.model.members or len(kinds_of_members(given)))
     if not given.preset:
         model = replace(model, dim=MEMBER_DIM, depth=1, dropout=size.dropout)
