@@ -174,3 +174,10 @@ def test_two_members_read_the_words_of_all_texts() -> None:
     assert task.members[0].tokenizer is task.members[1].tokenizer
     sizes = [member.tokenizer.vocab_size for member in task.members[:4]]
     assert sizes[1] > sizes[2] == sizes[3]
+
+
+def test_rows_from_python_are_not_needed_to_resume(tmp_path: Path) -> None:
+    train(tmp_path / "run", unlabelled=MORE, max_steps=1)
+    assert len((tmp_path / "run" / "data" / "unlabelled.jsonl").read_text().splitlines()) == len(MORE)
+    (tmp_path / "run" / "data" / "unlabelled.jsonl").unlink()
+    assert train(tmp_path / "run", None, resume=True, max_steps=2).step == 2
