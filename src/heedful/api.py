@@ -55,6 +55,7 @@ def train(
     data: Any = None,
     *,
     valid: Any = None,
+    unlabelled: Any = None,
     out: str | PathLike[str],
     preset: str | PathLike[str] | ModelConfig | None = None,
     recipe: str | None = None,
@@ -86,6 +87,8 @@ def train(
             the task's names, or are guessed; ``data_settings={"columns": [...]}`` names them. Paths of images are
             relative to the current folder. Rows are written to ``<out>/data`` once. None: the data of the resumed run.
         valid: validation data of the same kinds; None: the validation split of ``data``, or a part of its rows.
+        unlabelled: texts without labels, from which ``text-classification`` learns beside a few labelled ones: paths,
+            or rows with a ``text``.
         out: the run's folder.
         preset: size of a new model: a name (``heedful presets`` lists them), a configuration, or a ``.json`` file with
             one. The task changes what depends on the data, such as the number of labels.
@@ -172,7 +175,7 @@ def train(
             callbacks=called if listed else None,
         )
         with tables.removed_on_error():
-            given |= tables.sources(data, valid)
+            given |= tables.sources(data, valid, unlabelled)
             given["start_from"] = tables.model_folder(model)
             given["preset"] = tables.preset_name(preset)
             settings = RunSettings.from_dict(given)
@@ -459,17 +462,20 @@ class _Tables:
                     out.rmdir()
             raise
 
-    def sources(self, data: Any, valid: Any) -> dict[str, tuple[str, ...] | None]:
-        """Returns the settings ``train`` and ``valid``: paths as given, and the paths of the files with given rows."""
+    def sources(self, data: Any, valid: Any, unlabelled: Any) -> dict[str, tuple[str, ...] | None]:
+        """Returns the settings ``train``, ``valid`` and ``unlabelled``: paths as given, and the paths of the files
+        with given rows.
+        """
         if data is None:
-            return self._sources_of_run(valid)
+            return self._sources_of_run(valid, unlabelled)
         held = python_data.split_of(data, "valid") if valid is None else valid
         return {
             "train": self._paths(python_data.split_of(data, "train"), "train"),
             "valid": None if held is None else self._paths(held, "valid"),
+            "unlabelled": None if unlabelled is None else self._paths(unlabelled, "unlabelled"),
         }
 
-    def _sources_of_run(self, valid: Any) -> dict[str, tuple[str, ...] | None]:
+    def _sources_of_run(self, valid: Any, unlabelled: Any) -> dict[str, tuple[str, ...] | None]:
         run = self.folder.parent / SETTINGS
         if self.resume and not run.is_file():
             raise HeedfulError(f"{self.folder.parent} holds no run to resume; give data to start one")
@@ -479,7 +485,11 @@ class _Tables:
         train, held = (
             None if paths is None else tuple(map(self._found, paths)) for paths in (first.train, first.valid)
         )
-        return {"train": train, "valid": held if valid is None else self._paths(valid, "valid")}
+        return {
+            "train": train,
+            "valid": held if valid is None else self._paths(valid, "valid"),
+            "unlabelled": None if unlabelled is None else self._paths(unlabelled, "unlabelled"),
+        }
 
     def _found(self, path: str) -> str:
         """Returns the path of a table of the run, which may have been moved since."""

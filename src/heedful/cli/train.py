@@ -91,7 +91,7 @@ def _check(settings: RunSettings) -> None:
         presets.get(settings.preset)
     if settings.start_from not in (None, AUTO):
         check_model(settings.start_from)
-    for file in (*settings.train, *(settings.valid or ())):
+    for file in settings.files:
         check_file(file)
 
 

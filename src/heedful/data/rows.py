@@ -125,9 +125,11 @@ class Rows(list[Row]):
         mapping: a table's column for each of the task's columns.
         notes: lines for people: the detected format, the inferred columns.
         mix: draws the training rows of an epoch from these rows, or some of them, and a seed; None: all, as they are.
+        unlabelled: rows without labels, from which a task learns beside these; None: there are none.
     """
 
     mix: Callable[[Rows, int], Rows] | None = None
+    unlabelled: Rows | None = None
 
     def __init__(self, rows: Iterable[Row] = (), skipped: int = 0, columns: Iterable[str] = ()) -> None:
         super().__init__(rows)
@@ -146,3 +148,8 @@ class Rows(list[Row]):
         self.skipped += 1
         if len(self.blank) < MAX_LOCATIONS:
             self.blank.append(file if line is None else f"{file}:{line}")
+
+
+def unlabelled_of(rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows without labels that belong to ``rows``; () if there are none."""
+    return (rows.unlabelled or ()) if isinstance(rows, Rows) else ()

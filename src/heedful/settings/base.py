@@ -51,6 +51,7 @@ FOREIGN_NAMES = {
     "max_seq_length": "max_length",
     "block_size": "max_length",
     "validation_split": "valid_fraction",
+    "unlabeled": "unlabelled",
     "fsdp": "shard",
     "torch_compile": "compile",
     "max_grad_norm": "clip",

@@ -300,6 +300,7 @@ class RunSettings(Settings):
         metadata={"help": "training data: a file, a folder, or one file per language; - is standard input"}
     )
     valid: tuple[str, ...] | None = option("validation data; a part of --train by default")
+    unlabelled: tuple[str, ...] | None = option("texts without labels to learn from too, a text a line, or tables")
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
     preset: str | None = option("size of a new model (heedful presets lists them), or a .json file")
@@ -323,6 +324,11 @@ class RunSettings(Settings):
     averaging: AveragingSettings = field(default_factory=AveragingSettings)
     tuning: TuningSettings = field(default_factory=TuningSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The sources of all data of the run."""
+        return (*self.train, *(self.valid or ()), *(self.unlabelled or ()))
 
     def __post_init__(self) -> None:
         super().__post_init__()

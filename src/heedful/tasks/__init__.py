@@ -158,6 +158,11 @@ def specific_settings() -> frozenset[str]:
     return frozenset[str]().union(*(_imported(path).used_settings for path in paths))
 
 
+def uses(name: str, setting: str) -> bool:
+    """Returns True if the task, or one of its variants, uses a task-specific setting."""
+    return any(setting in get(name, variant).used_settings for variant in (None, *TASKS[name].variants))
+
+
 def chosen(settings: RunSettings) -> type[Task]:
     """Returns the task class of a run: the variant for the family of the model that the run trains.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from heedful.config import EncoderConfig, EnsembleConfig, ModelConfig, SequenceHead
 from heedful.data import Row, Rows
+from heedful.data.rows import unlabelled_of
+from heedful.layers import TokenEmbedding
 from heedful.models import Ensemble, Model
 from heedful.models.ensemble import mean_logits, member_batch
 from heedful.pretrained.ensemble import refuse_ensemble
@@ -26,8 +28,10 @@ from heedful.tasks.r_drop import repeat_batch
 from heedful.tasks.task import Batch, Task
 from heedful.tasks.text_classification import TextClassification, texts_of_rows
 from heedful.tasks.text_pairs import EncodedPair, columns_of
+from heedful.tasks.token_vectors import token_vectors
 
 BIGRAM_STD = 1e-3  # of the first embeddings of a member that reads pairs
+VECTOR_STD, BIGRAM_VECTOR_STD = 0.5, 0.1  # of vectors of tokens; in a member that reads pairs they are not normed
 HIDDEN_SHARE = 0.2  # of the tokens in training: a narrow model relies on single words
 
 
@@ -46,11 +50,17 @@ class ClassifierEnsemble(TextClassification):
     whole words or pieces of words, alone or with hashed pairs of neighbours (``defaults.MEMBERS``). Each member reads
     the mean of its tokens.
 
+    Texts without labels (``--unlabelled``) teach which words are alike: two more members know the words of all texts,
+    and their first embeddings are vectors of these words (``token_vectors``).
+
     Args:
         members: a task for each member, with its tokenizer; all have the same labels and columns.
+        texts: all texts of a new run, labelled or not.
     """
 
-    def __init__(self, members: Sequence[TextClassification]) -> None:
+    used_settings: ClassVar[frozenset[str]] = TextClassification.used_settings | {"unlabelled"}
+
+    def __init__(self, members: Sequence[TextClassification], texts: Sequence[str] = ()) -> None:
         first = members[0]
         super().__init__(
             first.tokenizer,
@@ -59,7 +69,7 @@ class ClassifierEnsemble(TextClassification):
             multi_label=first.multi_label,
             threshold=first.threshold,
         )
-        self.members = list(members)
+        self.members, self.texts = list(members), texts
         self.model_notes = [
             f"an ensemble of {len(members)} classifiers, whose probabilities are averaged; --model.members 1 trains one"
         ]
@@ -88,18 +98,21 @@ class ClassifierEnsemble(TextClassification):
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
         """Creates the tasks of the members, each with a new tokenizer; equal tokenizers are trained once."""
         columns = columns_of(rows)
-        texts = [row.values[column] for row in rows for column, kind in columns.items() if kind == "text"]
+        labelled = list(texts_of_rows(rows))
+        texts = [*labelled, *texts_of_rows(unlabelled_of(rows))]
         options: dict[str, Any] = {"columns": columns, "multi_label": are_multi_label(rows)}
         tokenizers: dict[Any, Any] = {}
         for member in defaults.members(settings):
-            if member.tokenizer not in tokenizers:
+            key = member.tokenizer, member.vectors
+            if key not in tokenizers:
                 own = replace(settings, tokenizer=member.tokenizer)
-                tokenizers[member.tokenizer] = cls.train_tokenizer(texts, own)
+                tokenizers[key] = cls.train_tokenizer(texts if member.vectors else labelled, own)
         labels = training_labels(rows)
         tasks = (
-            TextClassification(tokenizers[member.tokenizer], labels, **options) for member in defaults.members(settings)
+            TextClassification(tokenizers[member.tokenizer, member.vectors], labels, **options)
+            for member in defaults.members(settings)
         )
-        return cls(list(tasks))
+        return cls(list(tasks), texts)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -130,6 +143,28 @@ class ClassifierEnsemble(TextClassification):
     def model_config(self, settings: RunSettings) -> ModelConfig:
         """Returns ``config``; the members have the registered head that ``--model.head`` names, if it is set."""
         return self.config(settings)
+
+    @torch.no_grad()
+    def initialise(self, model: Model, settings: RunSettings) -> None:
+        """Writes vectors of tokens into the first embeddings of the members that have them (``Member.vectors``).
+
+        Their deviation is large beside the learning rate, so that words of unlabelled texts stay near those of labelled
+        texts, which training moves.
+        """
+        vectors: Tensor | None = None  # such members read the same tokens
+        for (member, own), spec in zip(self._pairs(model), defaults.members(settings), strict=True):
+            if not spec.vectors:
+                continue
+            embedding, tokenizer = own.embedding, member.tokenizer
+            assert isinstance(embedding, TokenEmbedding)
+            weight = embedding.token.weight
+            if vectors is None:
+                template = tokenizer.template()
+                special = (*template.before, *template.after, tokenizer.pad, tokenizer.unknown)
+                found = token_vectors(tokenizer.encode(self.texts), weight.shape[0], weight.shape[1], special)
+                vectors = torch.from_numpy(found).to(weight)
+            std = BIGRAM_VECTOR_STD if spec.bigrams else VECTOR_STD
+            weight.copy_(torch.where(vectors.any(1, keepdim=True), std * vectors, weight))
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Prepares each member. The unknown token replaces more tokens than in a single model."""

@@ -96,6 +96,7 @@ class Member(NamedTuple):
 
     tokenizer: TokenizerSettings
     bigrams: int = 0  # rows for hashed pairs of neighbouring tokens
+    vectors: bool = False  # tokens of all texts, unlabelled ones too, whose first embeddings are ``token_vectors``
 
 
 class MaskedSize(NamedTuple):
@@ -228,8 +229,11 @@ MEMBERS = (
     Member(TokenizerSettings(kind="wordpiece", size=2_000, lowercase=True), bigrams=50_000),
     Member(TokenizerSettings(kind="wordpiece", size=8_000, lowercase=True)),
 )
+# Two more members, for texts without labels. Vectors as first embeddings of all members lose 5 points on TREC.
+VECTOR_MEMBERS = tuple(member._replace(vectors=True) for member in MEMBERS[:2])
 ENSEMBLE_EXAMPLES, MEMBER_DIM = 20_000, 64
 ENSEMBLE_WORDS, FEWEST_EPOCHS, MOST_ENSEMBLE_EPOCHS = 700_000, 4, 15
+VECTOR_EPOCHS = 30  # at most, with vectors as first embeddings, which change slowly
 # R-Drop's α in fine-tuning a classifier of few labels on fewer examples than that: SST-2 gained 2 points, TREC none. A
 # step takes twice as long, which many examples do not repay; with many labels the time goes into epochs.
 AGREEMENT, AGREEMENT_EXAMPLES, FEW_LABELS = 1.0, 20_000, 10
@@ -303,13 +307,15 @@ def rarely_new(texts: Iterable[str]) -> bool:
 def member_count(examples: int, given: RunSettings, texts: Iterable[str]) -> int:
     """Returns the number of classifiers that a run trains: ``--model.members``, or what the data suggests.
 
-    That is an ensemble for fewer than 20,000 examples whose words are rarely new, unless ``given`` chooses a model or
-    its tokens, and else a single model.
+    That is an ensemble for fewer than 20,000 examples whose words are rarely new, or with ``--unlabelled``, unless
+    ``given`` chooses a model or its tokens, and else a single model.
     """
     if given.model.members is not None:
         return given.model.members
     chosen = given.start_from or given.preset or given.recipe or given.model.given() or given.tokenizer.given()
-    return 1 if chosen or examples >= ENSEMBLE_EXAMPLES or not rarely_new(texts) else len(MEMBERS)
+    if chosen or (not given.unlabelled and (examples >= ENSEMBLE_EXAMPLES or not rarely_new(texts))):
+        return 1
+    return len(kinds_of_members(given))
 
 
 def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSettings:
@@ -320,8 +326,9 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
     """
     counts = [len(WORD.findall(text)) for text in islice(texts, COUNTED_TEXTS)]
     words = max(1, sum(counts)) / max(1, len(counts))  # of a text
-    epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), MOST_ENSEMBLE_EPOCHS)
-    size, model = size_for(0, ENCODER), ModelSettings(members=given.model.members or len(MEMBERS))
+    most = VECTOR_EPOCHS if given.unlabelled else MOST_ENSEMBLE_EPOCHS
+    epochs = min(max(round(ENSEMBLE_WORDS / (words * examples)), FEWEST_EPOCHS), most)
+    size, model = size_for(0, ENCODER), ModelSettings(members=given.model.members or len(kinds_of_members(given)))
     if not given.preset:
         model = replace(model, dim=MEMBER_DIM, depth=1, dropout=size.dropout)
     return replace(
@@ -333,9 +340,15 @@ def ensemble(examples: int, given: RunSettings, texts: Iterable[str]) -> RunSett
     )
 
 
+def kinds_of_members(settings: RunSettings) -> tuple[Member, ...]:
+    """Returns what the members of an ensemble may read: ``MEMBERS``; with ``--unlabelled`` ``VECTOR_MEMBERS`` first."""
+    return (*VECTOR_MEMBERS, *MEMBERS) if settings.unlabelled else MEMBERS
+
+
 def members(settings: RunSettings) -> list[Member]:
-    """Returns what each member of an ensemble reads: the entries of ``MEMBERS`` in turn, with the given tokenizer."""
-    own = (MEMBERS[number % len(MEMBERS)] for number in range(settings.model.members or 1))
+    """Returns what each member of an ensemble reads: the ``kinds_of_members`` in turn, with the given tokenizer."""
+    kinds = kinds_of_members(settings)
+    own = (kinds[number % len(kinds)] for number in range(settings.model.members or 1))
     return [member._replace(tokenizer=replace(member.tokenizer, **settings.tokenizer.given())) for member in own]
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Rows, splits
+from heedful.data import Row, Rows, read, splits
 from heedful.data.conll import with_stripped_words
 from heedful.data.rows import required_columns
 from heedful.data.split import Same, content_digest, exact_bytes
-from heedful.errors import HeedfulError
+from heedful.data.tables import NoColumn
+from heedful.data.text_files import display_name
+from heedful.errors import HeedfulError, plural
 from heedful.pretrained import read_card
 from heedful.settings import RunSettings
 from heedful.tasks.known_models import with_known_model, without_auto
@@ -66,7 +68,50 @@ def read_run_data(
     rows, valid_rows = train_and_validation_rows(kind, reading, settled=settings.resume, same=same)
     if not settings.resume:
         kind = kind.for_rows(rows, chosen_by or settings)
+    if settings.unlabelled and not settings.resume:  # their vectors and tokens are in a resumed run's model
+        if "unlabelled" not in kind.used_settings:
+            raise HeedfulError(
+                "--unlabelled teaches a new ensemble of text classifiers, but this run trains another model; leave the "
+                "option out"
+            )
+        rows.unlabelled = unlabelled_rows(settings.unlabelled, rows, valid_rows)
     return kind, with_known_model(kind, rows, settings, say), rows, valid_rows
+
+
+def unlabelled_rows(sources: Sequence[str], rows: Rows, valid_rows: Rows) -> Rows:
+    """Returns the texts of ``--unlabelled``, each once, without those of the training and validation rows.
+
+    A file is lines of text, or a table, of which only the column of texts is read: that of the training data's name,
+    or ``text``, or the one that looks like texts. The notes of the result name it, and say what was left out.
+
+    Raises ``HeedfulError`` for a file that cannot be read, and if no text is left.
+    """
+    found, notes = Rows(), []
+    for source in sources:
+        try:
+            part = read(source, {"text": "text"}, split="train", remembered=rows.mapping)
+        except NoColumn:
+            raise HeedfulError(f"{display_name(source)} has no column of texts; call it 'text'") from None
+        found.extend(part)
+        found.skipped += part.skipped
+        if part.mapping:
+            notes.append(f"only column {part.columns[0]} of {display_name(source)} is read")
+    known = {content_digest(row.values["text"]) for row in (*rows, *valid_rows)}
+    new: dict[bytes, Row] = {}
+    for row in found:
+        key = content_digest(row.values["text"])
+        if key not in known:
+            new.setdefault(key, row)
+    if not new:
+        raise HeedfulError(
+            f"{sources[0]}: all {plural(len(found), 'text')} of --unlabelled are among the labelled ones; give other "
+            "texts, or leave the option out"
+        )
+    result = Rows((Row({"text": row.values["text"]}, row.file, row.line) for row in new.values()), found.skipped)
+    result.notes = notes
+    if left_out := len(found) - len(new):
+        notes.append(f"{plural(left_out, 'text')} left out, which are repeated or among the labelled ones")
+    return result
 
 
 def train_and_validation_rows(

@@ -222,6 +222,9 @@ class Task(ABC):
         head: Any = settings.model.head  # a registered name
         return with_head(config, replace(config.head, head=head))
 
+    def initialise(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (most tasks keep the random weights)
+        """Changes the random weights of a new model before its first step. By default does nothing."""
+
     def before_training(self, model: Model, settings: RunSettings) -> None:  # noqa: B027 (many tasks need nothing here)
         """Prepares training. By default does nothing.
 

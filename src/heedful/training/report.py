@@ -64,6 +64,7 @@ def opening_lines(
     return [
         f"data       {plural(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
+        *_unlabelled_lines(rows.unlabelled),
         f"           {task.row_line(rows[0])}",
         f"tokens     {' + '.join(f'{mean:.1f}' for mean in means)} an example{made}",
         *(f"{name:<11}{examples.note}" for name, examples in (("", train), ("validation", valid)) if examples.note),
@@ -74,6 +75,17 @@ def opening_lines(
         f"{f' × {t.accumulate}' if t.accumulate != 1 else ''}, until {' or '.join(limits) or 'patience'}",
         *([f"processes  {processes}, {weights}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",
+    ]
+
+
+def _unlabelled_lines(rows: Rows | None) -> list[str]:
+    """Returns the lines on the texts without labels: their number, use, and what was left out of them."""
+    if rows is None:
+        return []
+    blank = f", {rows.skipped:,} blank ones skipped" if rows.skipped else ""
+    return [
+        f"unlabelled {plural(len(rows), 'text')}{blank}: two members begin with vectors of their words",
+        *(f"           {note}" for note in rows.notes),
     ]
 
 

@@ -19,7 +19,7 @@ from heedful.kernels.onednn_linear import emulates_bfloat16
 from heedful.pretrained.folder import find
 from heedful.pretrained.peft import is_adapter
 from heedful.settings import ResolvedSettings, RunSettings, Settings, TrainingSettings, key, resolve
-from heedful.tasks import defaults, specific_settings
+from heedful.tasks import defaults, specific_settings, uses
 from heedful.tasks.task import Task
 from heedful.training.schedule import schedule
 from heedful.util.ranks import Ranks
@@ -56,9 +56,12 @@ def check_resumed(settings: RunSettings, first: RunSettings) -> None:
             f"the run in {settings.out} trains for {first.task}, not for {settings.task}; give another --out, or "
             f"resume it with: heedful train {first.task}"
         )
-    named = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
+    named: dict[str, Any] = {"recipe": settings.recipe, "preset": settings.preset, "from": settings.start_from}
+    if settings.unlabelled is not None:
+        named["unlabelled"] = settings.unlabelled
     given = {name: value for name, value in (named | _given(settings)).items() if value is not None}
     before = {"recipe": first.recipe, "preset": first.preset, "from": first.start_from} | _given(first)
+    before["unlabelled"] = first.unlabelled
     for name, value in given.items():
         is_fixed = name in named or (name.startswith(FIXED) and name not in REGULARISATION)
         old = before.get(name, DEFAULTS.get(name))
@@ -95,6 +98,8 @@ def with_recipe(kind: type[Task], settings: RunSettings) -> RunSettings:
     ]
     if idle:
         raise HeedfulError(f"{', '.join(idle)} has no effect for {kind.name}; leave it out")
+    if settings.unlabelled and not uses(kind.name, "unlabelled"):
+        raise HeedfulError(f"--unlabelled has no effect for {kind.name}; leave it out")
     fixed = [_flag(name) for name in given if name.startswith(("model.", "tokenizer.")) and name not in FINE_TUNED]
     if settings.start_from and fixed:
         raise HeedfulError(f"--from keeps the sizes and the tokenizer of its model; remove {', '.join(fixed)}")

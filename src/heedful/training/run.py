@@ -32,7 +32,6 @@ from heedful.kernels.plan import apply_training_plan
 from heedful.layers.norm import BatchNorm
 from heedful.models import Model
 from heedful.models.base import device_of
-from heedful.models.create import create
 from heedful.pretrained import load, read_card
 from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
@@ -74,7 +73,7 @@ from heedful.training.run_folder import (
     write_starting_tensors,
 )
 from heedful.training.schedule import Limits, schedule
-from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, plan_run
+from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, new_model, plan_run
 from heedful.training.validation import Validation
 from heedful.util.locks import locked
 from heedful.util.ranks import Ranks, join_ranks, own_device
@@ -323,7 +322,7 @@ def _task_and_model(kind: type[Task], rows: Rows, settings: ResolvedSettings) ->
             _adapt(model, settings)
         return task, model
     task = kind.prepare(rows, settings)
-    return task, create(task.model_config(settings), seed=settings.seed)
+    return task, new_model(task, settings)
 
 
 def _adapt(model: Model, settings: ResolvedSettings) -> None:

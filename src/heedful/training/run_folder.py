@@ -115,7 +115,7 @@ def create_run_folder(out: Path, settings: RunSettings) -> None:
     Tables of data passed from Python, which the run reads, stay, and a configuration passed as its preset. Write the
     run's first files next, then call ``mark_complete``.
     """
-    paths = (*settings.train, *(settings.valid or ()), settings.preset or "")
+    paths = (*settings.files, settings.preset or "")
     read = any(Path(path).is_relative_to(out / DATA) for path in paths)
     write(out / UNFINISHED_SETTINGS, (OVERWRITE_LINE if settings.overwrite else "") + to_toml(settings))
     if settings.overwrite:

@@ -412,9 +412,16 @@ class LoopTrial:
         return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
+def new_model(task: Task, settings: ResolvedSettings) -> Model:
+    """Returns the model of a run with newly initialised weights."""
+    model = create(task.model_config(settings), seed=settings.seed)
+    task.initialise(model, settings)
+    return model
+
+
 def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
     """Returns the model of a run with newly initialised weights, ready for training."""
-    model = create(task.model_config(settings), seed=settings.seed)
+    model = new_model(task, settings)
     task.before_training(model, settings)
     make_contiguous(model.to(device))
     return model

@@ -16,7 +16,7 @@ def check_repeatable(settings: RunSettings, kills: int, processes: int = 1) -> N
     for flag, is_given in (("--resume", settings.resume), ("--overwrite", settings.overwrite)):
         if is_given:
             raise HeedfulError(f"verify resume sets {flag} itself; leave it out")
-    if "-" in (*settings.train, *(settings.valid or ())):
+    if "-" in settings.files:
         raise HeedfulError("standard input cannot be read again when a run is resumed; give a file")
     check("--kills", kills, int, least=1)
     check("--processes", processes, int, least=1)
