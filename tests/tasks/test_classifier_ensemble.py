@@ -198,6 +198,10 @@ def test_few_texts_of_known_words_have_an_ensemble() -> None:
     assert TextClassification.for_rows(few, settings(tokenizer=TokenizerSettings(size=100))) is TextClassification
     names = rows([(f"name{number}", "ab"[number % 2]) for number in range(50)])
     assert TextClassification.for_rows(names, settings()) is TextClassification
+    for words, most in [(30, 14), (1_000, 453), (10_000, 2_273), (50_000, 7_500)]:  # 0.15 (40,000 / N)^0.3 of N words
+        for new, kind in [(most, ClassifierEnsemble), (most + 1, TextClassification)]:
+            text = " ".join([*(f"w{number}" for number in range(new)), *["the"] * (words - new)])
+            assert TextClassification.for_rows(rows([(text, "a"), ("", "b")]), settings()) is kind
     assert TextClassification.for_rows(names, settings(model=ModelSettings(members=2))) is ClassifierEnsemble
     pairs = rows([(text, "it", label) for text, label in TEXTS], ("text", "text_pair", "label"))
     several = rows([(text, (label,)) for text, label in TEXTS])

@@ -568,7 +568,7 @@ def test_a_reward_model_reads_conversations(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(HeedfulError, match=r"^the model's chat template refuses the messages"):
         pipe([[user("cat "), {"role": "assistant"}]])
     capsys.readouterr()
-    for more in ("--data.label-kind=class", "--model.r-drop=1"):
+    for more in ("--data.label-kind=class", "--model.r-drop=1", "--pooling.kind=mean"):
         assert cli.main([*run[:4], "--out", str(tmp_path / "no"), more]) == 2
         assert "has no effect on chosen and rejected answers" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from dataclasses import replace
 from functools import cache
@@ -576,9 +577,19 @@ def test_a_new_classifier_reads_the_mean_of_the_tokens(tmp_path: Path) -> None:
     hidden, real = model.hidden(batch["ids"], batch["mask"]), batch["mask"].float()[:, :, None]
     mean = (hidden * real).sum(1) / real.sum(1)
     assert_close(task.logits(model, batch), F.linear(mean, model.head.output.weight, model.head.output.bias), "layer")
+    task.before_training(model, asked)
+    assert "reads the mean of the tokens" in "".join(task.model_notes)
     saved(task, model, tmp_path / "model")
     again = load(tmp_path / "model").eval()
     assert task.logits(again, batch).equal(task.logits(model, batch))
+    other = replace(asked, start_from=str(tmp_path / "model"), pooling=PoolingSettings(kind="first"))
+    back, opened = TextClassification.for_fine_tuning(tmp_path / "model", TWO, other)
+    assert isinstance(opened.config.head, SequenceHead)
+    assert (opened.config.head.pooling, opened.config.head.pooler) == ("first", True)
+    back.before_training(opened, other)
+    assert back.model_notes == []
+    saved(back, opened, tmp_path / "back")
+    transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back")
     new = TextClassification.prepare(SINGLE, settings()).config(settings(pooling=PoolingSettings(kind="max")))
     assert isinstance(new.head, SequenceHead)
     assert (new.head.pooling, new.head.pooler) == ("max", False)
@@ -614,7 +625,10 @@ def test_a_run_from_a_sentence_encoder_says_what_it_reads(tmp_path: Path, capsys
         common = ["train", "text-classification", "--train", str(data), "--out", str(out)]
         assert cli.main([*common, "--from", folder, "--max-steps=2"]) == 0
         assert told in capsys.readouterr().out
+        if labels == 3:
+            shutil.move(folder, tmp_path / "elsewhere")  # a run that goes on does not need it
         assert cli.main([*common, "--max-steps=4", "--resume"]) == 0
+        assert told in capsys.readouterr().out
         trained = load(out)
         assert trained.config.head.pooling == ("mean" if labels == 12 else "first")
         assert trained.head.output.out_features == labels
@@ -634,7 +648,7 @@ def sentence_encoder(folder: Path, mode: str) -> str:
 def test_where_the_pooling_is_settled_another_is_refused(tmp_path: Path) -> None:
     folder, other = headless(tmp_path / "plain"), PoolingSettings(kind="mean")
     asked = settings(preset=None, start_from=folder, model=ModelSettings(), pooling=other)
-    with pytest.raises(HeedfulError, match=r"--pooling\.kind mean: the file of an adapter cannot say so"):
+    with pytest.raises(HeedfulError, match=r"--pooling\.kind mean: an adapter's files store no pooling"):
         TextClassification.for_fine_tuning(folder, SINGLE, replace(asked, lora=LoraSettings(rank=2)))
     task, model = made(SINGLE)
     known = str(saved(task, model, tmp_path / "known"))

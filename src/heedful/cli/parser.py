@@ -37,7 +37,7 @@ for _section, _title in (
     (TuningSettings, "Tuning"),
     (LoraSettings, "Adapter: with --from, trained instead of the model's own weights"),
     (MaskingSettings, "Masking: for fill-mask"),
-    (PoolingSettings, "Pooling: for feature-extraction"),
+    (PoolingSettings, "Pooling: for feature-extraction; kind also for text-classification"),
     (PreferenceSettings, "Preferences: for text-generation with chosen and rejected answers"),
     (DecodingSettings, "Decoding"),
     (AnsweringSettings, "Answers"),

@@ -67,11 +67,12 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
 
 
 def _name_special_tokens(path: Path, source: Path) -> None:
-    """Gives the roles without a token, such as the unknown one of bytes, the token of another: CTranslate2 opens no
-    folder that leaves one out.
+    """Gives each role without a token that of another role, since CTranslate2 opens no folder that leaves one out.
+
+    A tokenizer over bytes, such as GPT-2's, has no unknown token.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
-    roles = [role for role in ("unk_token", "eos_token", "bos_token") if role in config]  # encoder-decoders have others
+    roles = [role for role in ("unk_token", "eos_token", "bos_token") if role in config]  # of a decoder
     named = [config[role] for role in roles if config[role] is not None]
     if roles and not named:
         raise HeedfulError(

@@ -48,7 +48,7 @@ class ClassifierEnsemble(TextClassification):
     The probability of a label is the mean of the members' probabilities. The members share no weights, and the loss of
     an example is the mean of their own losses, so that each learns as it would alone. What differs is what they read:
     whole words or pieces of words, alone or with hashed pairs of neighbours (``defaults.MEMBERS``). Each member reads
-    the mean of its tokens.
+    the mean of its tokens, or what ``--pooling.kind`` says.
 
     Texts without labels (``--unlabelled``) teach which words are alike: two more members know the words of all texts,
     and their first embeddings are vectors of these words (``token_vectors``).
@@ -70,9 +70,6 @@ class ClassifierEnsemble(TextClassification):
             threshold=first.threshold,
         )
         self.members, self.texts = list(members), texts
-        self.model_notes = [
-            f"an ensemble of {len(members)} classifiers, whose probabilities are averaged; --model.members 1 trains one"
-        ]
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -169,6 +166,8 @@ class ClassifierEnsemble(TextClassification):
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Prepares each member. The unknown token replaces more tokens than in a single model."""
         super().before_training(model, settings)
+        averaged = f"an ensemble of {len(self.members)} classifiers, whose probabilities are averaged"
+        self.model_notes.insert(0, f"{averaged}; --model.members 1 trains one")
         for member, own in self._pairs(model):
             member.before_training(own, settings)
             member.hidden_share = HIDDEN_SHARE

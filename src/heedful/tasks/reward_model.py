@@ -86,6 +86,7 @@ class RewardModel(TextRegression):
         without_effect = {
             "--model.r-drop": given.model.r_drop,
             "--model.members": given.model.members,
+            "--pooling.kind": given.pooling.kind,
             "--data.label-kind": given.data.label_kind,
             "--data.label-separator": given.data.label_separator,
         }

@@ -114,6 +114,7 @@ class TextClassification(TextPairTask):
         if multi_label:
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop
+        self.model_notes: list[str] = []
 
     # --------------------------------------------------------------------------------------------------------- creation
 
@@ -257,11 +258,12 @@ class TextClassification(TextPairTask):
         model.labels, model.multi_label = list(self.labels), self.multi_label
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
         self.agreement = agreement_of(model, settings)
+        self.model_notes = self.pooling_notes(model)
         if self.agreement:
-            self.model_notes = [
-                *self.model_notes,
-                f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time",
-            ]
+            note = (
+                f"R-Drop {self.agreement:g}: each example passes twice in a step; --model.r-drop 0 takes half the time"
+            )
+            self.model_notes.append(note)
 
     def check_head(self, model: Model) -> None:
         """Raises ``HeedfulError`` unless the model has a classifier with an output for every label."""

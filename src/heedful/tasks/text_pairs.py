@@ -68,8 +68,18 @@ class TextPairTask(EncoderTask):
         """Returns the configuration of a classifier with an output for each label."""
         return SequenceHead(labels=len(self.labels), dropout=stack.dropout.residual)
 
+    def pooling_notes(self, model: Model) -> list[str]:
+        """Returns a line for an encoder whose classifier reads other than the class token; else none."""
+        config, head = model.config, getattr(model.config, "head", None)
+        if not isinstance(config, EncoderConfig) or not isinstance(head, SequenceHead):
+            return []
+        if head.pooling == config.class_token:
+            return []
+        note = f"the classifier reads {READS[head.pooling]}, which no class of transformers does; a new one with"
+        return [f"{note} --pooling.kind {config.class_token} opens there"]
+
     def set_pooling(self, model: Model, settings: RunSettings, is_new: bool) -> None:
-        """Gives a new classifier the pooling of ``--pooling.kind``, without BERT's dense layer before the output.
+        """Gives a new classifier the pooling of ``--pooling.kind``; BERT's dense layer is for the class token alone.
 
         Raises ``HeedfulError`` for a classifier that is not new, an adapter or an encoder-decoder, unless the pooling
         is theirs.
@@ -80,13 +90,12 @@ class TextPairTask(EncoderTask):
         if not is_new:
             why = f"the classifier in {settings.start_from} has learned with the pooling {head.pooling!r}"
         elif model.adapter is not None or settings.lora.rank is not None:
-            why = f"the file of an adapter cannot say so, and is read with the pooling {head.pooling!r}"
+            why = f"an adapter's files store no pooling, and are read with {head.pooling!r}"
         elif isinstance(model.config, EncoderDecoderConfig):
             why = f"a classifier of an encoder-decoder has the pooling {head.pooling!r}"
         else:
-            replace_head(model, settings.seed or 0, pooling=kind, pooler=False)
-            note = f"the classifier reads {READS[kind]}, which no class of transformers does; --pooling.kind"
-            self.model_notes = [*self.model_notes, f"{note} {head.pooling} gives one that it opens"]
+            own = isinstance(model.config, EncoderConfig) and kind == model.config.class_token
+            replace_head(model, settings.seed or 0, pooling=kind, pooler=own)
             return
         raise HeedfulError(f"--pooling.kind {kind}: {why}; leave the option out")
 

@@ -149,6 +149,7 @@ class TextRegression(TextPairTask):
         When a new model is trained, random tokens are replaced by the unknown token.
         """
         self.hidden_share = 0.0 if settings.start_from else HIDDEN_SHARE
+        self.model_notes = self.pooling_notes(model)
         model.labels, model.regression = [OUTPUT], True
         is_new = not settings.start_from or any(name.startswith("head.") for name in model.fresh)
         fresh = is_new and not settings.resume

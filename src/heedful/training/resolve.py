@@ -167,7 +167,7 @@ def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSetting
     rank, lr = settings.lora.rank, by_task.training.lr
     if rank is not None:
         by_task = replace(by_task, lora=defaults.lora(settings.lora, rank))
-    elif not settings.start_from or not is_adapter(find(settings.start_from)):
+    elif settings.resume or not settings.start_from or not is_adapter(find(settings.start_from)):
         return by_task
     return replace(by_task, training=replace(by_task.training, lr=None if lr is None else defaults.LORA_LR_FACTOR * lr))
 

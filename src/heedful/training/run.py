@@ -244,8 +244,10 @@ def prepare(
         custom.check_resumed(given.out, read_card(out / "last").get("custom", {}))
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
     chosen_by = given
-    if custom.objective is not None and given.model.members is None:
-        chosen_by = replace(given, model=replace(given.model, members=1))  # it reads the batches of a single model
+    if custom.objective is not None:  # it reads the batches of a single model, and each example once
+        if given.model.r_drop is None and "model.r_drop" in kind.used_settings and not given.resume:
+            given = replace(given, model=replace(given.model, r_drop=0.0))
+        chosen_by = replace(given, model=replace(given.model, members=given.model.members or 1))
     kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
     advice = advice_for(kind, rows, given) if ranks.is_first else None
     device = device_of(own_device(given.device))
