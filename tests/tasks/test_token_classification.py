@@ -19,7 +19,7 @@ import heedful
 from heedful.cli import main
 from heedful.cli.scores import compared
 from heedful.config import EncoderConfig
-from heedful.data import Rows
+from heedful.data import Row, Rows
 from heedful.errors import HeedfulError
 from heedful.evaluation.compare import compare
 from heedful.evaluation.evaluate import evaluate
@@ -285,6 +285,11 @@ def test_suggestions_are_those_of_encoders() -> None:
     fine = TokenClassification.suggested_settings(DATA, asked)
     assert fine.training.lr == 1e-4
     assert fine.max_epochs < told.max_epochs * 2
+    for tags, epochs in [(5, 3), (13, 8)]:  # 3,200 sentences are 100 steps an epoch, a tag wants 60
+        many = Rows(
+            Row({"words": ("rain",), "tags": (f"TAG{number % tags}",)}, "set.conll", number) for number in range(3_200)
+        )
+        assert TokenClassification.suggested_settings(many, asked).max_epochs == epochs
 
 
 # ------------------------------------------------------------------------------------------------ measuring, answering

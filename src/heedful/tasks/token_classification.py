@@ -23,7 +23,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.configuration import config_of, read_configs
 from heedful.settings import RunSettings
-from heedful.tasks import known_models, tagging
+from heedful.tasks import defaults, known_models, tagging
 from heedful.tasks.encoder_task import HIDDEN_SHARE, EncoderTask
 from heedful.tasks.inputs_and_targets import Side, label_side
 from heedful.tasks.labels import stored_label_names
@@ -113,6 +113,14 @@ class TokenClassification(EncoderTask):
                 "sentence can be held out for validation; put blank lines between sentences, or give --valid FILE"
             )
         return tagging.with_learnable_tags(*super().split_rows(rows, valid, seed, same), same)
+
+    @classmethod
+    def suggested_settings(cls, rows: Sequence[Row], given: RunSettings) -> RunSettings:
+        """Returns default training settings that suit the number of rows, for a pretrained model also that of tags."""
+        if given.start_from:
+            tags = {tag for row in rows for tag in row.values["tags"]}
+            return defaults.encoder_finetuning(len(rows), given, given.start_from, len(tags))
+        return super().suggested_settings(rows, given)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
