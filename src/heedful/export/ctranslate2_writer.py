@@ -22,6 +22,7 @@ from heedful.export.target import copy_beside
 from heedful.models import Model
 from heedful.text import Tokenizer
 from heedful.text.tokenizer import TARGET_NAME
+from heedful.util.files import write as write_file
 from heedful.verify.reference import quiet_transformers
 
 # layouts that ``PlainLoader`` reads: classes of configuration and model, and whether embeddings are normalised
@@ -79,7 +80,7 @@ def _name_special_tokens(path: Path, source: Path) -> None:
             f"the tokenizer of {source} names no special token, and CTranslate2 needs one; use --to onnx"
         )
     config |= {role: named[0] for role in roles if config[role] is None}
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(config, indent=2) + "\n")
 
 
 def as_published(model: Model, tokenizer: Tokenizer) -> bool:
