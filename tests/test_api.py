@@ -254,6 +254,24 @@ def test_an_own_objective_is_what_is_learned(tmp_path: Path) -> None:
         )
 
 
+def test_an_own_objective_gets_each_example_once_in_fine_tuning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one, fine-tuning on few examples passes them twice (R-Drop)."""
+    train(tmp_path / "start", max_steps=1)
+
+    def own(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        logits = model(batch["ids"], batch["mask"])
+        return torch.nn.functional.cross_entropy(logits.float(), batch["labels"], reduction="sum")
+
+    for name, objective, agreement in (("usual", None, 1.0), ("own", own, 0.0)):
+        capsys.readouterr()
+        common = {"model": str(tmp_path / "start"), "out": tmp_path / name, "max_steps": 1, "objective": objective}
+        heedful.train("text-classification", ROWS, **common)
+        assert f"r_drop = {agreement}\n" in (tmp_path / name / "run.toml").read_text(encoding="utf-8")
+        assert ("each example passes twice" in capsys.readouterr().out) == (agreement > 0)
+
+
 def test_own_metrics_are_logged_and_returned(tmp_path: Path) -> None:
     seen: list[tuple[list[Any], list[Any]]] = []
 

@@ -243,11 +243,7 @@ def prepare(
     if given.resume:
         custom.check_resumed(given.out, read_card(out / "last").get("custom", {}))
         kind, same = kind.for_folder(out / "last"), equality_rule(read_card(out / "last"))
-    chosen_by = given
-    if custom.objective is not None:  # it reads the batches of a single model, and each example once
-        if given.model.r_drop is None and "model.r_drop" in kind.used_settings and not given.resume:
-            given = replace(given, model=replace(given.model, r_drop=0.0))
-        chosen_by = replace(given, model=replace(given.model, members=given.model.members or 1))
+    given, chosen_by = (given, given) if custom.objective is None else _for_objective(kind, given)
     kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
     advice = advice_for(kind, rows, given) if ranks.is_first else None
     device = device_of(own_device(given.device))
@@ -295,6 +291,16 @@ def prepare(
     run = replace(run, card=card, recorder=recorder)
     _write_first_files(run)
     return run
+
+
+def _for_objective(kind: type[Task], given: RunSettings) -> tuple[RunSettings, RunSettings]:
+    """Returns the settings of a run with an objective of its own, and those by which the task's variant is chosen.
+
+    Such an objective reads the batches of a single model, and each example once: without R-Drop unless it is given.
+    """
+    if given.model.r_drop is None and "model.r_drop" in kind.used_settings and not given.resume:
+        given = replace(given, model=replace(given.model, r_drop=0.0))
+    return given, replace(given, model=replace(given.model, members=given.model.members or 1))
 
 
 def _given_settings(given: RunSettings, ranks: Ranks, say: Say) -> tuple[type[Task], RunSettings]:
