@@ -220,8 +220,8 @@ WORDS = 20_000  # of a vocabulary of whole words
 # Share of words that occur once, up to which whole words are the tokens. Of sets whose share was below 0.1 none lost
 # more than its noise against word pieces, and TREC won 8 points; names in 36 languages (0.33) need parts of words.
 RARE_SHARE = 0.15
-# For an ensemble: the first 100 to 3,000 texts of five sets have 0.37 to 0.94 of the share that is then rare (0.05 to
-# 0.45), names in 36 languages 1.4 to 2.2 times as much (0.81 to 0.5).
+# Fewer words have a larger share, so the limit for an ensemble is higher for them: the share of the first 100 to 3,000
+# texts of five sets is 0.37 to 0.94 times this limit (0.05 to 0.45), of names in 36 languages 1.2 times or more.
 RARE_WORDS, RARE_FALL, MOST_RARE = 40_000, 0.3, 0.48
 COUNTED_TEXTS = 50_000
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -404,9 +404,8 @@ def _stored_pooling(folder: Path) -> Pooling | None:
 def classifier_finetuning(examples: int, labels: int, given: RunSettings, folder: str) -> RunSettings:
     """Returns settings for fine-tuning a classifier: those of an encoder, with R-Drop for few labels and examples.
 
-    For many labels there are more epochs, and the new classifier of a sentence-transformers folder reads what the
-    folder's vectors are made of, for the class token of such a model has learned nothing. A run that is resumed keeps
-    what it began with.
+    For many labels there are more epochs, and a new classifier on a sentence-transformers folder pools the tokens as
+    the folder says, because the class token of such a model was not trained. A resumed run keeps its settings.
     """
     fine = encoder_finetuning(examples, given, folder, labels)
     if given.resume:

@@ -75,8 +75,8 @@ class TextPairTask(EncoderTask):
             return []
         if head.pooling == config.class_token:
             return []
-        note = f"the classifier reads {READS[head.pooling]}, which no class of transformers does; a new one with"
-        return [f"{note} --pooling.kind {config.class_token} opens there"]
+        note = f"the classifier reads {READS[head.pooling]}; transformers has no such class and cannot open the folder"
+        return [f"{note} (--pooling.kind {config.class_token} trains one that it opens)"]
 
     def set_pooling(self, model: Model, settings: RunSettings, is_new: bool) -> None:
         """Gives a new classifier the pooling of ``--pooling.kind``; BERT's dense layer is for the class token alone.
