@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import json
 import random
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", help="a JSON file for the figures")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server that runs is stopped too
     if given.short:
         given.clients, given.seconds, given.overload = "2", 1.0, 1.0
     elif given.model is None:
