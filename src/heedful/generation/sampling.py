@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.generation.decoded_rows import DecodedRows, FixedRows
+from heedful.generation.decoded_rows import DecodedRows
 from heedful.generation.method import Method, MethodInput, Steps
 from heedful.generation.processors import process
 from heedful.generation.token_choice import choose, uniform_numbers
@@ -87,7 +87,7 @@ def decode_stepwise(
         samples = torch.arange(len(prompt), device=prompt.device).repeat_interleave(copies)
         state.select(samples)
         logits, prompt, limits, starts = logits[samples], prompt[samples], limits[samples], starts[samples]
-    rows = (FixedRows if inputs.static else DecodedRows)(inputs, prompt, limits, logits)
+    rows = DecodedRows(inputs, prompt, limits, logits)
     full = context + int(starts.min())  # columns at which the row that reads the most can read no more
 
     for step in inputs.steps():

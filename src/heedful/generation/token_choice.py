@@ -44,7 +44,7 @@ def is_any(tokens: Tensor, ids: Tensor) -> Tensor:
     tensor([[False,  True],
             [ True, False]])
     """
-    return (tokens[..., None] == ids).any(-1)
+    return tokens == ids if len(ids) == 1 else (tokens[..., None] == ids).any(-1)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -62,7 +62,8 @@ def choose(scores: Tensor, uniform: Tensor | None = None) -> Tensor:
     (tensor([1]), tensor([2]))
     """
     if uniform is None:
-        return top(scores, 1)[1][:, 0]
+        # a GPU finds the best of a large vocabulary in one kernel, and ``top`` takes fifteen
+        return top(scores, 1)[1][:, 0] if scores.device.type == "cpu" else scores.argmax(1)
     cumulative = scores.softmax(1, dtype=exact_dtype(scores.device)).cumsum(1)  # float32 is short for a vocabulary
     target = uniform.to(cumulative.dtype)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=scores.size(1) - 1)
