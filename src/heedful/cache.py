@@ -8,7 +8,7 @@ a stack, and the mask of all tokens so far.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -415,6 +415,15 @@ class Cache(NoCache):
             self_attention.select(rows)
 
 
+Store = Callable[[Stored, Stored, Tensor, Tensor], None]
+
+
+def store_columns(buffers: Stored, new: Stored, rows: Tensor, columns: Tensor) -> None:
+    """Stores the keys and values ``new`` (R, K, 1, E) in the ``rows`` and ``columns`` (R,) of the buffers."""
+    for buffer, tokens in zip(buffers, new, strict=True):
+        buffer[rows, :, columns] = tokens[:, :, 0]
+
+
 class StaticAttention(AttentionCache):
     """Cache of keys and values in buffers of fixed shape; every call stores one token of each row.
 
@@ -423,15 +432,23 @@ class StaticAttention(AttentionCache):
         rows: (B,) 0, 1, 2, ...
         new_columns: (B,) the column of each row's new token, which the owner changes in place before each call.
         is_shared: True if ``rows`` (R,) are any rows of the buffers, and several may be the same: tokens of one text.
+        store: computes ``store_columns``.
     """
 
-    def __init__(self, buffers: Stored, rows: Tensor, new_columns: Tensor, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        buffers: Stored,
+        rows: Tensor,
+        new_columns: Tensor,
+        is_shared: bool = False,
+        store: Store = store_columns,
+    ) -> None:
         self.buffers, self.rows, self.new_columns, self.is_shared = buffers, rows, new_columns, is_shared
+        self.store = store
 
     def update(self, project: Project) -> KeysValues:
         """Stores the keys and values that ``project`` computes, (B, K, 1, E), and returns all columns (B, K, C, E)."""
-        for buffer, new in zip(self.buffers, project(), strict=True):
-            buffer[self.rows, :, self.new_columns] = new[:, :, 0]
+        self.store(self.buffers, project(), self.rows, self.new_columns)
         key, value = _selected(self.buffers, self.rows) if self.is_shared else self.buffers
         return key, value
 
@@ -464,6 +481,7 @@ class RingCache(NoCache):
         positions: (B,) position of the newest token of each row.
         rings: columns of the blocks with each window.
         pairs: caches of self-attention and of cross-attention of each block.
+        store: stores a token of each row, in the buffers of a block.
     """
 
     capacity: int
@@ -472,10 +490,14 @@ class RingCache(NoCache):
     positions: Tensor
     rings: dict[int | None, Ring]
     pairs: list[tuple[StaticAttention, Cross]]
+    store: Store
 
     def layers(self, depth: int) -> Sequence[tuple[AttentionCache, AttentionCache]]:
         """Returns a pair of caches, of self-attention and of cross-attention, for each of ``depth`` blocks."""
         return self.pairs
+
+    def _attention(self, buffers: Stored, rows: Tensor, ring: Ring, is_shared: bool = False) -> StaticAttention:
+        return StaticAttention(buffers, rows, ring.new_columns, is_shared, self.store)
 
     def _tokens(self) -> TokenPositions:
         """Returns the positions of the newest tokens and of all columns, whose empty ones are masked."""
@@ -502,6 +524,7 @@ class StaticCache(RingCache):
         last: (B,) the last position of each row: a row that reaches it stays there, and overwrites its newest token.
         end: all positions are below it. A row has as many columns, in the blocks with a window at most the window.
         windows: window of each block, as ``StackConfig.windows``; None: no block has one.
+        store: computes ``store_columns``, as ``heedful.kernels.decode_attention`` does on a GPU.
 
     >>> import heedful
     >>> model = heedful.create("gpt-micro", seed=0).eval()
@@ -521,8 +544,9 @@ class StaticCache(RingCache):
         *,
         end: int,
         windows: Sequence[int | None] | None = None,
+        store: Store = store_columns,
     ) -> None:
-        self.windows = (None,) * len(prefix.pairs) if windows is None else windows
+        self.windows, self.store = (None,) * len(prefix.pairs) if windows is None else windows, store
         sizes = {window: end if window is None else min(end, window) for window in self.windows}
         self.capacity, self.end = max(sizes.values()), end
         self.positions, self.last = lengths - 1, last.clone()
@@ -535,7 +559,7 @@ class StaticCache(RingCache):
         for window, (self_attention, cross) in zip(self.windows, prefix.pairs, strict=True):
             ring = self.rings[window]
             buffers = tuple(x.new_zeros(*x.shape[:2], ring.capacity, x.size(3)) for x in self_attention.pair)
-            self.pairs.append((StaticAttention(buffers, self.rows, ring.new_columns), cross))
+            self.pairs.append((self._attention(buffers, self.rows, ring), cross))
         self.fill(self.rows, prefix, lengths, last)
 
     def fill(self, rows: Tensor, prefix: Cache, lengths: Tensor, last: Tensor) -> None:
@@ -593,10 +617,7 @@ class StaticCache(RingCache):
         self.rows = torch.arange(len(rows), device=rows.device)
         self.rings = {window: ring._replace(new_columns=ring.new_columns[rows]) for window, ring in self.rings.items()}
         self.pairs = [
-            (
-                StaticAttention(_selected(self_attention.buffers, rows), self.rows, self.rings[window].new_columns),
-                cross,
-            )
+            (self._attention(_selected(self_attention.buffers, rows), self.rows, self.rings[window]), cross)
             for window, (self_attention, cross) in zip(self.windows, self.pairs, strict=True)
         ]
 
@@ -615,6 +636,7 @@ class SlotCache(RingCache):
         windows: window of each block, as ``StackConfig.windows``; None: no block has one.
         is_fixed: True if a call reads all columns: calls of as many rows then do the same work in the same memory.
         together: maximum number of tokens of a slot in one call.
+        store: computes ``store_columns``.
 
     Attributes:
         capacity: number of columns of a slot in the blocks that store most. A block stores as many as the longest row
@@ -646,8 +668,9 @@ class SlotCache(RingCache):
         windows: Sequence[int | None] | None = None,
         is_fixed: bool = False,
         together: int = 1,
+        store: Store = store_columns,
     ) -> None:
-        self.windows = (None,) * len(prefix.pairs) if windows is None else windows
+        self.windows, self.store = (None,) * len(prefix.pairs) if windows is None else windows, store
         stored = {
             window: capacity if window is None else min(capacity, window + together - 1) for window in self.windows
         }
@@ -726,7 +749,7 @@ class SlotCache(RingCache):
         for window, own in zip(self.windows, self.buffers, strict=True):
             ring = self.rings[window]
             views = tuple(buffer[used, :, : len(ring.columns)] for buffer in own)
-            self.pairs.append((StaticAttention(views, sources, ring.new_columns, self.is_shared), Cross()))
+            self.pairs.append((self._attention(views, sources, ring, self.is_shared), Cross()))
 
     def extend(self, x: Tensor, real: Tensor | None) -> TokenPositions:
         """Returns the positions of the tokens ``x`` (R, 1, D) and the mask of the columns."""

@@ -134,8 +134,7 @@ class CapturedStep(StaticStep):
         key = (len(self.lengths), self.end, sources, source_length, model.kernels, captured.stream_of(model.device))
 
         def make() -> StepGraph:
-            cache = StaticCache(prefix, self.lengths, self.last, end=self.end, windows=self.windows)
-            return StepGraph(state, cache, source_length)
+            return StepGraph(state, self.new_cache(), source_length)
 
         self.graph = model.captured.claim(model, key, make)
         if self.graph is not None:

@@ -34,6 +34,7 @@ from heedful.generation.processors import (
 from heedful.generation.token_choice import choose, top, uniform_numbers
 from heedful.kernels import captured
 from heedful.kernels.compiled_step import reads_prompts
+from heedful.kernels.decode_attention import store_for
 from heedful.kernels.few_rows import CompiledLinear
 from heedful.kernels.plan import decoding_kernels
 from heedful.util.exact import exact_dtype
@@ -185,6 +186,7 @@ class SlotDecoder:
                 windows=stack.windows,
                 is_fixed=is_fixed,
                 together=chunk if self._is_joint else 1,
+                store=store_for(model.device),
             )
             self._reader.cache = self._cache  # type: ignore[assignment]  # it has all that a step uses
             self._least_rows = slots if is_fixed else 1

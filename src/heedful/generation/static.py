@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.cache import StaticCache
 from heedful.errors import HeedfulError
 from heedful.generation.decoder_state import DecoderState, learned_positions
+from heedful.kernels.decode_attention import store_for
 
 
 class StaticStep:
@@ -88,7 +89,7 @@ class StaticStep:
     def step(self, tokens: Tensor) -> Tensor:
         """Returns the logits (R, V) after ``tokens`` (R,)."""
         if self.cache is None:
-            self._put(StaticCache(self.state.cache, self.lengths, self.last, end=self.end, windows=self.windows))
+            self._put(self.new_cache())
         return self(tokens)
 
     def select(self, rows: Tensor, prompts: Tensor | None = None) -> None:
@@ -102,6 +103,12 @@ class StaticStep:
         """
         self.state.reorder(rows)
         self._reordered(rows)
+
+    def new_cache(self) -> StaticCache:
+        """Returns a static copy of the state's cache."""
+        store = store_for(self.lengths.device)
+        fixed = {"end": self.end, "windows": self.windows, "store": store}
+        return StaticCache(self.state.cache, self.lengths, self.last, **fixed)
 
     def _put(self, cache: StaticCache) -> None:
         self.cache = cache

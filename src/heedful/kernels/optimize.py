@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from heedful.kernels.prepacked_linear import (
 )
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
-from heedful.layers.linear import Linear
+from heedful.layers.linear import AlignedLinear, Linear
 from heedful.models.base import Model
 from heedful.stack import Block
 
@@ -180,6 +180,18 @@ def _replace_linears(
             make = linear_class if ".block." in path else small_class
         parent, _, attribute = path.rpartition(".")
         setattr(model.get_submodule(parent), attribute, _packed_linear(make, linear.weight, linear.bias))
+    if has_vocabulary and model.device.type != "cpu" and type(model.get_submodule("head.output")) is Linear:
+        _align_vocabulary(model)
+
+
+def _align_vocabulary(model: Model) -> None:
+    """Adds rows of zeros to the output projection to a vocabulary; a tied embedding shares its memory."""
+    output = cast(Linear, model.get_submodule("head.output"))
+    aligned = AlignedLinear(output.weight, output.bias)
+    for embedding in (part for part in model.modules() if isinstance(part, nn.Embedding)):
+        if embedding.weight.data_ptr() == output.weight.data_ptr():
+            embedding.weight = nn.Parameter(aligned.weight[: len(embedding.weight)], requires_grad=False)
+    model.set_submodule("head.output", aligned)
 
 
 def load_dtype(dtype: str | torch.dtype | None, device: torch.device) -> str | torch.dtype | None:

@@ -1,5 +1,7 @@
 """Attention on a GPU: PyTorch's ``varlen_attn`` for padded and packed batches; grouped queries under a mask.
 
+A step of decoding has a kernel of its own (``heedful.kernels.decode_attention``).
+
 ``varlen_attn`` is the flash kernel for sequences concatenated in one row (as ``flash_attn_varlen_func``). In place of a
 mask it takes each sequence's offset in the row (cumulative lengths), and computes attention within sequences only.
 
@@ -22,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.kernels.decode_attention import decode_attention, takes_one_query
 from heedful.kernels.unpadded import TokenRow, attends_with, is_observed
 from heedful.layers.attention import Attention, fused_attention
 from heedful.layers.mask import Mask
@@ -150,6 +153,8 @@ def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, drop
     """
     if isinstance(mask, Sequences):
         return mask.attend(q, k, v, scale)
+    if takes_one_query(q, k, v, mask):
+        return decode_attention(q, k, v, mask, scale)
     several = q.size(2) > 1 or q.size(0) > k.size(0)  # the heads of a single query become queries of one head
     if q.size(1) != k.size(1) and several and not allows_flash(q, k, mask):
         shape = (-1, -1, q.size(1) // k.size(1), -1, -1)

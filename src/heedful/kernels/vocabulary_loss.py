@@ -28,15 +28,17 @@ def has_triton() -> bool:
     )
 
 
+@cache
+def runs_triton(device: torch.device) -> bool:
+    """Returns True for an NVIDIA GPU of compute capability 8 or newer, if Triton is there."""
+    if device.type != "cuda" or torch.version.hip is not None or not has_triton():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def runs_in_one_kernel(logits: Tensor) -> bool:
-    """Returns True for logits of an NVIDIA GPU of compute capability 8 or newer, in float32 or narrower."""
-    return (
-        logits.is_cuda
-        and torch.version.hip is None
-        and logits.dtype is not torch.float64
-        and has_triton()
-        and torch.cuda.get_device_capability(logits.device) >= (8, 0)
-    )
+    """Returns True for logits in float32 or narrower on a device where ``runs_triton``."""
+    return logits.dtype is not torch.float64 and runs_triton(logits.device)
 
 
 def loss_and_gradient_in_one_kernel(

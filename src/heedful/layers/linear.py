@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+ALIGNED = 64  # rows of a weight for which matrix kernels of GPUs are made
 Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x (..., in), W (out, in), b (out,) → x Wᵀ + b (..., out)
 
 
@@ -51,3 +52,35 @@ class ScaledLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``x`` (..., in) to (..., out)."""
         return self.linear(x, self.weight, self.bias) * self.factor
+
+
+def aligned_rows(rows: Tensor) -> Tensor:
+    """Returns W (V, D) or b (V,) with rows of zeros added, up to a multiple of 64.
+
+    >>> import torch
+    >>> aligned_rows(torch.ones(50, 3)).shape
+    torch.Size([64, 3])
+    """
+    more = -len(rows) % ALIGNED
+    return F.pad(rows, (*(0, 0) * (rows.ndim - 1), 0, more)) if more else rows
+
+
+class AlignedLinear(Linear):
+    """Linear map for inference whose weight has rows of zeros added (``aligned_rows``); its output is without them.
+
+    GPT-2's vocabulary of 50,257 has 50,304 rows then.
+
+    >>> import torch
+    >>> AlignedLinear(torch.ones(50, 3), None)(torch.ones(2, 3)).shape
+    torch.Size([2, 50])
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight.size(1), weight.size(0), bias is not None, device="meta")
+        self.weight = nn.Parameter(aligned_rows(weight.detach()), requires_grad=False)
+        if bias is not None:
+            self.bias = nn.Parameter(aligned_rows(bias.detach()), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``x`` (..., in) to (..., out)."""
+        return self.linear(x, self.weight, self.bias)[..., : self.out_features]

@@ -27,13 +27,12 @@ from heedful.kernels.plan import slot_of
 from heedful.kernels.unpadded import is_observed
 from heedful.kernels.varlen import product_dtype
 from heedful.kernels.vocabulary_loss import loss_and_gradient_in_one_kernel, runs_in_one_kernel
-from heedful.layers.linear import Linear
+from heedful.layers.linear import Linear, aligned_rows
 from heedful.tasks.r_drop import divergence
 from heedful.tasks.token_batches import IGNORED
 
 CHUNK = 2**25  # logits in a chunk on a CPU
 CHUNKED_FROM = 4 * CHUNK  # number of logits from which chunks are used, since each chunk adds to the gradient of W
-ALIGNED = 64  # rows of W: 50,257 of GPT-2 become 50,304
 LOGIT_BYTES = 16  # memory of a logit of an unchunked bfloat16 loss: two 2-byte and three 4-byte copies
 MEMORY_SHARE = 16  # a sixteenth of a GPU's memory is for logits
 BLOCK = 2**18  # logits that stay in the cache of a core
@@ -118,8 +117,7 @@ def aligned(rows: Tensor, dtype: torch.dtype) -> Tensor:
     >>> aligned(torch.ones(50, 3, device="meta"), torch.bfloat16).shape
     torch.Size([64, 3])
     """
-    rows, more = rows.to(dtype), -len(rows) % ALIGNED
-    return F.pad(rows, (*(0, 0) * (rows.ndim - 1), 0, more)) if more and pads_vocabulary(rows.device) else rows
+    return aligned_rows(rows.to(dtype)) if pads_vocabulary(rows.device) else rows.to(dtype)
 
 
 def aligned_logits(head: Any, hidden: Tensor) -> Tensor:
