@@ -58,11 +58,14 @@ class Rotation(PositionEncoding):
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        self._rounded: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # once for all layers
 
     def rotate(self, x: Tensor) -> Tensor:
         """Rotates (a, b) to (a cos − b sin, b cos + a sin): (a, b) cos + (b, a) (−sin, sin), in three passes."""
-        swapped = x.roll(x.size(-1) // 2, dims=-1)
-        return torch.addcmul(x * self.cos.to(x.dtype), swapped, self.sin.to(x.dtype))
+        if x.dtype not in self._rounded:
+            self._rounded[x.dtype] = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        cos, sin = self._rounded[x.dtype]
+        return torch.addcmul(x * cos, x.roll(x.size(-1) // 2, dims=-1), sin)
 
 
 class PositionBias(PositionEncoding):
