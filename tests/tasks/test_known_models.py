@@ -200,7 +200,10 @@ def test_who_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert advice_for(kind, few, settings_of(resume=True)) is None
     assert advice_for(kind, few * 10_000, settings_of()) is None
     assert advice_for(tasks.get("translation"), few, settings_of("translation")) is None
-    assert len(checks) == 2, "nobody else uses the network"
+    names = rows_of(*(f"Nowakowska{number} Szymańska{number}" for number in range(200)))
+    assert advice_for(kind, names, settings_of()) is None
+    assert advice_for(tasks.get("feature-extraction"), names, settings_of("feature-extraction")) is not None
+    assert len(checks) == 3, "nobody else uses the network"
 
 
 def test_a_run_from_scratch_is_advised_in_its_head(

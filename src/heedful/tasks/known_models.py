@@ -15,6 +15,7 @@ from heedful.errors import HeedfulError, plural
 from heedful.pretrained.folder import downloaded, fetch
 from heedful.settings import AUTO, RunSettings
 from heedful.tasks import TASKS
+from heedful.tasks.defaults import RARE_FALL, rarely_new
 from heedful.util.downloads import check_hub, hub_answers, is_offline
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from heedful.tasks.task import Task
 
 FEW_EXAMPLES = 10_000  # below which the advice is given: the sets of the measurements are smaller
+FEWEST_NAMES = 200  # below which too few words are known to tell names from sentences
 READ_ROWS, READ_CHARACTERS = 1000, 500  # of the training data and of each text, for the language
 FOREIGN = 0.005  # share of letters beyond a to z above which texts do not count as English
 WAIT = 0.3  # seconds for which a run waits for the answer of the Hub, which it asked earlier
@@ -44,11 +46,13 @@ class KnownModels:
         english: for English texts.
         multilingual: for texts of other languages; None if there is only ``english``.
         gain: what the model gained over training from scratch on few examples, as measured in docs/results.md.
+        gains_on_names: False if nothing was gained where new words are frequent, as in names: then none is advised.
     """
 
     english: KnownModel
     multilingual: KnownModel | None = None
     gain: str = ""
+    gains_on_names: bool = True
 
 
 MINILM = KnownModel("sentence-transformers/all-MiniLM-L6-v2", "22.7 M parameters, 91 MB", "English")
@@ -58,7 +62,9 @@ MULTILINGUAL_MINILM = KnownModel(
 T5_SMALL = KnownModel("google-t5/t5-small", "60.5 M parameters, 242 MB", "English, German, French and Romanian")
 
 ENCODERS = KnownModels(MINILM, MULTILINGUAL_MINILM)
-TEXT_CLASSIFICATION = replace(ENCODERS, gain="SST-2: accuracy 89.3 from all-MiniLM-L6-v2, 83.6 from scratch")
+TEXT_CLASSIFICATION = replace(
+    ENCODERS, gain="SST-2: accuracy 89.3 from all-MiniLM-L6-v2, 83.6 from scratch", gains_on_names=False
+)
 TOKEN_CLASSIFICATION = replace(ENCODERS, gain="WNUT-17: F1 46.0 from all-MiniLM-L6-v2, 8.2 from scratch")
 FEATURE_EXTRACTION = replace(ENCODERS, gain="builtin:functions: recall@1 56.9 from all-MiniLM-L6-v2, 1.1 from scratch")
 SEQUENCE_TO_SEQUENCE = KnownModels(T5_SMALL)
@@ -131,12 +137,16 @@ def _texts(rows: Sequence[Row]) -> Iterator[str]:
 def advice_for(kind: type[Task], rows: Sequence[Row], settings: RunSettings) -> Callable[[], str] | None:
     """Returns a function that gives the line of advice (``advice``) for a new model on few examples; else None.
 
-    None too for a task without known models. The Hub is asked meanwhile, in the background, whether it answers.
+    None too for a task without known models, and for names if nothing was gained on them. The Hub is asked meanwhile,
+    in the background, whether it answers.
     """
-    if kind.known_models is None or settings.start_from or settings.resume or len(rows) >= FEW_EXAMPLES:
+    models = kind.known_models
+    if models is None or settings.start_from or settings.resume or len(rows) >= FEW_EXAMPLES:
+        return None
+    if not models.gains_on_names and len(rows) >= FEWEST_NAMES and not rarely_new(_texts(rows), RARE_FALL):
         return None
     check_hub()
-    return partial(advice, kind.known_models, rows)
+    return partial(advice, models, rows)
 
 
 def advice(models: KnownModels, rows: Sequence[Row]) -> str:
