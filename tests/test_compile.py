@@ -45,10 +45,10 @@ POSITIONS: dict[str, Position] = {
 FAMILIES = ("encoder", "decoder", "window", "windows", "encoder-decoder", "vision")
 
 
-def model_of(family: str, position: str = "rotary") -> Model:
+def model_of(family: str, position: str = "rotary", depth: int = 1) -> Model:
     """A tiny model of a family, in training mode, without dropout."""
     torch.manual_seed(0)
-    stack: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 4, "position": POSITIONS[position]}
+    stack: dict[str, Any] = {"dim": 16, "depth": depth, "heads": 4, "position": POSITIONS[position]}
     if family == "encoder":
         return heedful.create(EncoderConfig(embedding=VOCAB, encoder=StackConfig(**stack)))
     if family == "encoder-decoder":
@@ -153,7 +153,7 @@ def test_blocks_of_a_run_are_compiled_once_for_all(
         return graph
 
     monkeypatch.setattr(plan, "_compiled", lambda function: torch.compile(function, fullgraph=True, backend=counting))
-    model = model_of(family)
+    model = model_of(family, depth=2)
     reference = copy.deepcopy(model)
     plan.apply_training_plan(model, recompute=recompute, compile_blocks=True)
     run = plan.recomputed_compiled if recompute else plan.compiled

@@ -322,6 +322,8 @@ def test_an_optimised_model_generates_on_the_device(name: str) -> None:
     expected = optimize(made(name), "bfloat16").generate(IDS, LEFT, max_new_tokens=4)
     with pretend_gpu(no_float64=True):
         model = optimize(made(name).to(CUDA), "bfloat16")
+        vocabulary = model.head.output.out_features
+        assert model.head.output.weight.size(0) == -(-vocabulary // 64) * 64
         ids = model.generate(IDS.to(CUDA), LEFT.to(CUDA), max_new_tokens=4)
         assert ids.device.type == "cuda"
         assert torch.equal(ids.cpu(), expected)

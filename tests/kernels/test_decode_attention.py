@@ -19,7 +19,7 @@ from heedful import presets
 from heedful.cache import store_columns
 from heedful.config import LanguageHead
 from heedful.kernels import decode_attention as module
-from heedful.kernels.decode_attention import decode_attention, store_in_one_kernel, takes_one_query
+from heedful.kernels.decode_attention import decode_attention, store_for, store_in_one_kernel, takes_one_query
 from heedful.kernels.optimize import _align_vocabulary
 from heedful.kernels.varlen import gpu_attention
 from heedful.layers.attention import fused_attention
@@ -41,6 +41,7 @@ SHAPES = {
     "several parts": (1, 1, 2, 1, 700, 64, 100),
     "parts without keys": (6, 2, 2, 2, 90, 5, 10),
     "large head": (2, 2, 2, 2, 40, 160, 512),
+    "large scores": (1, 1, 2, 1, 300, 64, 100),
 }
 
 
@@ -69,6 +70,8 @@ def test_the_kernel_is_attention(name: str, dtype: torch.dtype, monkeypatch: pyt
     monkeypatch.setattr(module, "LEAST_COLUMNS", least)
     rows, key_rows, columns, size = sizes[0], sizes[1], sizes[4], sizes[5]
     q, k, v = (x.to(dtype) for x in given(*sizes))
+    if name == "large scores":
+        q = 50 * q
     for kind, mask in masks(rows, key_rows, columns).items():
         if kind == "rows" and rows != key_rows:
             exact = [x.double().repeat_interleave(rows // key_rows, 0) for x in (k, v)]
@@ -107,12 +110,40 @@ def test_the_kernel_is_used_for_one_query_under_a_boolean_mask(monkeypatch: pyte
         "float64": (q.double(), k.double(), v.double(), mask),
         "two types": (q, k.bfloat16(), v, mask),
         "values apart": (q, k, v.mT.contiguous().mT, mask),
+        "a mask apart": (q, k, v, torch.ones(6, 1, 1, 2, dtype=torch.bool).transpose(0, 3)),
+        "a mask of fewer keys": (q, k, v, mask[..., :1]),
+        "a mask of other rows": (q, k, v, mask.repeat(2, 1, 1, 1)),
+        "other rows of keys": (q[:1], k, v, mask),
+        "values of another size": (q, k, v[..., :4], mask),
+        "keys of another size": (q, k[..., :4], v[..., :4], mask),
+        "no rows": (q[:0], k[:0], v[:0], mask[:0]),
     }.items():
         assert not takes_one_query(*arguments), case
     calls: list[Any] = []
     monkeypatch.setattr("heedful.kernels.varlen.decode_attention", lambda *given: calls.append(given) or given[0])
     assert gpu_attention(q, k, v, mask, 1.0) is q
     assert len(calls) == 1
+    gpu_attention(q, k, v, mask, 1.0, dropout=0.5)
+    assert len(calls) == 1, "the kernel drops no weights"
+    monkeypatch.setattr(module, "MANY_QUERIES", 8)
+    assert takes_one_query(q, k, v, mask)
+    monkeypatch.setattr(module, "MANY_COLUMNS", 6)
+    assert not takes_one_query(q, k, v, mask), "PyTorch reads shared keys once"
+
+
+def test_the_kernel_stores_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    assert store_for(device) is store_columns
+    monkeypatch.setattr(module, "runs_triton", lambda device: True)
+    assert store_for(device) is store_in_one_kernel
+    monkeypatch.setattr(module, "_kernels", lambda: pytest.fail("it takes neither float64 nor columns apart"))
+    rows = torch.tensor([0])
+    for buffers, new in (
+        (torch.zeros(2, 1, 1, 3, 4, dtype=torch.float64), torch.randn(2, 1, 1, 1, 4, dtype=torch.float64)),
+        (torch.zeros(2, 1, 1, 3, 4), torch.randn(2, 1, 1, 4, 2)[..., :1].mT),
+    ):
+        store_in_one_kernel(tuple(buffers), tuple(new), rows, torch.tensor([2]))
+        assert torch.equal(buffers[:, :, :, 2:], new)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

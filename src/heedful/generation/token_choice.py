@@ -44,7 +44,7 @@ def is_any(tokens: Tensor, ids: Tensor) -> Tensor:
     tensor([[False,  True],
             [ True, False]])
     """
-    return tokens == ids if len(ids) == 1 else (tokens[..., None] == ids).any(-1)
+    return tokens == ids[0] if len(ids) == 1 else (tokens[..., None] == ids).any(-1)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:

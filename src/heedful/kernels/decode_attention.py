@@ -30,16 +30,25 @@ def takes_one_query(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> bool:
     """Returns True if ``decode_attention`` computes the attention of q (R, H, 1, E): one query a row, a boolean mask of
     the keys, no gradient, on an NVIDIA GPU with Triton.
     """
-    if q.size(2) != 1 or not isinstance(mask, Tensor) or mask.dtype is not torch.bool or mask.dim() != 4:
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool or torch.compiler.is_compiling():
         return False
-    if mask.size(1) != 1 or mask.size(2) != 1 or mask.size(3) != k.size(2) or torch.compiler.is_compiling():
+    if not _fits(q, k, v, mask):
         return False
-    has_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if q.size(1) > k.size(1) and q.size(0) * q.size(1) >= MANY_QUERIES and k.size(2) >= MANY_COLUMNS:
         return False  # PyTorch's kernel reads the keys once for the heads that share them, this one for each
-    is_dense = q.stride(3) == k.stride(3) == v.stride(3) == mask.stride(3) == 1
+    has_gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     has_one_type = q.dtype == k.dtype == v.dtype and q.dtype is not torch.float64
-    return is_dense and has_one_type and not has_gradient and runs_triton(q.device)
+    return has_one_type and not has_gradient and runs_triton(q.device)
+
+
+def _fits(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> bool:
+    """Returns True for shapes and strides that ``decode_attention`` takes."""
+    if not q.numel() or not k.numel() or k.shape != v.shape or q.shape[2:] != (1, k.size(3)):
+        return False
+    if q.size(0) % k.size(0) or q.size(1) % k.size(1) or mask.dim() != 4:
+        return False
+    has_mask_of_keys = mask.shape[1:] == (1, 1, k.size(2)) and mask.size(0) in (1, k.size(0), q.size(0))
+    return has_mask_of_keys and q.stride(3) == k.stride(3) == v.stride(3) == mask.stride(3) == 1
 
 
 def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -67,19 +76,20 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
     tile = max(16, TILE // width)
     part_columns = -(-columns // (parts * tile)) * tile
     attend, join, _ = _kernels()
-    attend[(rows * heads, parts)](
-        *(q, k, v, mask, mixed, log_sums),
-        *(heads, heads // k.size(1), shared, mask_shared, columns, parts, part_columns, float(scale)),
-        *(q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3], mask.stride(0)),
-        SIZE=size,
-        WIDTH=width,
-        TILE=tile,
-        IS_PART=parts > 1,
-        num_warps=WARPS,
-    )
-    if parts > 1:
-        widths = {"SIZE": size, "WIDTH": width, "PARTS_WIDTH": 1 << (parts - 1).bit_length()}
-        join[(rows * heads,)](mixed, log_sums, output, parts, **widths, num_warps=WARPS)
+    with torch.cuda.device_of(q):  # Triton launches on the current device
+        attend[(rows * heads, parts)](
+            *(q, k, v, mask, mixed, log_sums),
+            *(heads, heads // k.size(1), shared, mask_shared, columns, parts, part_columns, float(scale)),
+            *(q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3], mask.stride(0)),
+            SIZE=size,
+            WIDTH=width,
+            TILE=tile,
+            IS_PART=parts > 1,
+            num_warps=WARPS,
+        )
+        if parts > 1:
+            widths = {"SIZE": size, "WIDTH": width, "PARTS_WIDTH": 1 << (parts - 1).bit_length()}
+            join[(rows * heads,)](mixed, log_sums, output, parts, **widths, num_warps=WARPS)
     return output
 
 
@@ -105,13 +115,14 @@ def store_in_one_kernel(buffers: Stored, new: Stored, rows: Tensor, columns: Ten
         return
     size = keys.size(3)
     _, _, store = _kernels()
-    store[(len(rows), keys.size(1))](
-        *(keys, values, k, v, rows, columns),
-        *(*keys.stride()[:3], *values.stride()[:3], *k.stride()[:2], *v.stride()[:2]),
-        SIZE=size,
-        WIDTH=1 << (size - 1).bit_length(),
-        num_warps=1,
-    )
+    with torch.cuda.device_of(keys):
+        store[(len(rows), keys.size(1))](
+            *(keys, values, k, v, rows, columns),
+            *(*keys.stride()[:3], *values.stride()[:3], *k.stride()[:2], *v.stride()[:2]),
+            SIZE=size,
+            WIDTH=1 << (size - 1).bit_length(),
+            num_warps=1,
+        )
 
 
 @cache
@@ -128,7 +139,7 @@ def _kernels():  # type: ignore[no-untyped-def]  # triton has no types
         SIZE: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, IS_PART: tl.constexpr,
     ):  # fmt: skip
         query, part = tl.program_id(0), tl.program_id(1)
-        row, head = (query // heads).to(tl.int64), query % heads
+        row, head = (query // heads).to(tl.int64), (query % heads).to(tl.int64)
         units = tl.arange(0, WIDTH)
         inside = units < SIZE
         own_q = tl.load(q + row * q_row + head * q_head + units, mask=inside, other=0.0).to(tl.float32) * scale
@@ -181,7 +192,7 @@ def _kernels():  # type: ignore[no-untyped-def]  # triton has no types
         keys_row, keys_head, keys_column, values_row, values_head, values_column, k_row, k_head, v_row, v_head,
         SIZE: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
-        new, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        new, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
         row, column = tl.load(rows + new), tl.load(columns + new)
         units = tl.arange(0, WIDTH)
         inside = units < SIZE

@@ -29,7 +29,7 @@ from heedful.kernels.prepacked_linear import (
 )
 from heedful.layers.attention import Attention
 from heedful.layers.feedforward import FeedForward
-from heedful.layers.linear import AlignedLinear, Linear
+from heedful.layers.linear import ALIGNED, AlignedLinear, Linear
 from heedful.models.base import Model
 from heedful.stack import Block
 
@@ -56,6 +56,7 @@ def optimize(model: M, dtype: str | torch.dtype | None = None, *, compile: bool 
       for texts of one length, and stored in each block.
     - On a CPU the weights of linear maps are prepacked (``heedful.kernels.prepacked_linear``) and are no longer
       parameters.
+    - On a GPU the output projection to a vocabulary gets rows of zeros up to a multiple of 64; logits are without them.
     - The plan "cpu-inference" or "gpu" is applied (``heedful.kernels.plan``). On a CPU it skips padding, whose
       hidden states become zeros, and in the last block also the tokens that the head does not read. On a GPU it leaves
       padding out of attention, in half precision.
@@ -185,12 +186,17 @@ def _replace_linears(
 
 
 def _align_vocabulary(model: Model) -> None:
-    """Adds rows of zeros to the output projection to a vocabulary; a tied embedding shares its memory."""
+    """Adds rows of zeros to the output projection to a vocabulary that is no multiple of 64 (``AlignedLinear``).
+
+    A tied embedding shares its memory, until the model is moved or copied.
+    """
     output = cast(Linear, model.get_submodule("head.output"))
-    aligned = AlignedLinear(output.weight, output.bias)
+    if output.out_features % ALIGNED == 0:
+        return
+    aligned, address = AlignedLinear(output.weight, output.bias), output.weight.data_ptr()
     for embedding in (part for part in model.modules() if isinstance(part, nn.Embedding)):
-        if embedding.weight.data_ptr() == output.weight.data_ptr():
-            embedding.weight = nn.Parameter(aligned.weight[: len(embedding.weight)], requires_grad=False)
+        if embedding.weight.shape == output.weight.shape and embedding.weight.data_ptr() == address:
+            embedding.weight = nn.Parameter(aligned.weight[: output.out_features], requires_grad=False)
     model.set_submodule("head.output", aligned)
 
 

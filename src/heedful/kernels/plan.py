@@ -40,7 +40,7 @@ from heedful.kernels.unpadded import (
 from heedful.kernels.varlen import gpu_attention, product_dtype, varlen_layout
 from heedful.layers.attention import Attend, Attention, explicit_attention, fused_attention
 from heedful.layers.dropout import Drop, Dropout, DropPath
-from heedful.layers.linear import Linear, Multiply, ScaledLinear
+from heedful.layers.linear import AlignedLinear, Linear, Multiply, ScaledLinear
 from heedful.layers.mask import Mask
 from heedful.layers.norm import Identity
 from heedful.stack import (
@@ -212,6 +212,7 @@ SLOTS: dict[Any, str] = {
     FusedAttention.forward: "attend",
     Linear.forward: "linear",
     ScaledLinear.forward: "linear",
+    AlignedLinear.forward: "linear",
     Dropout.forward: "dropout",
     Stack.forward: "layout",
     Block.forward: "run",

@@ -153,7 +153,7 @@ def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, drop
     """
     if isinstance(mask, Sequences):
         return mask.attend(q, k, v, scale)
-    if takes_one_query(q, k, v, mask):
+    if not dropout and takes_one_query(q, k, v, mask):
         return decode_attention(q, k, v, mask, scale)
     several = q.size(2) > 1 or q.size(0) > k.size(0)  # the heads of a single query become queries of one head
     if q.size(1) != k.size(1) and several and not allows_flash(q, k, mask):

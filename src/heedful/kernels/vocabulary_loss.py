@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sysconfig
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,11 +23,12 @@ BLOCK, WARPS = 8192, 16  # logits that a program reads at a time, and warps that
 
 @cache
 def has_triton() -> bool:
-    """Returns True if Triton is installed, and the C compiler that it needs to build a kernel's launcher."""
-    compiler = os.environ.get("CC", "").split(" ")[0]
-    return importlib.util.find_spec("triton") is not None and any(
-        map(shutil.which, filter(None, (compiler, "gcc", "clang")))
-    )
+    """Returns True if Triton is installed, and the C compiler and Python's headers with which it builds a kernel's
+    launcher.
+    """
+    compilers = filter(None, (os.environ.get("CC", "").split(" ")[0], "gcc", "clang"))
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    return importlib.util.find_spec("triton") is not None and has_headers and any(map(shutil.which, compilers))
 
 
 @cache
@@ -58,7 +61,8 @@ def loss_and_gradient_in_one_kernel(
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     if len(logits):
         sizes = (logits.size(1), vocabulary_size, float(smoothing), ignored)
-        _kernel()[(len(logits),)](logits, labels, losses, *sizes, BLOCK=BLOCK, num_warps=WARPS)
+        with torch.cuda.device_of(logits):  # Triton launches on the current device
+            _kernel()[(len(logits),)](logits, labels, losses, *sizes, BLOCK=BLOCK, num_warps=WARPS)
     return losses.sum()
 
 

@@ -58,14 +58,19 @@ class Rotation(PositionEncoding):
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        self._rounded: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # once for all layers
+        self._rounded: dict[torch.dtype, tuple[Tensor, Tensor]] = {}  # by dtype, once for all layers
 
     def rotate(self, x: Tensor) -> Tensor:
         """Rotates (a, b) to (a cos − b sin, b cos + a sin): (a, b) cos + (b, a) (−sin, sin), in three passes."""
-        if x.dtype not in self._rounded:
-            self._rounded[x.dtype] = self.cos.to(x.dtype), self.sin.to(x.dtype)
-        cos, sin = self._rounded[x.dtype]
+        cos, sin = self._tables(x.dtype)
         return torch.addcmul(x * cos, x.roll(x.size(-1) // 2, dims=-1), sin)
+
+    def _tables(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if torch.compiler.is_compiling():  # else a first block, which fills the dictionary, would compile anew
+            return self.cos.to(dtype), self.sin.to(dtype)
+        if dtype not in self._rounded:
+            self._rounded[dtype] = self.cos.to(dtype), self.sin.to(dtype)
+        return self._rounded[dtype]
 
 
 class PositionBias(PositionEncoding):
