@@ -37,6 +37,7 @@ def learned(*sentences: str) -> WordSplitting:
         ("हिन्दी, cafe\u0301.", "हिन्दी , cafe\u0301 ."),
         ("我爱iPhone手机。", "我 爱 iPhone 手 机 。"),
         ("\u200b \u0007 ", ""),
+        ("\ue000 \ue001.", "\ue000 \ue001 ."),
         ("... - .", ". . . - ."),
     ],
 )

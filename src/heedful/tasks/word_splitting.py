@@ -70,7 +70,8 @@ class WordSplitting:
 
         A sign is attached if it is attached to more words than it stands alone, and to at least ``FEWEST`` different
         ones. It is separate between two kinds of characters if it is a word between them more than ``RARE`` times as
-        often as it stands inside a word, an apostrophe more often. A word with signs at its ends is an exception unless it is more frequent without them.
+        often as it stands inside a word, an apostrophe more often. A word with signs at its ends is an exception unless
+        it is more frequent without them.
         """
         counts: Counter[str] = Counter()
         alone: Counter[str] = Counter()
@@ -120,7 +121,7 @@ class WordSplitting:
         for chunk in re.finditer(r"\S+", text):
             for start, end in self._joined(chunk[0], self._spans(chunk[0])):
                 word = chunk[0][start:end]
-                if any(unicodedata.category(character)[0] != "C" for character in word):
+                if any(unicodedata.category(character) not in ("Cc", "Cf") for character in word):
                     found.append((word, (chunk.start() + start, chunk.start() + end)))
         return found
 
