@@ -246,7 +246,10 @@ def test_the_sample_is_what_the_model_is_given(tmp_path: Path) -> None:
     assert "3 of 3 positions have a target" in sample
     words = "".join(f"see\tO\n{a}{b}\tB-x\n\n" for a in "abcdefg" for b in "vwxyz")
     (tmp_path / "set.conll").write_text(words, encoding="utf-8")
-    sample = "\n".join(audited("token-classification", tmp_path / "set.conll").sample)
+    result = audited("token-classification", tmp_path / "set.conll")
+    notes = [one.line() for one in result.findings if "tags of" in one.text]
+    assert [note.split()[0] for note in notes] == ["examples", "examples"]  # of training and validation; none is cut
+    sample = "\n".join(result.sample)
     assert "see→O" in sample
     assert "→B-x" in sample
 

@@ -187,6 +187,9 @@ def test_images_by_folder_and_by_table(
         (["--in", "x.txt", "text"], "--in FILE and texts are both given; give only one of them"),
         (["--in", "y.txt"], "y.txt: no such file; did you mean 'x.txt'?"),
         (["--in", "x.txt", "--out", "y.csv"], "y.csv: predictions cannot be written as .csv; name the file .jsonl"),
+        (["--in", "x.txt", "--out", "y.xlsx"], "y.xlsx: predictions cannot be written as .xlsx; name the file .jsonl"),
+        (["--in", "x.txt", "--out", "y.conll"], "y.conll: predictions cannot be written as .conll; name the file .jso"),
+        (["--in", "x.txt", "--out", "y.BIO"], "y.BIO: predictions cannot be written as .bio; name the file .jsonl"),
         (
             ["--in", "x.txt", "--out", "y.txt.gz"],
             "y.txt.gz: predictions cannot be written as .gz; name the file .jsonl",

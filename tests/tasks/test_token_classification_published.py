@@ -175,6 +175,7 @@ def test_going_on_from_a_published_model(shared_data: Any, tmp_path: Path) -> No
     again = saved(task, model.eval(), tmp_path / "model")
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(again)
     asked = pipe(theirs, transformers.AutoTokenizer.from_pretrained(again))
+    task.splitting = None  # their pipeline does not know the words of the training data
     for text in TEXTS:
         assert ours_of(task.predict(model, [text])[0].output) == theirs_of(asked, text)
 

@@ -33,10 +33,11 @@ def check_lengths(task: Task, encoded: Encoded) -> Iterator[Finding]:
 
 
 def check_truncation(encoded: Encoded) -> Iterator[Finding]:
-    """Yields findings on how many examples the task truncated, split or left out."""
+    """Yields findings on how many examples the task truncated, split or left out, else what it says of them."""
     if encoded.note:
         level: Literal["fact", "warning"] = "warning" if encoded.lost else "fact"
-        yield Finding("truncation", level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
+        name = "truncation" if encoded.lost else "examples"
+        yield Finding(name, level, encoded.lost, encoded.note, list(map(location, encoded.unread)))
 
 
 def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES) -> Iterator[Finding]:

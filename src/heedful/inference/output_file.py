@@ -12,13 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from heedful.data.prediction_inputs import CONLL
 from heedful.errors import HeedfulError
 from heedful.util.files import WINDOWS, move, read_json, write
 from heedful.util.locks import lock_file
 from heedful.util.values import to_json
 
 JSON_LINES = (".jsonl", ".ndjson")
-UNSUPPORTED = (".json", ".csv", ".tsv", ".parquet", ".gz", ".xz", ".zst", ".zip", ".html", ".part")
+TABLES = (".json", ".csv", ".tsv", ".tab", ".parquet", ".xlsx")
+UNSUPPORTED = (*TABLES, *CONLL, ".gz", ".xz", ".zst", ".zip", ".html", ".part")
 
 
 def is_json(out: str | None, as_json: bool = False) -> bool:

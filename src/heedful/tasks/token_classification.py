@@ -30,6 +30,7 @@ from heedful.tasks.labels import stored_label_names
 from heedful.tasks.model_setup import check_classifier, load_with_head, tokenizer_of
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, arrow_joined, short
 from heedful.tasks.token_batches import IGNORED, padded, padded_with_mask
+from heedful.tasks.word_splitting import WordSplitting
 from heedful.tasks.word_tokens import (
     WordTokens,
     joined_words,
@@ -83,6 +84,8 @@ class TokenClassification(EncoderTask):
         tokenizer: tokenizer of the texts.
         labels: the tags, in the order of the model's logits.
         stride: number of tokens that neighbouring windows of a long text share; None for a quarter of a window.
+        splitting: rules that split a text into words as the training data does; None for the words of the
+            ``transformers`` pipeline, as for published models.
     """
 
     name: ClassVar[str] = "token-classification"
@@ -94,8 +97,14 @@ class TokenClassification(EncoderTask):
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})
     hub_fixed: Mapping[str, Any] = MappingProxyType({"aggregation_strategy": "first"})
 
-    def __init__(self, tokenizer: Tokenizer, labels: Sequence[str], stride: int | None = None) -> None:
-        self.tokenizer, self.labels, self.stride = tokenizer, list(labels), stride
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        stride: int | None = None,
+        splitting: WordSplitting | None = None,
+    ) -> None:
+        self.tokenizer, self.labels, self.stride, self.splitting = tokenizer, list(labels), stride, splitting
         self.scheme: Scheme = tagging.scheme_of(self.labels)
         self.main_metric = "accuracy" if self.scheme == "plain" else "f1"
 
@@ -127,7 +136,7 @@ class TokenClassification(EncoderTask):
         """Creates the task for a new model: trains its tokenizer, and takes the labels from the training tags."""
         labels = tagging.tag_labels(rows)
         tokenizer = cls.train_tokenizer((" ".join(row.values["words"]) for row in rows), settings)
-        return cls(tokenizer, labels, settings.data.stride)
+        return cls(tokenizer, labels, settings.data.stride, WordSplitting.learn(row.values["words"] for row in rows))
 
     @classmethod
     def for_fine_tuning(cls, folder: str | Path, rows: Sequence[Row], settings: RunSettings) -> tuple[Self, Model]:
@@ -141,20 +150,27 @@ class TokenClassification(EncoderTask):
         tags = {tag for row in rows for tag in row.values["tags"]}
         own = stored_label_names(read_configs(folder)[0]) if isinstance(config_of(folder).head, TokenHead) else []
         known = tags <= set(own)
-        task = cls(tokenizer_of(folder), own if known else names, settings.data.stride)
+        splitting = WordSplitting.learn(row.values["words"] for row in rows)
+        task = cls(tokenizer_of(folder), own if known else names, settings.data.stride, splitting)
         model = load_with_head(folder, TokenHead.kind, settings.seed or 0, None if known else len(names))
         task.check_model(model)
         return task, model
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Loads the tokenizer, and the labels from ``config.json``."""
+        """Loads the tokenizer, the labels from ``config.json``, and the task's entries of ``heedful.json``."""
         folder = cls.model_folder(folder)
-        return cls(tokenizer_of(folder), stored_label_names(read_configs(folder)[0]), read_card(folder).get("stride"))
+        card = read_card(folder)
+        stored = card.get("word_splitting")
+        splitting = None if stored is None else WordSplitting.read(stored, folder)
+        return cls(tokenizer_of(folder), stored_label_names(read_configs(folder)[0]), card.get("stride"), splitting)
 
     def card_entries(self) -> dict[str, Any]:
-        """Returns the task's entry for ``heedful.json``: the stride, if it was set."""
-        return {} if self.stride is None else {"stride": self.stride}
+        """Returns the task's entries for ``heedful.json``: the stride, if it was set, and how texts are split into
+        words.
+        """
+        splitting = {} if self.splitting is None else {"word_splitting": self.splitting.as_dict()}
+        return ({} if self.stride is None else {"stride": self.stride}) | splitting
 
     def before_training(self, model: Model, settings: RunSettings) -> None:
         """Stores the label names in the model. In training of a new model, the unknown token replaces random tokens."""
@@ -332,8 +348,9 @@ class TokenClassification(EncoderTask):
         The prediction's score is the probability that all labels are right, as if labels were independent. The output
         for an input without a word is empty.
 
-        An input is a text, a list of words, or ``{"words": [...]}``, whose text is the words joined by spaces; how a
-        text is divided into words is described in ``heedful.tasks.word_tokens.tokens_of_texts``. Entities are read as
+        An input is a text, a list of words, or ``{"words": [...]}``, whose text is the words joined by spaces. A model
+        that was trained here reads a text as the words of ``heedful.tasks.word_splitting``, any other as those of
+        ``heedful.tasks.word_tokens.tokens_of_texts``. Entities are read as
         by ``seqeval`` (``heedful.metrics.entities``): an I- without an entity before it begins a new entity. The
         ``transformers`` pipeline with ``aggregation_strategy="first"`` does the same, but knows B and I only and
         truncates long texts.
@@ -360,9 +377,20 @@ class TokenClassification(EncoderTask):
         """Returns the tokens of each input."""
         texts = {index: value for index, value in enumerate(inputs) if isinstance(value, str)}
         lists = {index: _words(value) for index, value in enumerate(inputs) if not isinstance(value, str)}
-        encoded = dict(zip(texts, tokens_of_texts(self.tokenizer, [*texts.values()]), strict=True))
+        encoded = dict(zip(texts, self._encode_texts([*texts.values()]), strict=True))
         encoded |= dict(zip(lists, tokens_of_words(self.tokenizer, [*lists.values()]), strict=True))
         return [encoded[index] for index in range(len(inputs))]
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[WordTokens]:
+        """Returns the tokens of texts, of each word as in training."""
+        if self.splitting is None:
+            return tokens_of_texts(self.tokenizer, texts)
+        split = [self.splitting.words_of(text) for text in texts]
+        encoded = tokens_of_words(self.tokenizer, [[word for word, _ in words] for words in split])
+        return [
+            own._replace(text=text, spans=[span for _, span in words])
+            for own, text, words in zip(encoded, texts, split, strict=True)
+        ]
 
     def _output(self, text: str, spans: Sequence[tuple[int, int]], predicted: WordPredictions) -> list[dict[str, Any]]:
         output = []

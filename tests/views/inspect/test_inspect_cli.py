@@ -169,7 +169,7 @@ ENCODER = "heads, model, matrix, gradient, embeddings, similarity, positions, im
         (
             "vision",
             ["a.png", "--view", "lens"],
-            "works only with language models; for vision (vision), choose from heads, model, matrix, image",
+            "works only with models that write text or fill masks; for vision (vision), choose from heads, model, ",
         ),
         ("decoder", ["a", "--layers", "2"], "no layer 2; the model's layers are 0 to 1"),
         ("decoder", ["a", "--heads", "0", "4"], "no head 4; the model's heads are 0 to 3"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import heedful
+from heedful.config import TokenHead
 from heedful.presets import get
 from heedful.views.inspect.catalogue import VIEWS
 from heedful.views.inspect.request import Request, check_request, within
@@ -121,6 +123,20 @@ def test_who_has_which_view() -> None:
     assert views("t5-small") == writes
     assert views("bert-base") == text  # a pooler and no head
     assert views("vit-b/16") == {*maps, "positions", "image", "gradient", "importance", "filters"}
+
+
+def test_the_page_names_the_models_of_each_view_as_messages_do() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "inside.md").read_text(encoding="utf-8")
+    rows = [
+        line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| `\w+` \| [^|]* \| [^|]* \|$", line)
+    ]
+    assert {row[0].strip("`"): row[2] for row in rows} == {name: view.whose for name, view in VIEWS.items()}
+    tagger = replace(get("bert-base"), head=TokenHead(labels=3))
+    for view in ("gradient", "importance", "lens"):
+        with pytest.raises(
+            heedful.HeedfulError, match=r"works only with models that write.*; for tagger .*heads, model"
+        ):
+            check_request(tagger, "tagger", Request.of("a", view))
 
 
 def test_the_default_view_suits_the_model() -> None:

@@ -124,7 +124,7 @@ VIEWS: dict[str, View] = {
         home="heedful.views.inspect.lens_view:look",
         shows="the predictions of every layer",
         has=predicts_tokens,
-        whose="language models",
+        whose="models that write text or fill masks",
         takes=frozenset({"target", "layers", "queries", "decoding"}),
     ),
     "image": View(
@@ -145,7 +145,7 @@ VIEWS: dict[str, View] = {
         home="heedful.views.inspect.gradient_views:look_at_gradient",
         shows="how much each part of the input contributes to the prediction",
         has=_explains,
-        whose="models of text that write, classify or fill masks, and image classifiers",
+        whose="models that write from a text, label whole texts or images, fill masks or find answers",
         takes=frozenset({"target", "decoding"}),
     ),
     "embeddings": View(
@@ -182,7 +182,7 @@ VIEWS: dict[str, View] = {
         home="heedful.views.inspect.gradient_views:look_at_importance",
         shows="how much the loss depends on each head",
         has=lambda config: _generates_from_text(config) or classifies(config),
-        whose="models that continue or translate text, or classify",
+        whose="models that write from a text, or label whole texts or images",
         takes=frozenset({"target", "decoding"}),
         most=None,
     ),
