@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.data import Row, Rows
 from heedful.data.cell_values import brief
-from heedful.data.column_inference import MAX_DISTINCT_NAMES, implausible_classes
+from heedful.data.column_inference import MAX_DISTINCT_NAMES, columns_option, implausible_classes
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content_digest
 from heedful.data.text_files import extension
@@ -127,6 +127,6 @@ def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
         return "every label has too few examples to hold any out for validation; add examples, or give --valid FILE"
     return (
         f"{plural(len(set(labels)), 'different label')} in {plural(len(rows), 'row')}, such as {brief(labels[0])!r}: "
-        f"they look like {kind}; if the columns are swapped, give --data.columns {','.join(reversed(columns))}, else "
+        f"they look like {kind}; if the columns are swapped, give {columns_option(reversed(columns))}, else "
         "give --valid FILE"
     )
