@@ -230,10 +230,10 @@ def test_the_sample_shows_where_something_is_learned(tmp_path: Path) -> None:
     file = tmp_path / "talks.jsonl"
     file.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks), encoding="utf-8")
     result = audited("text-generation", file)
-    (line,) = (line for line in result.sample if "so" in line)
+    line = next(line for line in result.sample if "so" in line)
     assert "|…|" in line
-    assert all(f"‹{piece}›" in line for piece in ("yes", "0")), line
-    (count,) = (line for line in result.sample if "positions have a target" in line)
+    assert all(f"‹{piece}›" in line for piece in ("yes", " 1")), line
+    count = next(line for line in result.sample if "positions have a target" in line)
     assert line.count("‹") == int(count.split()[0])
 
 

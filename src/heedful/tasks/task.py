@@ -153,8 +153,11 @@ class Task(ABC):
             valid: fraction of the rows to hold out; None for the default.
             seed: determines which rows are held out.
             same: maps equal values to the same key. By default, rows whose first columns have equal keys stay together.
+
+        Of few rows with one class each, both sides have the classes in the same proportions.
         """
-        train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same)
+        label = next((column for column, kind in cls.columns.items() if kind == "label"), None)
+        train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same, label=label)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod
