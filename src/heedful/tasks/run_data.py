@@ -138,7 +138,7 @@ def train_and_validation_rows(
     if not settled:
         kind = kind.for_rows(rows, settings)
         rows = kind.convert_rows(rows)
-    if settings.valid or "valid" in splits(settings.train):
+    if has_validation_data(settings):
         if data.valid_fraction is not None:
             raise HeedfulError(
                 "--data.valid-fraction has no effect where validation data is given; leave the option out"
@@ -158,6 +158,11 @@ def train_and_validation_rows(
     learned.blank = rows.blank
     learned.inherit_from(rows)
     return learned if rows.mix is None else rows.mix(learned, settings.seed or 0), held
+
+
+def has_validation_data(settings: RunSettings) -> bool:
+    """Returns True if validation data is given, as a file or as a split of the training data's source."""
+    return bool(settings.valid) or "valid" in splits(settings.train)
 
 
 def _check_columns(held: Rows, kind: type[Task]) -> None:
