@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -55,11 +55,29 @@ def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> 
 
 def label_ids(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
     """Returns the indices of a row's labels in ``labels``; raises ``HeedfulError`` for an unknown label."""
-    for label in row_labels(row):
-        if label not in labels:
-            hint = _texts_for_labels(labels) or nearest(label, labels)
-            raise HeedfulError(f"{row.file}:{row.line}: the model has no label {label!r}; {hint}")
-    return tuple(labels.index(label) for label in row_labels(row))
+    try:
+        return tuple(labels.index(label) for label in row_labels(row))
+    except ValueError:
+        check_known_labels([row], labels)
+        raise
+
+
+def check_known_labels(rows: Iterable[Row], labels: Sequence[str]) -> None:
+    """Raises ``HeedfulError`` if rows have labels that are not among ``labels``: the first one, and how many rows."""
+    known = frozenset(labels)
+    unknown = [row for row in rows if not known.issuperset(row_labels(row))]
+    if not unknown:
+        return
+    first = unknown[0]
+    label = next(label for label in row_labels(first) if label not in known)
+    swapped = _texts_for_labels(labels)
+    hint = swapped or nearest(label, labels)
+    if len(unknown) > 1:
+        hint = f"{len(unknown):,} rows have unknown labels; {hint}"
+    if swapped is None:
+        it, row = ("it", "the row") if len(unknown) == 1 else ("them", "the rows")
+        hint += f"{'' if hint.endswith('?') else ';'} correct {it}, or delete {row}"
+    raise HeedfulError(f"{first.file}:{first.line}: the model has no label {label!r}; {hint}")
 
 
 def _texts_for_labels(labels: Sequence[str]) -> str | None:
