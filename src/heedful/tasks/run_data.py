@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Row, Rows, read, splits
+from heedful.data import LazyImage, Row, Rows, read, splits
 from heedful.data.conll import with_stripped_words
 from heedful.data.rows import required_columns
 from heedful.data.split import Same, content_digest, exact_bytes
@@ -20,6 +21,32 @@ from heedful.tasks.known_models import with_known_model, without_auto
 from heedful.tasks.task import Task
 
 BY_CONTENT = "content"  # in heedful.json, under data.same
+
+
+@contextmanager
+def counting_unreadable_images(kind: type[Task], *parts: Rows) -> Iterator[None]:
+    """Adds the number of unreadable images of ``parts`` to an error about one of them, if there are several."""
+    try:
+        yield
+    except HeedfulError as error:
+        unreadable = [row for rows in parts for row in unreadable_images(kind, rows)]
+        if len(unreadable) < 2:
+            raise
+        raise HeedfulError(f"{len(unreadable):,} images cannot be read, which heedful audit lists; {error}") from error
+
+
+def unreadable_images(kind: type[Task], rows: Rows) -> list[Row]:
+    """Returns the rows whose images cannot be decoded: missing, empty or broken files. Decodes all images."""
+    columns = [column for column, value in kind.columns.items() if value == "image"]
+    return [row for row in rows if not all(_is_readable(row.values[column]) for column in columns)]
+
+
+def _is_readable(image: LazyImage) -> bool:
+    try:
+        image.pixels()
+    except HeedfulError:
+        return False
+    return True
 
 
 def training_columns(model: str | None) -> dict[str, str]:
