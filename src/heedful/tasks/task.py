@@ -110,6 +110,8 @@ class Task(ABC):
     ranks_rows: ClassVar[bool] = False  #: True if the score of a row depends on all other rows
     additive_loss: ClassVar[bool] = True  #: True if the objective of a batch is the sum over its parts
     model_notes: Sequence[str] = ()  #: lines on the model for the head of a run
+    #: what the audit advises on many unknown tokens; None: other parts of the model read them
+    unknown_remedy: ClassVar[str | None] = "train with --tokenizer.kind bpe, which encodes any text"
     main_metric: str  #: the metric that chooses the best weights
     used_settings: ClassVar[frozenset[str]] = TEXTS  #: the task-specific settings that have an effect
     head: ClassVar[str | None] = None  #: the head that a model is loaded with if its folder names none
