@@ -95,9 +95,10 @@ def test_frames_and_folders(tmp_path: Path) -> None:
 
 
 def broken(folder: Path) -> list[Path]:
-    """Makes three images of a folder unreadable: not an image, empty, and cut in its middle."""
-    files = [folder / "a" / "0.png", folder / "b" / "3.png", folder / "b" / "5.png"]
-    for file, content in zip(files, (b"oh", b"", files[2].read_bytes()[:400]), strict=True):
+    """Makes four images of a folder unreadable: not an image, empty, and cut in its middle or at its end."""
+    files = [folder / "a" / "0.png", *(folder / "b" / f"{number}.png" for number in (3, 5, 7))]
+    cut = files[2].read_bytes()[:400], files[3].read_bytes()[:-60]
+    for file, content in zip(files, (b"oh", b"", *cut), strict=True):
         file.write_bytes(content)
     return files
 
@@ -109,12 +110,12 @@ def test_unreadable_images_are_listed_and_left_out(tmp_path: Path) -> None:
     broken(folder)
     (held / "a" / "2.png").write_bytes(b"")
     result = audited(folder, held)
-    assert (result.examples, result.validation_examples, result.ok) == (13, 15, False)
-    names = ["0.png:1", "3.png:1", "5.png:1"]
+    assert (result.examples, result.validation_examples, result.ok) == (12, 15, False)
+    names = ["0.png:1", "3.png:1", "5.png:1", "7.png:1"]
     assert told(result)["unreadable"] == (
         "warning",
-        3,
-        "3 images missing, empty or broken, which train refuses; copy or download them again, or delete them",
+        4,
+        "4 images missing, empty or broken, which train refuses; copy or download them again, or delete them",
         names,
     )
     line = next(line for line in result.lines() if "unreadable" in line)
@@ -124,7 +125,7 @@ def test_unreadable_images_are_listed_and_left_out(tmp_path: Path) -> None:
         "1 image missing, empty or broken, which train refuses; copy or download it again, or delete it",
         ["2.png:1"],
     )
-    assert told(result)["sizes"][2] == "16 × 16; 13 in colour"
+    assert told(result)["sizes"][2] == "16 × 16; 12 in colour"
 
 
 def test_an_audit_without_a_readable_image_is_an_error(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_training_refuses_and_counts_unreadable_images(tmp_path: Path, capsys: p
     first = broken(folder)[0]
     assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("heedful: 4 images cannot be read, which heedful audit lists; the file is not an image of")
+    assert error.startswith("heedful: 5 images cannot be read, which heedful audit lists; the file is not an image of")
     assert str(first) in error
 
 

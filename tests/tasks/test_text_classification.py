@@ -228,6 +228,13 @@ def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
         TextClassification.split_rows(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
 
 
+def test_every_class_has_its_share_of_what_is_held_back() -> None:
+    few = rows(*((f"text {i}", "abcd"[i % 4]) for i in range(240)))
+    for seed in range(3):
+        _, held = TextClassification.split_rows(few, None, seed)
+        assert sorted(row.values["label"] for row in held) == [name for name in "abcd" for _ in range(12)]
+
+
 @pytest.mark.parametrize(
     ("label", "told"),
     [
