@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heedful.data import LazyImage, Row, split
-from heedful.data.split import split_text
+from heedful.data.split import Same, earlier_digest, exact_bytes, split_text
 from heedful.errors import HeedfulError
 
 
@@ -89,6 +89,15 @@ def test_shares_of_classes_keep_equal_texts_together() -> None:
     train, held = split(every, 0.2, by="text", label="label")
     assert not {row.values["text"] for row in train} & {row.values["text"] for row in held}
     assert Counter(row.values["label"] for row in held) == {"a": 24, "b": 12}
+
+
+@pytest.mark.parametrize("same", [earlier_digest, exact_bytes])
+def test_earlier_rules_keep_their_split(same: Same) -> None:
+    every = labelled({"a": 200, "b": 197})
+    held = split(every, by="text", same=same, label="label")[1]
+    assert held == split(every, 20, by="text", same=same)[1]
+    assert len(held) == 20
+    assert Counter(row.values["label"] for row in held) != {"a": 10, "b": 10}
 
 
 def test_classes_of_many_rows_and_several_labels_do_not_matter() -> None:

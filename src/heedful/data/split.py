@@ -46,13 +46,15 @@ def split(
         seed: determines the draw.
         by: name of the column that is compared; its values are texts, ``LazyImage`` objects, or tuples of texts or
             messages.
-        same: returns the key of a value; values with equal keys are equal. Default: ``content_digest``.
+        same: returns the key of a value; values with equal keys are equal. Default: ``content_digest``. The rules of
+            earlier versions (``earlier_digest``, ``exact_bytes``) bring their split: 5 % by default, without classes.
         label: name of the column of classes; None, or values that are no strings (several labels, numbers): the classes
             do not matter.
 
     Raises ``HeedfulError`` if ``valid`` is out of range or the rows have fewer than two different values.
     """
-    size = _validation_size(valid, len(rows))
+    is_earlier = same in (earlier_digest, exact_bytes)
+    size = _validation_size(valid, len(rows), FRACTION if is_earlier else LARGEST)
     values = [row.group or row.values[by] for row in rows]
     keys = list(map(same or content_digest, values))
     groups: dict[bytes, int] = defaultdict(int)
@@ -70,7 +72,7 @@ def split(
     drawn: Sequence[bytes] = sorted(
         groups, key=lambda key: blake2b(b"%d\0" % seed + smallest[key], digest_size=16).digest()
     )
-    if label is not None and len(rows) <= SMALL:
+    if label is not None and len(rows) <= SMALL and not is_earlier:
         drawn = _by_class(drawn, groups, keys, [row.values.get(label) for row in rows])
     validation: set[bytes] = set()
     count = 0
@@ -148,6 +150,11 @@ def content_digest(value: Any) -> bytes:
     return blake2b(plain, digest_size=16).digest()
 
 
+def earlier_digest(value: Any) -> bytes:
+    """Returns ``content_digest``; as the rule of a split it stands for the split of earlier versions of Heedful."""
+    return content_digest(value)
+
+
 def _normalized(value: Any) -> str:
     if isinstance(value, str):
         return collapse_blanks(value).casefold()
@@ -185,9 +192,9 @@ def exact_bytes(value: Any) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
-def _validation_size(valid: float | int | None, rows: int) -> int:
+def _validation_size(valid: float | int | None, rows: int, largest: float) -> int:
     if valid is None:
-        share = min(LARGEST, max(FRACTION, ENOUGH / max(1, rows)))
+        share = min(largest, max(FRACTION, ENOUGH / max(1, rows)))
         return min(MAX_ROWS, max(1, round(share * rows)))
     size = max(1, round(valid * rows)) if isinstance(valid, float) and 0 < valid < 1 else valid
     if not isinstance(size, int) or not 1 <= size < rows:

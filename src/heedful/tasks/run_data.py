@@ -11,7 +11,7 @@ from typing import Any
 from heedful.data import LazyImage, Row, Rows, read, splits
 from heedful.data.conll import with_stripped_words
 from heedful.data.rows import required_columns
-from heedful.data.split import Same, content_digest, exact_bytes
+from heedful.data.split import Same, content_digest, earlier_digest, exact_bytes
 from heedful.data.tables import NoColumn
 from heedful.data.text_files import display_name
 from heedful.errors import HeedfulError, plural
@@ -20,7 +20,8 @@ from heedful.settings import RunSettings
 from heedful.tasks.known_models import with_known_model, without_auto
 from heedful.tasks.task import Task
 
-BY_CONTENT = "content"  # in heedful.json, under data.same
+# In heedful.json, under data.same: how a run's rows were split. The rule of the oldest folders is not stored there.
+SPLIT_RULES: Mapping[str, Same] = {"content": earlier_digest, "content, by class": content_digest}
 
 
 @contextmanager
@@ -69,7 +70,13 @@ def equality_rule(card: Mapping[str, Any]) -> Same:
     It compares by content or, if ``heedful.json`` does not say so, byte by byte.
     """
     data = card.get("data")
-    return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes
+    name = data.get("same") if isinstance(data, Mapping) else None
+    return SPLIT_RULES.get(name, exact_bytes) if isinstance(name, str) else exact_bytes
+
+
+def equality_entry(same: Same) -> dict[str, str]:
+    """Returns the entry of ``heedful.json`` from which ``equality_rule`` returns ``same``."""
+    return next(({"same": name} for name, rule in SPLIT_RULES.items() if rule is same), {})
 
 
 def read_run_data(

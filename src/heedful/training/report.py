@@ -27,7 +27,7 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
-from heedful.tasks.run_data import BY_CONTENT, has_validation_data
+from heedful.tasks.run_data import equality_entry, has_validation_data
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
 from heedful.util.files import write
@@ -291,7 +291,7 @@ def card_of(
         "data": {
             "train": list(settings.train),
             **({"columns": dict(mapping)} if mapping else {}),
-            **({"same": BY_CONTENT} if same is content_digest else {}),
+            **equality_entry(same),
             "examples": len(rows),
             "sha256": digest(rows),
         },
