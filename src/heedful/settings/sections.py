@@ -24,7 +24,7 @@ class DataSettings(Settings):
     label_kind: Literal["class", "number"] | None = option("labels are classes, or numbers (regression)")
     label_separator: str | None = option("separator of several labels of an example")
     valid_fraction: float | None = option(
-        "share of the rows used for validation without --valid; by default 5 %, of few rows about 100, at most 20 %",
+        "share of the rows for validation without --valid; 5 %, of few rows up to 20 %",
         above=0,
         below=1,
     )
