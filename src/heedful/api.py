@@ -279,6 +279,8 @@ def in_python(text: str, out: Any = None) -> str:
     'too few rows; name the columns: data_settings={"columns": ["TEXT", "LABEL"]}'
     >>> in_python("name the columns: --data.columns TEXT,TEXT_PAIR")
     'name the columns: data_settings={"columns": ["TEXT", "TEXT_PAIR"]}'
+    >>> in_python("name the columns: --data.columns 'ticket id,team'")
+    'name the columns: data_settings={"columns": ["ticket id", "team"]}'
     >>> in_python("--max-steps must be a whole number; give a validation file: --valid FILE")
     'max_steps must be a whole number; give a validation file: valid=...'
     >>> in_python("'text' is null, in runs/a/data/train.jsonl:8", "runs/a")
@@ -298,11 +300,15 @@ def in_python(text: str, out: Any = None) -> str:
 
     def section(match: re.Match[str]) -> str:
         argument = next((a for a, name in SECTIONS.items() if name == match[1]), match[1])
-        value = (match[3] or "").strip() or "..."
+        value = (match[3] or "").strip().strip("'") or "..."
         shown = json.dumps(value.split(",")) if "," in value else value
         return f'{argument}={{"{match[2].replace("-", "_")}": {shown}}}'
 
-    text = re.sub(r"--([a-z]+)\.([a-z-]+)((?: |=)(?:[A-Z][A-Z,_]*|\d[\d.]*|true|false)\b)?", section, text)
+    text = re.sub(
+        r"--([a-z]+)\.([a-z-]+)((?: |=)(?:'[^']*'|(?:[\w.]+,)+[\w.]+\b|(?:[A-Z][A-Z_]*|\d[\d.]*|true|false)\b))?",
+        section,
+        text,
+    )
     return re.sub(r"--([a-z][a-z-]*)", lambda match: match[1].replace("-", "_"), text)
 
 

@@ -18,7 +18,7 @@ from heedful.audit.encoded_examples import check_tokens
 from heedful.audit.labels import check_word_prefix
 from heedful.data import Row, Rows, read, texts_on_disk
 from heedful.errors import HeedfulError
-from heedful.settings import DataSettings, RunSettings, TokenizerSettings
+from heedful.settings import DataSettings, ModelSettings, RunSettings, TokenizerSettings
 from heedful.tasks.question_answering import QuestionAnswering
 from heedful.tasks.task import Encoded
 from heedful.tasks.text_classification import TextClassification
@@ -199,6 +199,20 @@ def test_what_is_cut_and_what_is_unknown(tmp_path: Path) -> None:
     assert names["unknown"][0] == "warning"
 
 
+def test_no_other_tokenizer_is_advised_for_an_ensemble(tmp_path: Path) -> None:
+    """Some of its members read pieces of words, and ``--tokenizer.kind bpe`` would train one model alone."""
+    rows = [(f"a {'good' if i % 2 else 'bad'} film by w{i}", "good" if i % 2 else "bad") for i in range(100)]
+    held = table(tmp_path, [("ЖШЩ Ъ Ы Ь", "good"), ("Э Ю Я", "bad")], "held.tsv")
+    levels = {}
+    for members in (None, 1):
+        settings = RunSettings("text-classification", train=(str(table(tmp_path, rows)),), valid=(str(held),), out="-")
+        result = audit(replace(settings, model=ModelSettings(members=members)))
+        levels[members] = [
+            (one.level, "bpe" in one.text) for one in result.findings if (one.name, one.part) == ("unknown", "valid")
+        ]
+    assert levels == {None: [("fact", False)], 1: [("warning", True)]}
+
+
 def test_examples_with_nothing_to_learn(tmp_path: Path) -> None:
     talks = [[{"role": "user", "content": f"Say {i}"}, {"role": "assistant", "content": f"{i}"}] for i in range(5)]
     rows = Rows((Row({"messages": tuple(talk)}, "talks.jsonl", i) for i, talk in enumerate(talks, 1)), 0, ("messages",))
@@ -230,10 +244,10 @@ def test_the_sample_shows_where_something_is_learned(tmp_path: Path) -> None:
     file = tmp_path / "talks.jsonl"
     file.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks), encoding="utf-8")
     result = audited("text-generation", file)
-    (line,) = (line for line in result.sample if "so" in line)
+    line = next(line for line in result.sample if "so" in line)
     assert "|…|" in line
-    assert all(f"‹{piece}›" in line for piece in ("yes", "0")), line
-    (count,) = (line for line in result.sample if "positions have a target" in line)
+    assert all(f"‹{piece}›" in line for piece in ("yes", " 1")), line
+    count = next(line for line in result.sample if "positions have a target" in line)
     assert line.count("‹") == int(count.split()[0])
 
 

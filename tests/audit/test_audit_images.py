@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from heedful import cli
 from heedful.audit.audit import Audit, audit
 from heedful.data import LazyImage
+from heedful.errors import HeedfulError
 from heedful.settings import ImageSettings, RunSettings
 
 
@@ -90,6 +92,62 @@ def test_frames_and_folders(tmp_path: Path) -> None:
     assert told(result)["empty"][:2] == ("warning", 1)
     assert told(result)["empty"][3] == ["c"]
     assert told(result, "valid")["empty"][3] == ["d"]
+
+
+def broken(folder: Path) -> list[Path]:
+    """Makes four images of a folder unreadable: not an image, empty, and cut in its middle or at its end."""
+    files = [folder / "a" / "0.png", *(folder / "b" / f"{number}.png" for number in (3, 5, 7))]
+    cut = files[2].read_bytes()[:400], files[3].read_bytes()[:-60]
+    for file, content in zip(files, (b"oh", b"", *cut), strict=True):
+        file.write_bytes(content)
+    return files
+
+
+def test_unreadable_images_are_listed_and_left_out(tmp_path: Path) -> None:
+    folder, held = pictures(tmp_path / "set"), pictures(tmp_path / "held")
+    whole = told(audited(folder, held))
+    assert "unreadable" not in whole
+    broken(folder)
+    (held / "a" / "2.png").write_bytes(b"")
+    result = audited(folder, held)
+    assert (result.examples, result.validation_examples, result.ok) == (12, 15, False)
+    names = ["0.png:1", "3.png:1", "5.png:1", "7.png:1"]
+    assert told(result)["unreadable"] == (
+        "warning",
+        4,
+        "4 images missing, empty or broken, which train refuses; copy or download them again, or delete them",
+        names,
+    )
+    line = next(line for line in result.lines() if "unreadable" in line)
+    assert all(name in line for name in names)
+    assert told(result, "valid")["unreadable"][1:] == (
+        1,
+        "1 image missing, empty or broken, which train refuses; copy or download it again, or delete it",
+        ["2.png:1"],
+    )
+    assert told(result)["sizes"][2] == "16 × 16; 12 in colour"
+
+
+def test_an_audit_without_a_readable_image_is_an_error(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "set")
+    for file in folder.glob("*/*.png"):
+        file.write_bytes(b"oh" + file.name.encode())
+    with pytest.raises(HeedfulError, match="not an image of a known format"):
+        audited(folder, pictures(tmp_path / "held"))
+
+
+def test_training_refuses_and_counts_unreadable_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, held = pictures(tmp_path / "set"), pictures(tmp_path / "held")
+    command = ["train", "image-classification", "--train", str(folder), "--valid", str(held), "--max-steps", "1"]
+    (held / "a" / "2.png").write_bytes(b"")
+    assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == f"heedful: the image file is empty, in {held / 'a' / '2.png'}; copy or download it again"
+    first = broken(folder)[0]
+    assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("heedful: 5 images cannot be read, which heedful audit lists; the file is not an image of")
+    assert str(first) in error
 
 
 def test_the_parts_of_one_folder(tmp_path: Path) -> None:

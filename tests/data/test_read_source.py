@@ -350,6 +350,28 @@ def test_explicit_names_that_are_not_there(write: Write) -> None:
     assert "did you mean 'translation.fr'?" in said(path, names=("translation.en", "translation.fx"))
 
 
+@pytest.mark.parametrize(
+    ("names", "suggested"),
+    [
+        (("complaints", "team"), "complaint,team"),
+        (("complaint", "teams"), "complaint,team"),
+        (("ticket  id", "team"), "'ticket id,team'"),
+        (("nothing", "team"), "SOURCE,team"),
+    ],
+)
+def test_the_given_names_are_suggested_again_with_the_unknown_one_corrected(
+    write: Write, names: tuple[str, str], suggested: str
+) -> None:
+    path = write("a.csv", "ticket id,complaint,team\n1,late,mail\n")
+    assert said(path, names=names).endswith(f"name the columns: --data.columns {suggested}")
+
+
+def test_numbers_are_those_of_the_suggested_columns(write: Write) -> None:
+    path = write("a.csv", "no,en,fr,de\n2,one,un,eins\n3,two,deux,zwei\n")
+    expected = "--data.columns en,fr, or by number without a header: --data.columns 2,3"
+    assert said(path).endswith(f"name the columns: {expected}")
+
+
 def test_names_must_be_as_many_as_columns(write: Write) -> None:
     message = said(write("a.tsv", tsv()), names=("1",))
     assert (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from heedful.data import LazyImage, Row, split
-from heedful.data.split import split_text
+from heedful.data.split import Same, earlier_digest, exact_bytes, split_text
 from heedful.errors import HeedfulError
 
 
@@ -26,7 +27,7 @@ def test_no_text_is_on_both_sides(valid: float | int | None) -> None:
     train, held = split(every, valid, seed=1)
     assert not {row.values["source"] for row in train} & {row.values["source"] for row in held}
     assert sorted([*train, *held], key=lambda row: row.line) == every
-    assert len(held) == {None: 50, 0.1: 100, 37: 37}[valid]
+    assert len(held) == {None: 100, 0.1: 100, 37: 37}[valid]
     assert held == sorted(held, key=lambda row: row.line)
 
 
@@ -48,7 +49,62 @@ def test_the_order_of_the_file_does_not_matter_and_the_seed_does() -> None:
 
 
 def test_the_automatic_size() -> None:
-    assert [len(split(rows([str(n) for n in range(size)]))[1]) for size in (2, 10, 400, 60_000)] == [1, 1, 20, 2000]
+    sizes = {2: 1, 10: 2, 240: 48, 397: 79, 500: 100, 1000: 100, 2000: 100, 3000: 150, 60_000: 2000}
+    assert {size: len(split(rows([str(n) for n in range(size)]))[1]) for size in sizes} == sizes
+
+
+def labelled(counts: dict[str, int], repeats: int = 1) -> list[Row]:
+    """Rows of classes with so many texts each, every one of which stands ``repeats`` times."""
+    texts = [(f"{name} {i}", name) for name, count in counts.items() for i in range(count) for _ in range(repeats)]
+    return [Row({"text": text, "label": name}, "a.tsv", line) for line, (text, name) in enumerate(texts, 1)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "valid", "held"),
+    [
+        ({"a": 60, "b": 60, "c": 60, "d": 60}, None, {"a": 12, "b": 12, "c": 12, "d": 12}),
+        ({"a": 300, "b": 85, "c": 12}, None, {"a": 60, "b": 17, "c": 2}),
+        ({"a": 1800, "b": 180, "c": 20}, None, {"a": 90, "b": 9, "c": 1}),
+        ({"a": 70, "b": 30}, 0.5, {"a": 35, "b": 15}),
+        ({"a": 96, "b": 3, "c": 1}, None, {"a": 19, "b": 1}),  # the only example of a class is learned
+    ],
+)
+def test_each_class_has_its_share_of_few_rows(
+    counts: dict[str, int], valid: float | None, held: dict[str, int]
+) -> None:
+    every = labelled(counts)
+    drawn = set()
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(every, len(every))
+        lines = {row.line for row in split(every, valid, seed, by="text", label="label")[1]}
+        assert lines == {row.line for row in split(shuffled, valid, seed, by="text", label="label")[1]}
+        assert Counter(row.values["label"] for row in every if row.line in lines) == held
+        drawn.add(frozenset(lines))
+    assert len(drawn) == 3
+
+
+def test_shares_of_classes_keep_equal_texts_together() -> None:
+    every = labelled({"a": 40, "b": 20}, repeats=3)
+    every[0].values["label"] = "b"  # of three equal texts
+    train, held = split(every, 0.2, by="text", label="label")
+    assert not {row.values["text"] for row in train} & {row.values["text"] for row in held}
+    assert Counter(row.values["label"] for row in held) == {"a": 24, "b": 12}
+
+
+@pytest.mark.parametrize("same", [earlier_digest, exact_bytes])
+def test_earlier_rules_keep_their_split(same: Same) -> None:
+    every = labelled({"a": 200, "b": 197})
+    held = split(every, by="text", same=same, label="label")[1]
+    assert held == split(every, 20, by="text", same=same)[1]
+    assert len(held) == 20
+    assert Counter(row.values["label"] for row in held) != {"a": 10, "b": 10}
+
+
+def test_classes_of_many_rows_and_several_labels_do_not_matter() -> None:
+    many = labelled({"a": 1900, "b": 101})
+    assert split(many, by="text", label="label") == split(many, by="text")
+    several = [Row({"text": row.values["text"], "label": (row.values["label"],)}, "a", row.line) for row in many[:200]]
+    assert split(several, by="text", label="label") == split(several, by="text")
 
 
 def test_a_text_in_most_rows_is_left_in_training() -> None:

@@ -84,6 +84,54 @@ def test_few_examples_cannot_tell() -> None:
     assert verdict(None, "accuracy").kind == "cannot tell"
 
 
+def test_of_few_examples_the_deciding_p_value_is_told() -> None:
+    """Four of 12 predictions differ, all for the better: by chance one time in 2³ (the sign test), as p says."""
+    found = verdict(accuracy([1] * 12), "accuracy", baseline=Rival("a linear SVM", first(8, 12)), more="hold back more")
+    assert found.difference is not None
+    assert found.difference[0] > 0
+    assert found.kind == "cannot tell"
+    assert found.p == pytest.approx(1 / 8, abs=0.03)
+    assert found.text.endswith(f"at 95 %, but p = {found.p:.2g} (12 examples; hold back more)")
+    assert found.as_dict()["p"] == found.p
+    sure = verdict(accuracy([1] * 12), "accuracy", baseline=Rival("a linear SVM", first(2, 12)))
+    assert (sure.kind, sure.p is not None and sure.p < 0.05) == ("better", True)
+    assert f"at 95 %, p = {sure.p:.2g} (12 examples)" in sure.text
+    many = verdict(first(180), "accuracy", baseline=SIMPLE)
+    assert (many.p, "p =" in many.text) == (None, False)
+
+
+def test_equal_predictions_are_no_difference() -> None:
+    found = verdict(first(40, 40), "accuracy", baseline=Rival("a linear SVM", first(40, 40)))
+    assert found.text == (
+        "cannot tell whether it is better than a linear SVM: accuracy 100 against 100, no difference (40 examples; "
+        "give more)"
+    )
+
+
+def test_a_perfect_model_does_not_improve() -> None:
+    for scored, metric in ((first(200), "accuracy"), (loss(np.zeros(200)), "loss")):
+        found = verdict(scored, metric, improving=True)
+        assert not found.improving
+        assert "improving" not in found.text
+    assert verdict(first(199), "accuracy", improving=True).improving
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_where_validation_was_held_back_the_option_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: bool
+) -> None:
+    texts = [f"{'good' if i % 2 else 'bad'} thing {i}\t{i % 2}\n" for i in range(40)]
+    (tmp_path / "all.tsv").write_text("".join(texts))
+    (tmp_path / "held.tsv").write_text("".join(text.replace("thing", "other") for text in texts[:4]))
+    options = ["--valid", str(tmp_path / "held.tsv")] if given else ["--data.valid-fraction", "0.1"]
+    arguments = ["train", "text-classification", "--train", str(tmp_path / "all.tsv"), "--model.members", "1", *options]
+    arguments += ["--out", str(tmp_path / "run"), "--device", "cpu", "--max-steps", "40", "--training.lr", "0.01"]
+    assert cli.main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["verdict"]
+    more = "give more" if given else "hold back more: --data.valid-fraction"
+    assert found["text"].endswith(f"accuracy 100 against 100, no difference (4 examples; {more})")
+
+
 def test_many_examples_are_compared_in_part() -> None:
     scored, simple = first(90_000, 100_000), Rival("simple", first(10_000, 100_000))
     assert verdict(scored, "accuracy", baseline=simple).examples == MOST

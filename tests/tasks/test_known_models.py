@@ -211,7 +211,7 @@ def test_a_run_from_scratch_is_advised_in_its_head(
 ) -> None:
     run = heedful.train("text-classification", ENGLISH, out=tmp_path / "run", max_steps=1)
     head = capsys.readouterr().out.partition("step 1 ")[0]
-    assert "advice     on 76 examples a pretrained model is probably better" in head
+    assert "advice     on 64 examples a pretrained model is probably better" in head
     assert "none is here and HF_HUB_OFFLINE is set" in head
     remedy = read_card(run.folder)["verdict"]["remedy"]
     assert remedy is None or "--from auto" in remedy or "--resume" in remedy

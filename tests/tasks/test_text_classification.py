@@ -228,6 +228,13 @@ def test_what_is_held_back_has_only_labels_that_are_learned() -> None:
         TextClassification.split_rows(rows(*((f"text {i}", f"label {i}") for i in range(20))), 0.2, 0)
 
 
+def test_every_class_has_its_share_of_what_is_held_back() -> None:
+    few = rows(*((f"text {i}", "abcd"[i % 4]) for i in range(240)))
+    for seed in range(3):
+        _, held = TextClassification.split_rows(few, None, seed)
+        assert sorted(row.values["label"] for row in held) == [name for name in "abcd" for _ in range(12)]
+
+
 @pytest.mark.parametrize(
     ("label", "told"),
     [
@@ -248,6 +255,18 @@ def test_labels_in_the_other_column_are_told(tmp_path: Path, label: str, told: s
         TextClassification.split_rows(plain, 0.2, 0)
 
 
+def test_all_rows_with_unknown_labels_are_counted() -> None:
+    task, _ = made(SINGLE)
+    known = training_labels(SINGLE)[0]
+    data = rows(("a", known), ("b", "sales"), ("c", known), ("d", "sales"), ("e", "other"))
+    with pytest.raises(HeedfulError) as told:
+        task.encode(data)
+    assert str(told.value).startswith("set.tsv:2: the model has no label 'sales'; 3 rows have unknown labels; known: ")
+    assert str(told.value).endswith("; correct them, or delete the rows")
+    with pytest.raises(HeedfulError, match=r"^set\.tsv:2: .* 'sales'; known: .*; correct it, or delete the row$"):
+        task.encode(rows(("a", known), ("b", "sales")))
+
+
 def test_texts_that_were_learned_as_labels_are_told() -> None:
     swapped = rows(*((f"{i % 2}", f"a text of {i} words") for i in range(30)))
     with pytest.raises(HeedfulError) as told:
@@ -257,7 +276,9 @@ def test_texts_that_were_learned_as_labels_are_told() -> None:
         "like texts; if so, train again and name the column of labels with --data.columns"
     )
     spaced = [f"class {i}" for i in range(20)]  # so few may well be names
-    with pytest.raises(HeedfulError, match=r"the model has no label 'clas 1'; did you mean 'class 1'\?$"):
+    with pytest.raises(
+        HeedfulError, match=r"the model has no label 'clas 1'; did you mean 'class 1'\? correct it, or delete the row$"
+    ):
         label_ids(rows(("a", "clas 1"))[0], spaced)
 
 

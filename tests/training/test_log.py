@@ -160,7 +160,6 @@ def test_the_bar_is_one_line_of_any_terminal(monkeypatch, width):
     assert all(line.startswith("step") for line in lines), "none is the end of another"
     assert "1:02:05 left" in lines[-1]
     assert ("loss 2.5000" in lines[-1]) == (width >= 80)
-    assert ("% of the ceiling" in lines[-1]) == (width == 300)
 
 
 def test_nothing_when_quiet(capfd):

@@ -74,7 +74,7 @@ def losses(folder: Path) -> list[float]:
 def test_a_batch_that_does_not_fit_is_learned_from_in_parts(
     tmp_path: Path, crowded: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--max-steps=4", "--model.dropout=0")
+    options = ("--max-steps=4", "--model.dropout=0", "--data.valid-fraction=0.05")
     assert cli.main(classified(tmp_path, "parts", *options)) == 0
     told = capsys.readouterr()
     note = "from step 1 on each batch is split into 4 parts, since larger parts do not fit the memory"

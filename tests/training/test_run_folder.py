@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from heedful import cli
-from heedful.data.split import exact_bytes
+from heedful.data.split import Same, content_digest, earlier_digest, exact_bytes
 from heedful.errors import HeedfulError
 from heedful.evaluation.evaluate import training_rows
 from heedful.inference.pipeline import pipeline
@@ -223,6 +223,24 @@ def test_a_run_killed_before_a_change_of_its_folder_ends_with_the_same_bits(tmp_
     assert [end[2] for end in ends] == ["the same"] * len(at), done.stdout + done.stderr
     assert [end[0] for end in ends] == at, "all of them were killed"
     assert "the best model" in dict(zip(at, [end[1] for end in ends], strict=True))[".ready/model.safetensors"]
+
+
+@pytest.mark.parametrize("rule", [earlier_digest, content_digest])
+def test_a_run_is_resumed_with_the_split_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rule: Same
+) -> None:
+    data, out = tmp_path / "set.tsv", tmp_path / "run"
+    texts = "".join(f"word{i} one\t{'ab'[i % 2]}\n" for i in range(100))
+    data.write_text("text\tlabel\n" + texts, encoding="utf-8")
+    command = ["train", "text-classification", "--train", str(data), "--out", str(out), *SMALL]
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "content_digest", rule)
+        assert cli.main([*command, "--max-steps=1"]) == 0, capsys.readouterr().err
+    for steps in (2, 3):
+        assert cli.main([*command, f"--max-steps={steps}", "--resume"]) == 0, capsys.readouterr().err
+    examples = read_card(out)["data"]["examples"]
+    assert examples == {earlier_digest: 95, content_digest: 80}[rule]
+    assert len(training_rows(pipeline(None, out))) == examples
 
 
 def test_a_run_that_divided_its_rows_as_written_is_resumed_with_the_same_rows(

@@ -19,13 +19,13 @@ from heedful.audit.duplicates import (
 )
 from heedful.audit.encoded_examples import check_lengths, check_tokens, check_truncation, text_sample
 from heedful.audit.findings import Finding
-from heedful.audit.images import check_empty_folders, check_images, image_sample
+from heedful.audit.images import check_empty_folders, check_images, image_sample, without_unreadable_images
 from heedful.audit.labels import check_labels, check_single_word_labels, check_unknown_labels, check_word_prefix
 from heedful.config import ModelConfig, patches_of
 from heedful.data import Rows, image_folder
 from heedful.data.split import row_keys
 from heedful.data.texts_on_disk import any_on_disk, continues_previous
-from heedful.errors import plural
+from heedful.errors import HeedfulError, plural
 from heedful.models.base import device_of
 from heedful.pretrained.fill_model import build_empty
 from heedful.settings import RunSettings
@@ -81,12 +81,28 @@ class Audit:
 def audit(settings: RunSettings) -> Audit:
     """Audits the data of a run, read as ``train`` reads the data. Writes nothing and trains nothing.
 
+    Images that cannot be read are a finding, and are left out of the other checks.
+
     Raises:
-        HeedfulError: for data or settings for which ``train`` raises it too.
+        HeedfulError: for other data or settings for which ``train`` raises it too.
     """
     began = time.perf_counter()
     kind = tasks.chosen(settings)
     kind, settings, train, validation = read_run_data(kind, with_recipe(kind, settings), lambda line: None)
+    try:
+        result = _audit(kind, settings, train, validation)
+    except HeedfulError:
+        train, unreadable = without_unreadable_images(kind, train, "train")
+        validation, others = without_unreadable_images(kind, validation, "valid")
+        if not (unreadable or others) or not train:
+            raise
+        result = _audit(kind, settings, train, validation)
+        result = replace(result, findings=[*unreadable, *others, *result.findings])
+    return replace(result, seconds=time.perf_counter() - began)
+
+
+def _audit(kind: type[Task], settings: RunSettings, train: Rows, validation: Rows) -> Audit:
+    """Returns the audit of the rows, of which every image can be read; its time is not measured."""
     settings = resolved(kind, train, settings, device_of("cpu"))
     task, config = _task_and_config(kind, train, settings)
     encoded = task.encode(train, settings.data.max_length)
@@ -100,7 +116,7 @@ def audit(settings: RunSettings) -> Audit:
     if patches is not None:
         findings += _image_findings(settings, train, validation)
     sample = text_sample(task, encoded) if patches is None else image_sample(task, patches, encoded)
-    return Audit(task.name, len(train), len(validation), findings, sample, time.perf_counter() - began)
+    return Audit(task.name, len(train), len(validation), findings, sample, 0.0)
 
 
 def _task_and_config(kind: type[Task], train: Rows, settings: RunSettings) -> tuple[Task, ModelConfig]:

@@ -67,8 +67,9 @@ def check_tokens(task: Task, encoded: Encoded, max_examples: int = MAX_EXAMPLES)
     if unknown:
         share = 100 * unknown / total
         text = f"{plural(unknown, 'token')}{of} ({share:.2f} %) unknown to the tokenizer"
-        text += "; train with --tokenizer.kind bpe, which encodes any text" if share > 1 else ""
-        yield Finding("unknown", "warning" if share > 1 else "fact", unknown, text, list(places))
+        remedy = task.unknown_remedy if share > 1 else None
+        text += f"; {remedy}" if remedy else ""
+        yield Finding("unknown", "warning" if remedy else "fact", unknown, text, list(places))
     if without_target:
         text = f"{plural(len(without_target))}{of} without a target: every label is masked; "
         text += "raise --data.max-length, or shorten the inputs"

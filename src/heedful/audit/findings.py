@@ -25,6 +25,7 @@ class Finding:
         text: one line for people; that of a warning ends with the remedy.
         places: location of each example, such as "train.tsv:41".
         part: the split that was checked.
+        shown: number of places that ``line`` prints.
     """
 
     name: str
@@ -33,11 +34,12 @@ class Finding:
     text: str
     places: Sequence[str] = field(default=())
     part: Literal["train", "valid"] = "train"
+    shown: int = PLACES
 
     def line(self) -> str:
         """Returns the line that is printed: ``! duplicates  12 examples ... (train.tsv:41, train.tsv:77, ...)``."""
-        more = ", ..." if len(self.places) > PLACES else ""
-        where = f" ({', '.join(self.places[:PLACES])}{more})" if self.places else ""
+        more = ", ..." if len(self.places) > self.shown else ""
+        where = f" ({', '.join(self.places[: self.shown])}{more})" if self.places else ""
         part = "validation: " if self.part == "valid" else ""
         return f"{'!' if self.level == 'warning' else ' '} {self.name + '  ':<16}{part}{self.text}{where}"
 

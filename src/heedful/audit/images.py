@@ -5,15 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from heedful.audit.findings import Finding, location, relative_path
 from heedful.config import PatchConfig
-from heedful.data import Row, image_folder
+from heedful.data import Row, Rows, image_folder
 from heedful.errors import plural
+from heedful.tasks.run_data import unreadable_images
 from heedful.tasks.task import Encoded, Task
 from heedful.util.escaping import named as escaped_label
 
+SHOWN = 20  # unreadable images that are printed
 MAX_RATIO = 4  # ratio of the sides from which a square crop or resize loses most of an image
+
+
+def without_unreadable_images(
+    kind: type[Task], rows: Rows, part: Literal["train", "valid"]
+) -> tuple[Rows, list[Finding]]:
+    """Returns the rows of a split whose images can be decoded, and a finding on the others, if there are any."""
+    unreadable = unreadable_images(kind, rows)
+    if not unreadable:
+        return rows, []
+    left_out = set(map(id, unreadable))
+    readable = Rows((row for row in rows if id(row) not in left_out), rows.skipped, rows.columns)
+    readable.blank = rows.blank
+    readable.inherit_from(rows)
+    it = "it" if len(unreadable) == 1 else "them"
+    text = f"{plural(len(unreadable), 'image')} missing, empty or broken, which train refuses; copy or download {it} "
+    text += f"again, or delete {it}"
+    places = list(map(location, unreadable))
+    return readable, [Finding("unreadable", "warning", len(unreadable), text, places, part, SHOWN)]
 
 
 def check_images(rows: Sequence[Row]) -> Iterator[Finding]:

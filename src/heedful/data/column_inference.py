@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,15 @@ PAIRS = (  # names of the columns of text pairs
 )
 CODE = re.compile(r"(?=.*\d)[\w.:/#-]+|[0-9a-fA-F-]{16,}")  # an id, a date, a hash, the name of a numbered file
 NAME = re.compile(r"[^\W\d]\w*")  # may be the name of a column
+
+
+def columns_option(names: Iterable[str]) -> str:
+    """Returns ``--data.columns`` with names of columns, quoted as a shell needs it, for messages.
+
+    >>> columns_option(["source", "target"]), columns_option(["ticket id", "team"])
+    ('--data.columns source,target', "--data.columns 'ticket id,team'")
+    """
+    return f"--data.columns {shlex.quote(brief(','.join(names), 80))}"
 
 
 class UndecidedColumns(Exception):
@@ -422,6 +432,6 @@ def check_header(rows: Rows, kinds: Mapping[str, Kind]) -> None:
     if all(isinstance(value, str) and NAME.fullmatch(value.strip()) for value in values):
         raise HeedfulError(
             f"no other row has the label {rows[0].values[label]!r}, which looks like the name of a column, in "
-            f"{display_name(rows[0].file)}:{rows[0].line}; if this is a header, name the columns: --data.columns "
-            f"{','.join(map(str.strip, values))}, and if it is a row: --data.columns {','.join(rows.columns)}"
+            f"{display_name(rows[0].file)}:{rows[0].line}; if this is a header, name the columns: "
+            f"{columns_option(map(str.strip, values))}, and if it is a row: {columns_option(rows.columns)}"
         )

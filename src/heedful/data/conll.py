@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from heedful.data import builtin
 from heedful.data.cell_values import brief, checked_text
+from heedful.data.column_inference import columns_option
 from heedful.data.records import BLANK, MISSING, ParquetRecords, class_names, nested_keys, nested_value, read_json_lines
 from heedful.data.rows import Kind, Row, Rows
 from heedful.data.text_files import display_name, extension, read_lines
@@ -301,7 +302,7 @@ def _missing_error(record: Mapping[str, Any], name: str, location: str) -> Heedf
     words = next((key for key in (*KEYS["words"], *lists) if key in lists), None)
     tags = next((key for key in (*KEYS["tags"], *lists) if key in lists and key != words), None)
     remedy = (
-        f"name the columns: --data.columns {words},{tags}"
+        f"name the columns: {columns_option([words, tags])}"
         if words and tags
         else f"write one object in each line: {OBJECT}"
     )

@@ -15,6 +15,8 @@ from heedful.errors import HeedfulError, plural
 from heedful.util.values import check
 
 FRACTION, MAX_ROWS = 0.05, 2000  # default share of the rows, and its maximum number
+LARGEST, ENOUGH = 0.2, 100  # the default of few rows: about 100 of them, at most a fifth
+SMALL = round(ENOUGH / FRACTION)  # rows up to which that is so, and a class has its share of the validation rows
 BLANK = re.compile(r"\s")
 CHUNK = 1 << 18  # characters of a text that are split into words at a time
 Same = Callable[[Any], bytes]  # returns a key that equal values share
@@ -26,24 +28,33 @@ def split(
     seed: int = 0,
     by: str = "source",
     same: Same | None = None,
+    label: str | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Splits rows into (train, valid). Rows with equal values in column ``by``, or of one group, stay on one side.
 
     Groups of equal values are drawn in the order of a hash of (seed, value). A group that would exceed ``valid`` is
     skipped. The draw does not depend on the order of the file; both sides keep that order.
 
+    Of at most 2,000 rows with one class each, both sides get the classes in the same proportions: a group of m rows,
+    before which r of the n rows of its class stand in the order of the hash, is drawn at (r + m / 2) / n. For single
+    rows this is the method of Sainte-Laguë, which rounds each class's share to the nearest whole number.
+
     Args:
         rows: the rows.
-        valid: number of validation rows (an int, from 1) or their fraction (a float between 0 and 1); None: 5 %, at
-            least 1 and at most 2,000.
+        valid: number of validation rows (an int, from 1) or their fraction (a float between 0 and 1); None: of n rows
+            min(20 %, max(5 %, 100 / n)), at least 1 row and at most 2,000.
         seed: determines the draw.
         by: name of the column that is compared; its values are texts, ``LazyImage`` objects, or tuples of texts or
             messages.
-        same: returns the key of a value; values with equal keys are equal. Default: ``content_digest``.
+        same: returns the key of a value; values with equal keys are equal. Default: ``content_digest``. The rules of
+            earlier versions (``earlier_digest``, ``exact_bytes``) bring their split: 5 % by default, without classes.
+        label: name of the column of classes; None, or values that are no strings (several labels, numbers): the classes
+            do not matter.
 
     Raises ``HeedfulError`` if ``valid`` is out of range or the rows have fewer than two different values.
     """
-    size = _validation_size(valid, len(rows))
+    is_earlier = same in (earlier_digest, exact_bytes)
+    size = _validation_size(valid, len(rows), FRACTION if is_earlier else LARGEST)
     values = [row.group or row.values[by] for row in rows]
     keys = list(map(same or content_digest, values))
     groups: dict[bytes, int] = defaultdict(int)
@@ -58,7 +69,11 @@ def split(
             f"{where}{plural(len(rows), 'row')} with {plural(len(groups), 'different value')} of {by!r} are too few "
             "for a validation split; give more rows, or a validation file: --valid FILE"
         )
-    drawn = sorted(groups, key=lambda key: blake2b(b"%d\0" % seed + smallest[key], digest_size=16).digest())
+    drawn: Sequence[bytes] = sorted(
+        groups, key=lambda key: blake2b(b"%d\0" % seed + smallest[key], digest_size=16).digest()
+    )
+    if label is not None and len(rows) <= SMALL and not is_earlier:
+        drawn = _by_class(drawn, groups, keys, [row.values.get(label) for row in rows])
     validation: set[bytes] = set()
     count = 0
     for key in drawn:
@@ -71,6 +86,29 @@ def split(
     for row, key in zip(rows, keys, strict=True):
         sides[key in validation].append(row)
     return sides
+
+
+def _by_class(
+    drawn: Sequence[bytes], groups: Mapping[bytes, int], keys: Sequence[bytes], labels: Sequence[Any]
+) -> Sequence[bytes]:
+    """Returns the groups ``drawn`` in an order whose beginnings have the classes in their proportions; as they are if
+    ``labels``, of the rows, are not all strings.
+    """
+    if not all(isinstance(label, str) for label in labels):
+        return drawn
+    class_of: dict[bytes, str] = {}
+    for key, label in zip(keys, labels, strict=True):
+        class_of[key] = min(label, class_of.get(key, label))  # equal values may have different labels
+    sizes: dict[str, int] = defaultdict(int)
+    for key in drawn:
+        sizes[class_of[key]] += groups[key]
+    before: dict[str, int] = defaultdict(int)
+    position = {}
+    for key in drawn:
+        name = class_of[key]
+        position[key] = (before[name] + groups[key] / 2) / sizes[name]
+        before[name] += groups[key]
+    return sorted(drawn, key=position.__getitem__)  # stable: equal positions keep the order of the hash
 
 
 def split_text(text: str, fraction: float) -> tuple[str, str]:
@@ -112,6 +150,11 @@ def content_digest(value: Any) -> bytes:
     return blake2b(plain, digest_size=16).digest()
 
 
+def earlier_digest(value: Any) -> bytes:
+    """Returns ``content_digest``; as the rule of a split it stands for the split of earlier versions of Heedful."""
+    return content_digest(value)
+
+
 def _normalized(value: Any) -> str:
     if isinstance(value, str):
         return collapse_blanks(value).casefold()
@@ -149,9 +192,10 @@ def exact_bytes(value: Any) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
-def _validation_size(valid: float | int | None, rows: int) -> int:
+def _validation_size(valid: float | int | None, rows: int, largest: float) -> int:
     if valid is None:
-        return min(MAX_ROWS, max(1, round(FRACTION * rows)))
+        share = min(largest, max(FRACTION, ENOUGH / max(1, rows)))
+        return min(MAX_ROWS, max(1, round(share * rows)))
     size = max(1, round(valid * rows)) if isinstance(valid, float) and 0 < valid < 1 else valid
     if not isinstance(size, int) or not 1 <= size < rows:
         raise HeedfulError(

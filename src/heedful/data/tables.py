@@ -17,6 +17,7 @@ from heedful.data.column_inference import (
     ColumnProfile,
     UndecidedColumns,
     candidate_columns,
+    columns_option,
     infer_columns,
     is_header,
     resembles_header,
@@ -418,16 +419,32 @@ class Table:
         missing = next(name for name in self.file_columns if name not in names)
         close = get_close_matches(missing, names, n=1, cutoff=NEAR)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        numbers = "" if self.format.is_keyed else ", or by number without a header: --data.columns 1,2"
-        count = len(self._required())
-        suggested = self._candidates or (names[:count] if len(names) >= count and not self._reason else [])
-        example = ",".join(suggested) or self._example_names()
+        suggested = self._suggested_columns(names)
+        numbers = ""
+        if not (self.format.is_keyed or close or any(name in names for name in self.file_columns)):  # no header
+            known = [str(names.index(name) + 1) for name in suggested if name in names]
+            matching = known if len(known) == len(suggested) else map(str, range(1, len(suggested) + 1))
+            numbers = f", or by number without a header: {columns_option(matching)}"
         reason = f"{self._reason}; " if self._reason else ""
         return NoColumn(
             f"no column {missing!r} among {', '.join(repr(brief(name)) for name in names[:12])}, in "
-            f"{display_name(self.path)}:{line}; {hint}{reason}name the columns: --data.columns "
-            f"{brief(example)}{numbers}"
+            f"{display_name(self.path)}:{line}; {hint}{reason}name the columns: {columns_option(suggested)}{numbers}"
         )
+
+    def _suggested_columns(self, names: list[str]) -> list[str]:
+        """Returns the columns to name among ``names``: those that were given, unknown ones corrected, or likely ones.
+
+        A column for which there is no suggestion has the task's name in capitals.
+        """
+        if self.names is None:
+            count = len(self._required())
+            first = names[:count] if len(names) >= count and not self._reason else []
+            return self._candidates or first or [column.upper() for column in self._required()]
+        suggested = []
+        for column, name in zip(self.chosen_columns, self.file_columns, strict=True):
+            close = [name] if name in names else get_close_matches(name, names, n=1, cutoff=NEAR)
+            suggested.append(close[0] if close else column.upper())
+        return suggested
 
 
 def extension_of(path: str) -> str:

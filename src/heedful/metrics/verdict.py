@@ -2,8 +2,8 @@
 
 The metric that chose the weights is compared on the validation rows, example by example: the difference to a rival and
 its 95 % interval by the paired bootstrap. The model is better or worse if the interval excludes 0. An interval from
-fewer than 30 examples is too narrow; then the p-value of approximate randomisation must be below 5 %, too
-(:func:`heedful.metrics.paired.differences`).
+fewer than 30 examples is too narrow; then the p-value of approximate randomisation, which the line shows, must be below
+5 %, too (:func:`heedful.metrics.paired.differences`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from heedful.metrics.example_scores import Joins, Places, Scored, Sums, metrics_of_draws
+from heedful.metrics.example_scores import Joins, Places, Scored, Sums, metrics_of_draws, overall
 from heedful.metrics.intervals import FEW
-from heedful.metrics.paired import Difference, differences
+from heedful.metrics.paired import ROUNDING, Difference, differences
 from heedful.metrics.registry import lower_is_better, sign
 
 Kind = Literal["better", "cannot tell", "chance", "one class", "writes nothing", "below"]
@@ -24,6 +24,7 @@ USELESS: tuple[Kind, ...] = ("chance", "one class", "writes nothing")
 SMALL = 0.1  # share of the way from guessing to a perfect score; significantly less is no better than guessing
 LATE, GAIN = 0.75, 0.01  # the loss fell by over 1 % in the last quarter of the steps: the run was still improving
 MOST = 5_000  # maximum number of compared examples
+MORE = "give more"  # examples, by default
 
 
 class Rival(NamedTuple):
@@ -45,7 +46,8 @@ class Verdict:
     rival: str | None = None  # name of the simple method, or of the guess
     rival_value: float | None = None
     difference: tuple[float, float] | None = None  # 95 % interval of value − rival_value
-    improving: bool = False  # the run ended while its loss still fell
+    improving: bool = False  # the run ended while its loss still fell, and its metric was not perfect
+    p: float | None = None  # p-value of approximate randomisation, where it decides: below 30 examples
 
     @property
     def useful(self) -> bool:
@@ -67,6 +69,7 @@ class Verdict:
             "value": self.value,
             "baseline": rival,
             "difference": None if self.difference is None else list(self.difference),
+            "p": self.p,
             "examples": self.examples,
         }
 
@@ -81,6 +84,7 @@ def verdict(
     expected: Sequence[Any] = (),
     classes: bool = False,
     improving: bool = False,
+    more: str = MORE,
 ) -> Verdict:
     """Returns the verdict on a model, which is the first of these that applies:
 
@@ -98,8 +102,10 @@ def verdict(
         outputs: the model's predictions; empty if the task has none.
         expected: the references of the same examples.
         classes: True if predictions are of a closed set (labels, tags).
-        improving: True if the loss was still falling when the run ended.
+        improving: True if the loss was still falling when the run ended. It does not count if the metric is perfect.
+        more: what people can do about too few examples.
     """
+    improving = improving and not _is_perfect(scored, metric)
     start = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
     constant = constant_predictions(outputs, expected, classes)
     if constant is not None:
@@ -111,7 +117,7 @@ def verdict(
     if rival is None or difference is None:
         few = scored is None or len(scored) < 2
         reason = (
-            "there is only one validation example (a text counts as one)"
+            f"there is only one validation example (a text counts as one); {more}"
             if few
             else "there is no simple method to compare the model with"
         )
@@ -126,7 +132,7 @@ def verdict(
         "below": "below the baseline, {}",
         "cannot tell": "cannot tell whether it is better than {}",
     }
-    return _with_text(_with_comparison(start, rival, difference, kind), lines[kind].format(rival.name))
+    return _with_text(_with_comparison(start, rival, difference, kind), lines[kind].format(rival.name), more)
 
 
 def improving(losses: Sequence[tuple[int, float]]) -> bool:
@@ -243,8 +249,17 @@ def _by_chance(difference: Difference, metric: str) -> bool:
     if difference.interval is None:
         return False
     low, high = sorted(_gain(difference, metric))
-    best = 0.0 if lower_is_better(metric) else 100.0
-    return low <= 0 and (_gain(difference, metric, point=True)[0] <= 0 or high < SMALL * abs(best - difference.a))
+    way = abs(_best(metric) - difference.a)
+    return low <= 0 and (_gain(difference, metric, point=True)[0] <= 0 or high < SMALL * way)
+
+
+def _best(metric: str) -> float:
+    return 0.0 if lower_is_better(metric) else 100.0
+
+
+def _is_perfect(scored: Scored | None, metric: str) -> bool:
+    value = None if scored is None or not len(scored) else overall(scored).get(metric)
+    return value is not None and abs(value - _best(metric)) < ROUNDING
 
 
 def _gain(difference: Difference, metric: str, point: bool = False) -> tuple[float, ...]:
@@ -262,17 +277,23 @@ def _with_comparison(verdict: Verdict, rival: Rival, difference: Difference, kin
         rival=rival.name,
         rival_value=difference.a,
         difference=difference.interval,
+        p=difference.p if verdict.examples < FEW and kind != "chance" else None,
     )
 
 
-def _with_text(verdict: Verdict, text: str) -> Verdict:
+def _with_text(verdict: Verdict, text: str, more: str = MORE) -> Verdict:
     """Returns the verdict with its line: the sentence, the numbers, and whether the run was still improving."""
     if verdict.value is not None and verdict.difference is not None:
         low, high = verdict.difference
         rival = f" of {verdict.rival}" if verdict.kind == "chance" else ""
         values = f"{verdict.metric.replace('_', ' ')} {verdict.value:.4g} against {verdict.rival_value:.4g}{rival}"
-        text += f": {values}, a difference of {low:+.3g} to {high:+.3g} at 95 % ({verdict.examples:,} examples"
-        text += f"{'; give more' if verdict.kind == 'cannot tell' else ''})"
+        if low == high == 0:
+            text += f": {values}, no difference"
+        else:
+            text += f": {values}, a difference of {low:+.3g} to {high:+.3g} at 95 %"
+            p_decides = verdict.kind == "cannot tell" and not low <= 0 <= high
+            text += "" if verdict.p is None else f", {'but ' if p_decides else ''}p = {verdict.p:.2g}"
+        text += f" ({verdict.examples:,} examples{f'; {more}' if verdict.kind == 'cannot tell' else ''})"
     if verdict.improving:
         text += "; the model was still improving when the run ended"
     return replace(verdict, text=text)

@@ -24,7 +24,9 @@ class DataSettings(Settings):
     label_kind: Literal["class", "number"] | None = option("labels are classes, or numbers (regression)")
     label_separator: str | None = option("separator of several labels of an example")
     valid_fraction: float | None = option(
-        "share of the rows used for validation if there is no --valid", above=0, below=1
+        "share of the rows for validation without --valid; 5 %, of few rows up to 20 %",
+        above=0,
+        below=1,
     )
     max_length: int | None = option("maximum tokens of an example (a language model's context)", least=1)
     limit: int | None = option("maximum number of rows to read", least=1)

@@ -59,6 +59,7 @@ class ClassifierEnsemble(TextClassification):
     """
 
     used_settings: ClassVar[frozenset[str]] = TextClassification.used_settings | {"unlabelled"}
+    unknown_remedy: ClassVar[str | None] = None  # other members read pieces of the words that one does not know
 
     def __init__(self, members: Sequence[TextClassification], texts: Sequence[str] = ()) -> None:
         first = members[0]

@@ -44,6 +44,7 @@ from heedful.tasks.image_inputs import (
     side_of,
 )
 from heedful.tasks.labels import (
+    check_known_labels,
     checked_top_k,
     label_ids,
     most_frequent_baseline,
@@ -228,6 +229,7 @@ class ImageClassification(Task):
 
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Decodes each image and resizes it to the model's size."""
+        check_known_labels(rows, self.labels)
         pixels = np.empty((len(rows), *self.preprocessing.shape), dtype=np.uint8)
         resized, examples = 0, []
         for row, target in zip(rows, pixels, strict=True):

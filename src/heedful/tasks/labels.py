@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from heedful.data import Row, Rows
 from heedful.data.cell_values import brief
-from heedful.data.column_inference import MAX_DISTINCT_NAMES, implausible_classes
+from heedful.data.column_inference import MAX_DISTINCT_NAMES, columns_option, implausible_classes
 from heedful.data.file_formats import EXTENSIONS
 from heedful.data.split import Same, content_digest
 from heedful.data.text_files import extension
@@ -55,11 +55,29 @@ def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> 
 
 def label_ids(row: Row, labels: Sequence[str]) -> tuple[int, ...]:
     """Returns the indices of a row's labels in ``labels``; raises ``HeedfulError`` for an unknown label."""
-    for label in row_labels(row):
-        if label not in labels:
-            hint = _texts_for_labels(labels) or nearest(label, labels)
-            raise HeedfulError(f"{row.file}:{row.line}: the model has no label {label!r}; {hint}")
-    return tuple(labels.index(label) for label in row_labels(row))
+    try:
+        return tuple(labels.index(label) for label in row_labels(row))
+    except ValueError:
+        check_known_labels([row], labels)
+        raise
+
+
+def check_known_labels(rows: Iterable[Row], labels: Sequence[str]) -> None:
+    """Raises ``HeedfulError`` if rows have labels that are not among ``labels``: the first one, and how many rows."""
+    known = frozenset(labels)
+    unknown = [row for row in rows if not known.issuperset(row_labels(row))]
+    if not unknown:
+        return
+    first = unknown[0]
+    label = next(label for label in row_labels(first) if label not in known)
+    swapped = _texts_for_labels(labels)
+    hint = swapped or nearest(label, labels)
+    if len(unknown) > 1:
+        hint = f"{len(unknown):,} rows have unknown labels; {hint}"
+    if swapped is None:
+        it, row = ("it", "the row") if len(unknown) == 1 else ("them", "the rows")
+        hint += f"{'' if hint.endswith('?') else ';'} correct {it}, or delete {row}"
+    raise HeedfulError(f"{first.file}:{first.line}: the model has no label {label!r}; {hint}")
 
 
 def _texts_for_labels(labels: Sequence[str]) -> str | None:
@@ -127,6 +145,6 @@ def _too_few(rows: Sequence[Row], columns: Sequence[str]) -> str:
         return "every label has too few examples to hold any out for validation; add examples, or give --valid FILE"
     return (
         f"{plural(len(set(labels)), 'different label')} in {plural(len(rows), 'row')}, such as {brief(labels[0])!r}: "
-        f"they look like {kind}; if the columns are swapped, give --data.columns {','.join(reversed(columns))}, else "
+        f"they look like {kind}; if the columns are swapped, give {columns_option(reversed(columns))}, else "
         "give --valid FILE"
     )

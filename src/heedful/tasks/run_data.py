@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heedful.data import Row, Rows, read, splits
+from heedful.data import LazyImage, Row, Rows, read, splits
 from heedful.data.conll import with_stripped_words
 from heedful.data.rows import required_columns
-from heedful.data.split import Same, content_digest, exact_bytes
+from heedful.data.split import Same, content_digest, earlier_digest, exact_bytes
 from heedful.data.tables import NoColumn
 from heedful.data.text_files import display_name
 from heedful.errors import HeedfulError, plural
@@ -19,7 +20,34 @@ from heedful.settings import RunSettings
 from heedful.tasks.known_models import with_known_model, without_auto
 from heedful.tasks.task import Task
 
-BY_CONTENT = "content"  # in heedful.json, under data.same
+# In heedful.json, under data.same: how a run's rows were split. The rule of the oldest folders is not stored there.
+SPLIT_RULES: Mapping[str, Same] = {"content": earlier_digest, "content, by class": content_digest}
+
+
+@contextmanager
+def counting_unreadable_images(kind: type[Task], *parts: Rows) -> Iterator[None]:
+    """Adds the number of unreadable images of ``parts`` to an error about one of them, if there are several."""
+    try:
+        yield
+    except HeedfulError as error:
+        unreadable = [row for rows in parts for row in unreadable_images(kind, rows)]
+        if len(unreadable) < 2:
+            raise
+        raise HeedfulError(f"{len(unreadable):,} images cannot be read, which heedful audit lists; {error}") from error
+
+
+def unreadable_images(kind: type[Task], rows: Rows) -> list[Row]:
+    """Returns the rows whose images cannot be decoded: missing, empty or broken files. Decodes all images."""
+    columns = [column for column, value in kind.columns.items() if value == "image"]
+    return [row for row in rows if not all(_is_readable(row.values[column]) for column in columns)]
+
+
+def _is_readable(image: LazyImage) -> bool:
+    try:
+        image.pixels()
+    except HeedfulError:
+        return False
+    return True
 
 
 def training_columns(model: str | None) -> dict[str, str]:
@@ -42,7 +70,13 @@ def equality_rule(card: Mapping[str, Any]) -> Same:
     It compares by content or, if ``heedful.json`` does not say so, byte by byte.
     """
     data = card.get("data")
-    return content_digest if isinstance(data, Mapping) and data.get("same") == BY_CONTENT else exact_bytes
+    name = data.get("same") if isinstance(data, Mapping) else None
+    return SPLIT_RULES.get(name, exact_bytes) if isinstance(name, str) else exact_bytes
+
+
+def equality_entry(same: Same) -> dict[str, str]:
+    """Returns the entry of ``heedful.json`` from which ``equality_rule`` returns ``same``."""
+    return next(({"same": name} for name, rule in SPLIT_RULES.items() if rule is same), {})
 
 
 def read_run_data(
@@ -138,7 +172,7 @@ def train_and_validation_rows(
     if not settled:
         kind = kind.for_rows(rows, settings)
         rows = kind.convert_rows(rows)
-    if settings.valid or "valid" in splits(settings.train):
+    if has_validation_data(settings):
         if data.valid_fraction is not None:
             raise HeedfulError(
                 "--data.valid-fraction has no effect where validation data is given; leave the option out"
@@ -158,6 +192,11 @@ def train_and_validation_rows(
     learned.blank = rows.blank
     learned.inherit_from(rows)
     return learned if rows.mix is None else rows.mix(learned, settings.seed or 0), held
+
+
+def has_validation_data(settings: RunSettings) -> bool:
+    """Returns True if validation data is given, as a file or as a split of the training data's source."""
+    return bool(settings.valid) or "valid" in splits(settings.train)
 
 
 def _check_columns(held: Rows, kind: type[Task]) -> None:

@@ -110,6 +110,8 @@ class Task(ABC):
     ranks_rows: ClassVar[bool] = False  #: True if the score of a row depends on all other rows
     additive_loss: ClassVar[bool] = True  #: True if the objective of a batch is the sum over its parts
     model_notes: Sequence[str] = ()  #: lines on the model for the head of a run
+    #: what the audit advises on many unknown tokens; None: other parts of the model read them
+    unknown_remedy: ClassVar[str | None] = "train with --tokenizer.kind bpe, which encodes any text"
     main_metric: str  #: the metric that chooses the best weights
     used_settings: ClassVar[frozenset[str]] = TEXTS  #: the task-specific settings that have an effect
     head: ClassVar[str | None] = None  #: the head that a model is loaded with if its folder names none
@@ -153,8 +155,11 @@ class Task(ABC):
             valid: fraction of the rows to hold out; None for the default.
             seed: determines which rows are held out.
             same: maps equal values to the same key. By default, rows whose first columns have equal keys stay together.
+
+        Of few rows with one class each, both sides have the classes in the same proportions.
         """
-        train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same)
+        label = next((column for column, kind in cls.columns.items() if kind == "label"), None)
+        train, held = split(rows, valid, seed, by=next(iter(cls.columns)), same=same, label=label)
         return Rows(train, rows.skipped, rows.columns), Rows(held, 0, rows.columns)
 
     @classmethod

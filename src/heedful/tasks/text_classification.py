@@ -31,6 +31,7 @@ from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels, s
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
+    check_known_labels,
     checked_top_k,
     label_ids,
     most_frequent_baseline,
@@ -43,7 +44,7 @@ from heedful.tasks.labels import (
 from heedful.tasks.model_setup import check_classifier, load_with_head, start_of, tokenizer_of
 from heedful.tasks.preferences import are_preferences
 from heedful.tasks.r_drop import agreement_of, divergence, repeat_batch
-from heedful.tasks.task import TEXTS, Baseline, Batch, Measured, Prediction, short
+from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction, short
 from heedful.tasks.text_pairs import SIDES, EncodedPair, TextPairTask, columns_of
 from heedful.text import Tokenizer
 from heedful.util.escaping import named
@@ -272,6 +273,11 @@ class TextClassification(TextPairTask):
             start_of(model.config)
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
+
+    def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
+        """Encodes each row's texts and labels; raises ``HeedfulError`` for labels that the model does not know."""
+        check_known_labels(rows, self.labels)
+        return super().encode(rows, max_length)
 
     def targets_of(self, row: Row) -> tuple[float, ...]:
         """Returns the indices of a row's labels among the model's labels."""

@@ -22,7 +22,7 @@ from heedful.util.progress import Bar, remaining
 RUN_LOG = logging.getLogger("heedful.training")  # the lines that a run shows, at level INFO, for handlers of the user's
 REDRAW = 0.1  # seconds between two updates of the bar
 QUIET = 10.0  # seconds of an evaluation without a bar between two lines
-DROPPED = ("ceiling", "epoch", "lr", "speed")  # from a line that is too long, the least important first
+DROPPED = ("epoch", "lr", "speed")  # from a line that is too long, the least important first
 SAMPLE = 60  # maximum characters of a sample
 
 
@@ -197,8 +197,6 @@ def describe(line: Mapping[str, Any], room: float = math.inf) -> str:
     for name, value in line.items():
         if name.endswith("_per_second"):
             parts["speed"] = f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s"
-    if (share := line.get("share_of_ceiling")) is not None:
-        parts["ceiling"] = f"{100 * share:.0f} % of the ceiling"
     parts |= {name: f"{name} {value:.4g}" for name, value in line.items() if name.startswith("valid_")}
     metrics = [name for name in parts if name.startswith("valid_")]
     for name in (*DROPPED, *reversed(metrics), "loss"):

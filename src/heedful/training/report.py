@@ -20,14 +20,14 @@ from heedful import __version__
 from heedful.data import LazyImage, Row, Rows
 from heedful.data.split import Same, content_digest
 from heedful.data.texts_on_disk import any_on_disk, row_size
-from heedful.errors import plural
+from heedful.errors import HeedfulError, plural
 from heedful.evaluation.trained_on import TrainedOn
-from heedful.metrics.verdict import MOST, Rival, Verdict, improving, select_examples, verdict
+from heedful.metrics.verdict import MORE, MOST, Rival, Verdict, improving, select_examples, verdict
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
-from heedful.tasks.run_data import BY_CONTENT
+from heedful.tasks.run_data import equality_entry, has_validation_data
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
 from heedful.util.files import write
@@ -167,11 +167,21 @@ def save_verdict(
         expected=expected,
         classes=has_labels,
         improving=still_improving,
+        more=_more_examples(settings),
     )
     model = AUTO if task.known_models is not None else "MODEL"
     entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met, model)}}
     write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
     return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
+
+
+def _more_examples(settings: RunSettings) -> str:
+    """Returns how people get more validation examples: by ``--data.valid-fraction`` if they are a part of --train."""
+    try:
+        given = has_validation_data(settings)
+    except HeedfulError:  # a data set of the Hub may be out of reach by now
+        given = True
+    return MORE if given else "hold back more: --data.valid-fraction"
 
 
 def _baseline_entry(baseline: Baseline | None, guess: Baseline | None, metric: str) -> dict[str, Any]:
@@ -281,7 +291,7 @@ def card_of(
         "data": {
             "train": list(settings.train),
             **({"columns": dict(mapping)} if mapping else {}),
-            **({"same": BY_CONTENT} if same is content_digest else {}),
+            **equality_entry(same),
             "examples": len(rows),
             "sha256": digest(rows),
         },

@@ -38,7 +38,7 @@ from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.known_models import advice_for
 from heedful.tasks.model_setup import replace_head
-from heedful.tasks.run_data import equality_rule, read_run_data
+from heedful.tasks.run_data import counting_unreadable_images, equality_rule, read_run_data
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
 from heedful.training.ceiling import Ceiling, flops_of, peak_flops
@@ -247,13 +247,13 @@ def prepare(
     kind, given, rows, valid_rows = read_run_data(kind, given, say, same, chosen_by)
     advice = advice_for(kind, rows, given) if ranks.is_first else None
     device = device_of(own_device(given.device))
-    settings = resolved(kind, rows, given, device, say)
-    use_threads(settings.training.threads, say)
-
-    task, model = _task_and_model(kind, rows, settings)
-    task.before_training(model, settings)
-    make_contiguous(model if settings.training.shard else model.to(device))
-    train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
+    with counting_unreadable_images(kind, rows, valid_rows):
+        settings = resolved(kind, rows, given, device, say)
+        use_threads(settings.training.threads, say)
+        task, model = _task_and_model(kind, rows, settings)
+        task.before_training(model, settings)
+        make_contiguous(model if settings.training.shard else model.to(device))
+        train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
     starting = _starting_tensors(task, model, (train, valid), settings)
 
     slowdown = (time.monotonic() - started) / max(0.1, time.process_time() - cpu_seconds)
