@@ -381,7 +381,7 @@ class TextClassification(TextPairTask):
             scores.add(indices, truth, predicted, loss=losses)
             for i in (predicted != truth).any(1).nonzero().flatten().tolist():
                 index = int(indices[i])
-                text = " + ".join(map(short, self.texts_of(rows[index])))
+                text = " + ".join(short(text, 200) for text in self.texts_of(rows[index]))
                 mistakes.add(index, text, self._output(truth[i]), self._output(predicted[i]), float(p[i]))
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
