@@ -349,10 +349,11 @@ def test_the_dashboard_shows_the_attention_of_the_first_member(run: Any) -> None
     assert "<title>tiny/member-0: " in found["page"]
 
 
-def test_one_model_in_its_place_opens_in_transformers(run: Any, tmp_path: Path) -> None:
+def test_one_model_in_its_place_opens_in_transformers(run: Any, tmp_path: Path, capsys: Any) -> None:
     transformers = pytest.importorskip("transformers")
     command = ["--model.members=1" if word == "--model.members=4" else word for word in run[1]]
     assert cli.main([*command, "--out", str(tmp_path / "one"), "--max-steps=2"]) == 0
+    assert json.loads(capsys.readouterr().out)["example"] in dict(TEXTS)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "one").eval()
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")(ASKED[0], return_tensors="pt")
     with torch.inference_mode():

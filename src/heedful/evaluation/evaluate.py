@@ -64,7 +64,8 @@ def evaluate(
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``, and the details of the
         task, such as ``"by_class"``, ``"confusion"`` and ``"mistakes"`` of a classifier (``"place"`` is the index of
         the row among the evaluated ones, from 0; ``"input"`` is cut to 200 characters), or ``"by_format"`` of a
-        translation whose rows have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``, with the metrics of each.
+        translation whose rows have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``,
+        with the metrics of each.
 
         ``intervals`` has [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` there is also
         ``"baseline"``, with its ``"name"`` and ``"metrics"``. If the folder has the hashes of its training rows, there
