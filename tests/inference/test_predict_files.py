@@ -182,6 +182,19 @@ def test_images_by_folder_and_by_table(
     assert err == "heedful: images is a folder; predict the images in it with --in images\n"
 
 
+def test_labels_are_lines_for_people(folders: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save("x.png")
+    out, _ = run(capsys, folders["image-classification"], "x.png", "--top-k", 2)
+    json_out, _ = run(capsys, folders["image-classification"], "x.png", "--top-k", 2, "--json")
+    labels = json.loads(json_out)["output"]
+    assert [line.split() for line in out.splitlines()] == [[one["label"], f"{one['score']:.4f}"] for one in labels]
+    out, _ = run(capsys, folders["token-classification"], "the saw")
+    json_out, _ = run(capsys, folders["token-classification"], "the saw", "--json")
+    assert [line.split() for line in out.splitlines() if line != "[]"] == [
+        [one["label"], f"{one['score']:.4f}", *one["text"].split()] for one in json.loads(json_out)["output"]
+    ]
+
+
 def test_a_text_that_names_a_file_and_a_folder_beside(
     folders: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,9 +150,29 @@ def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str
                 print()
             continue
         for prediction in pipe(list(texts), **options):
-            output = prediction["output"]
-            print(to_json(prediction) if json else output if isinstance(output, str) else to_json(output))
+            print(to_json(prediction) if json else people_text(prediction["output"]))
         sys.stdout.flush()
+
+
+def people_text(output: Any) -> str:
+    """Returns an output for people: a text, labels or spans with their probabilities a line each, else JSON.
+
+    >>> print(people_text([{"label": "spam", "score": 0.93}, {"label": "ham", "score": 0.07}]))
+    spam  0.9300
+    ham   0.0700
+    """
+    if isinstance(output, str):
+        return output
+    if (
+        not isinstance(output, list)
+        or not output
+        or not all(isinstance(one, dict) and "label" in one for one in output)
+    ):
+        return to_json(output)
+    width = max(len(one["label"]) for one in output)
+    return "\n".join(
+        f"{one['label']:<{width}}  {one['score']:.4f}" + (f"  {one['text']}" if "text" in one else "") for one in output
+    )
 
 
 def nearest(
