@@ -16,6 +16,7 @@ import pytest
 
 import heedful
 from heedful import cli, presets, tasks
+from heedful.cli.train import _predict_command
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 
@@ -473,7 +474,8 @@ def test_people_read_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixt
     assert out.splitlines()[0] == "reading the data"
     assert "bleu" in out
     assert "41.25" in out
-    assert "next: heedful predict run ..." in out
+    assert "next: heedful predict run --in train.en" in out
+    assert _predict_command(calls["train"], "it's") == """heedful predict run 'it'"'"'s'"""
     assert calls["quiet"] is False
     assert cli.main(["presets"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
 from PIL import Image
@@ -176,6 +178,39 @@ def test_images_by_folder_and_by_table(
     _, err = run(capsys, model, "--in", "images", status=2)
     problem = "the file is not an image of a known format, in images/a/2.png"
     assert err == f"heedful: {problem}; save it as PNG, JPEG, WebP, BMP, GIF or TIFF\n"
+    _, err = run(capsys, model, "images", status=2)
+    assert err == "heedful: images is a folder; predict the images in it with --in images\n"
+
+
+def test_labels_are_lines_for_people(folders: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save("x.png")
+    out, _ = run(capsys, folders["image-classification"], "x.png", "--top-k", 2)
+    json_out, _ = run(capsys, folders["image-classification"], "x.png", "--top-k", 2, "--json")
+    labels = json.loads(json_out)["output"]
+    assert [line.split() for line in out.splitlines()] == [[one["label"], f"{one['score']:.4f}"] for one in labels]
+    out, _ = run(capsys, folders["token-classification"], "the saw")
+    json_out, _ = run(capsys, folders["token-classification"], "the saw", "--json")
+    assert [line.split() for line in out.splitlines() if line != "[]"] == [
+        [one["label"], f"{one['score']:.4f}", *one["text"].split()] for one in json.loads(json_out)["output"]
+    ]
+
+
+def test_a_text_that_names_a_file_and_a_folder_beside(
+    folders: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = run(capsys, folders["translation"], "x.txt", "--max-new-tokens", 4, "--json")
+    assert json.loads(out)["input"] == "x.txt"
+    assert err == "x.txt is the name of a file, but predicted as a text; did you mean --in x.txt?\n"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    wrong = f"{folders['translation']}s"
+    for name in (wrong, os.path.relpath(wrong)):
+        _, err = run(capsys, name, "a text", status=2)
+        assert err.endswith(f"; did you mean {name[:-1]!r}?\n")
+    monkeypatch.chdir(folders["translation"].parent)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    _, err = run(capsys, "translations", "a text", status=2)
+    assert err.startswith("heedful: no folder translations here, and the Hub ")
+    assert err.endswith("; did you mean 'translation'?\n")
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,9 @@ def test_image_classification(served: Callable[..., Any], tmp_path: Path) -> Non
     stream = io.BytesIO()
     Image.new("L", (5000, 5000)).save(stream, "PNG")
     assert server.http.post("/", content=stream.getvalue(), headers={"Content-Type": "image/png"}).status_code == 413
+    form = server.http.post("/", files={"file": ("x.png", stream.getvalue())})
+    assert form.status_code == 400
+    assert "multipart forms are not read; send the file as the body: curl --data-binary @x.png" in form.text
 
 
 def test_image_to_text(served: Callable[..., Any], tmp_path: Path) -> None:

@@ -320,7 +320,9 @@ def test_predict_and_evaluate_agree(run: Any, pipe: Pipeline, capsys: Any) -> No
 def test_the_head_of_a_run_says_it_and_the_advice_how_to_train_one(run: Any, tmp_path: Path, caplog: Any) -> None:
     with caplog.at_level(logging.INFO, logger="heedful.training"):
         cli.main([*run[1], "--out", str(tmp_path / "out"), "--max-steps=1", "--training.record-attention", "the hill"])
-    assert "an ensemble of 4 classifiers, whose probabilities are averaged; --model.members 1 trains one" in caplog.text
+    assert (
+        "whose probabilities are averaged; --model.members 1 trains one model, which transformers opens" in caplog.text
+    )
     assert (tmp_path / "out" / "watch.jsonl").is_file()
 
 
@@ -347,10 +349,23 @@ def test_the_dashboard_shows_the_attention_of_the_first_member(run: Any) -> None
     assert "<title>tiny/member-0: " in found["page"]
 
 
+def test_one_model_in_its_place_opens_in_transformers(run: Any, tmp_path: Path, capsys: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    command = ["--model.members=1" if word == "--model.members=4" else word for word in run[1]]
+    assert cli.main([*command, "--out", str(tmp_path / "one"), "--max-steps=2"]) == 0
+    assert json.loads(capsys.readouterr().out)["example"] in dict(TEXTS)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "one").eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")(ASKED[0], return_tensors="pt")
+    with torch.inference_mode():
+        expected = theirs(**tokens).logits.softmax(-1)[0]
+    ours = probabilities([heedful.pipeline(None, tmp_path / "one", device="cpu")(ASKED[0], top_k=3)])[0]
+    assert ours == {theirs.config.id2label[number]: approx(p) for number, p in enumerate(expected.tolist())}
+
+
 def test_what_an_ensemble_cannot_do(run: Any, tmp_path: Path, capsys: Any) -> None:
     folder, out = run[0], str(tmp_path / "out")
     refused = {
-        ("export", str(folder), "--to", "hf", "--out", out): "is an ensemble; export one of its members",
+        ("export", str(folder), "--to", "hf", "--out", out): "is an ensemble; export one of its members with --to onnx",
         ("summary", str(folder)): "is an ensemble of 4 models, which are counted one by one",
         (*run[1][:4], "--from", str(folder), "--out", out): "is an ensemble; fine-tune one of its members",
     }
@@ -361,6 +376,10 @@ def test_what_an_ensemble_cannot_do(run: Any, tmp_path: Path, capsys: Any) -> No
         assert told in error
         assert f"{folder}/member-0" in error
         assert error.count("\n") == 1
+    member = ["export", f"{folder}/member-0", "--to"]
+    assert cli.main([*member, "hf", "--out", out]) == 2
+    assert "; train one model with --model.members 1, or use --to onnx" in capsys.readouterr().err
+    assert cli.main([*member, "onnx", "--out", out + ".onnx"]) == 0
     for given in ({"head": "pooled"}, {"num_labels": 7}, {"positions": 9}):
         with pytest.raises(HeedfulError, match=f"is an ensemble, whose members have their own {next(iter(given))}"):
             heedful.from_pretrained(folder, **given)

@@ -217,7 +217,7 @@ def test_a_report_on_texts_shows_them_whole(tmp_path):
     paths = draw_report(tmp_path, measured(mistakes=[wrong(2, ["a", "b"], [])], by_class=[]), rows)
     assert [path.name for path in paths] == ["mistakes.html"]
     (_, cells) = Cells(paths[0].read_text(encoding="utf-8")).rows
-    assert cells == [f"text 2 {'x' * 80}|pair", "a, b", "none", "90 %"]
+    assert cells == [f"text 2 {'x' * 80}|pairf:2", "a, b", "none", "90 %"]
 
 
 def test_how_many_mistakes_there_were_is_said_without_a_confusion(tmp_path):

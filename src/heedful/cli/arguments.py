@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import DecodingSettings
 from heedful.settings import AnsweringSettings, RunSettings, keys, read_toml
 from heedful.settings.base import FOREIGN_NAMES
-from heedful.util.files import parse_toml, read_bytes
+from heedful.util.files import parse_toml, read_bytes, similar_path
 from heedful.util.locks import check_unlocked, contents
 
 TAIL = 2**16  # bytes at the end of a run's log that contain its last line
@@ -248,11 +247,8 @@ def check_file(name: str) -> None:
     """Raises ``HeedfulError`` unless a file exists; ``-`` and ``builtin:...`` are not checked."""
     if name == "-" or re.match(r"\w\w+:", name) or Path(name).exists():
         return
-    folder = Path(name).parent
-    close = get_close_matches(Path(name).name, os.listdir(folder) if folder.is_dir() else [], n=1)
-    raise HeedfulError(
-        f"{name}: no such file; " + (f"did you mean {str(folder / close[0])!r}?" if close else "check the path")
-    )
+    close = similar_path(name)
+    raise HeedfulError(f"{name}: no such file; " + (f"did you mean {str(close)!r}?" if close else "check the path"))
 
 
 def check_model(name: str) -> None:
@@ -271,7 +267,10 @@ def check_model(name: str) -> None:
         remedy = "give the --out folder of a finished training run, or the folder of a published model"
         raise HeedfulError(f"{name} is not a model folder: it has no config.json; {remedy}")
     if not path.exists() and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@\w[\w./-]*)?", name):
-        raise HeedfulError(f"{name}: no such folder; give the --out folder of a training run, or check the path")
+        from heedful.pretrained.folder import similar_folder
+
+        remedy = similar_folder(path) or "give the --out folder of a training run, or check the path"
+        raise HeedfulError(f"{name}: no such folder; {remedy}")
     if line is not None and rank() == 0 and (step := _unfinished_step(path)) is not None:
         print(
             f"{name}: the training is not finished (step {step:,}); this command uses the last saved weights. If no "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Mapping
 from io import BufferedReader
@@ -20,6 +22,7 @@ from heedful.util.terminal import lines, to_json
 
 if TYPE_CHECKING:
     from heedful.inference.pipeline import Pipeline
+    from heedful.tasks import Task
 
 
 def predict(
@@ -62,9 +65,9 @@ def predict(
     if source is None:
         import heedful
 
-        _predict_texts(
-            heedful.pipeline(task, model, device=device, dtype=dtype, compile=compile), inputs, options, json
-        )
+        pipe = heedful.pipeline(task, model, device=device, dtype=dtype, compile=compile)
+        _check_paths(pipe.task, inputs)
+        _predict_texts(pipe, inputs, options, json)
         return
     from heedful.inference.predict_file import predict as predict_file
 
@@ -116,6 +119,17 @@ def _check_source(
         raise HeedfulError("with torchrun, predict needs a file of inputs: give --in FILE, or run it without torchrun")
 
 
+def _check_paths(task: Task, inputs: tuple[str, ...]) -> None:
+    """Prints a hint if a text is the name of a file; raises ``HeedfulError`` for a folder of images."""
+    for name in filter(os.path.exists, inputs):
+        reads_images = "image" in task.input_columns.values()
+        if reads_images and os.path.isdir(name):
+            raise HeedfulError(f"{name} is a folder; predict the images in it with --in {shlex.quote(name)}")
+        if not reads_images and os.path.isfile(name):
+            hint = f"did you mean --in {shlex.quote(name)}?"
+            print(f"{name} is the name of a file, but predicted as a text; {hint}", file=sys.stderr, flush=True)
+
+
 def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str, Any], json: bool) -> None:
     """Prints predictions for texts, or for the lines of standard input; streams generated text to a terminal."""
     from heedful.tasks.task import Streams
@@ -136,9 +150,29 @@ def _predict_texts(pipe: Pipeline, inputs: tuple[str, ...], options: Mapping[str
                 print()
             continue
         for prediction in pipe(list(texts), **options):
-            output = prediction["output"]
-            print(to_json(prediction) if json else output if isinstance(output, str) else to_json(output))
+            print(to_json(prediction) if json else people_text(prediction["output"]))
         sys.stdout.flush()
+
+
+def people_text(output: Any) -> str:
+    """Returns an output for people: a text, labels or spans with their probabilities a line each, else JSON.
+
+    >>> print(people_text([{"label": "spam", "score": 0.93}, {"label": "ham", "score": 0.07}]))
+    spam  0.9300
+    ham   0.0700
+    """
+    if isinstance(output, str):
+        return output
+    if (
+        not isinstance(output, list)
+        or not output
+        or not all(isinstance(one, dict) and "label" in one for one in output)
+    ):
+        return to_json(output)
+    width = max(len(one["label"]) for one in output)
+    return "\n".join(
+        f"{one['label']:<{width}}  {one['score']:.4f}" + (f"  {one['text']}" if "text" in one else "") for one in output
+    )
 
 
 def nearest(

@@ -39,7 +39,7 @@ def evaluate(
     baseline: bool = False,
     baseline_train: Sequence[str] | None = None,
     say: Callable[[str], None] = print,
-    draw: Callable[[Measured, Rows], object] | None = None,
+    draw: Callable[[Measured, Rows], Sequence[Path]] | None = None,
 ) -> dict[str, Any]:
     """Evaluates the model in a folder on the examples in ``data``.
 
@@ -62,8 +62,10 @@ def evaluate(
 
     Returns:
         ``{"task", "model", "data", "examples", "metrics", "intervals", "seconds", "decoding"}``, and the details of the
-        task, such as ``"by_class"`` and ``"confusion"`` of a classifier, or ``"by_format"`` of a translation whose rows
-        have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``, with the metrics of each.
+        task, such as ``"by_class"``, ``"confusion"`` and ``"mistakes"`` of a classifier (``"place"`` is the index of
+        the row among the evaluated ones, from 0; ``"input"`` is cut to 200 characters), or ``"by_format"`` of a
+        translation whose rows have a ``format``. The rows of a mixture have ``"by_set"`` and ``"by_template"``,
+        with the metrics of each.
 
         ``intervals`` has [low, high] of the metrics (``heedful.metrics.intervals``). With ``baseline`` there is also
         ``"baseline"``, with its ``"name"`` and ``"metrics"``. If the folder has the hashes of its training rows, there
@@ -95,7 +97,7 @@ def evaluate(
     for line in (*measured.details.get("warnings", ()), *warnings):
         say(line)
     if draw is not None:
-        _say_drawn(pipe.task.name, measured, drawn=bool(draw(measured, encoded.rows)), say=say)
+        _say_drawn(pipe.task.name, measured, draw(measured, encoded.rows), say)
     return {
         "task": pipe.task.name,
         "model": str(model),
@@ -166,13 +168,14 @@ def _by_template(measured: Measured, rows: Rows) -> dict[str, Any]:
     return result
 
 
-def _say_drawn(task: str, measured: Measured, drawn: bool, say: Callable[[str], None]) -> None:
-    """Prints how many of the mistakes are in the drawn figure, or that the task has no figure."""
+def _say_drawn(task: str, measured: Measured, drawn: Sequence[Path], say: Callable[[str], None]) -> None:
+    """Prints the drawn files and how many of the mistakes they have, or that the task has no figure."""
     wrong = measured.details.get("mistakes_total")
     if not drawn:
         say(f"no figure was drawn: there is none for {task}, so --out was not written")
-    elif wrong:
-        say(f"the {len(measured.details['mistakes']):,} most confident of {plural(wrong, 'mistake')} are shown")
+        return
+    shown = f"; the {len(measured.details['mistakes']):,} most confident of {plural(wrong, 'mistake')}" if wrong else ""
+    say(f"written: {', '.join(map(str, drawn))}{shown}")
 
 
 def _silent(line: str) -> None:

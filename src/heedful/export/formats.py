@@ -143,11 +143,14 @@ def export(
     options = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
     writer = import_module(FORMATS[to].module)
     from heedful.pretrained.configuration import home
-    from heedful.pretrained.ensemble import refuse_ensemble
-    from heedful.pretrained.folder import find
+    from heedful.pretrained.folder import find, is_ensemble, member_folder
 
     source, target = find(model), Path(out)
-    refuse_ensemble(source, "export")
+    if is_ensemble(source):
+        raise HeedfulError(
+            f"{source} is an ensemble; export one of its members with --to onnx: {member_folder(source)}; for other "
+            "formats train one model: --model.members 1"
+        )
     if writes_file(to, out):
         with replaced_file(target) as file:
             details = writer.write_file(source, file, **options)

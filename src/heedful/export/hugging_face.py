@@ -16,6 +16,7 @@ from heedful.pretrained import load, read_card, save
 from heedful.pretrained.config_keys import Inexpressible, StoredTensor
 from heedful.pretrained.configuration import read_configs
 from heedful.pretrained.flat_config import Flat, flat
+from heedful.pretrained.folder import is_ensemble
 from heedful.pretrained.model_type import FREE, Architecture, ModelType
 from heedful.pretrained.model_types import MODEL_TYPES, express
 
@@ -46,7 +47,8 @@ def load_merged(source: Path, dtype: str | None = None) -> Model:
 def load_expressible(source: Path) -> Model:
     """Loads a model with its adapter merged; raises ``HeedfulError`` if no published layout expresses it."""
     model = load_merged(source)
-    check_expressible(model.config)
+    of_ensemble = is_ensemble(source.absolute().parent)
+    check_expressible(model.config, "train one model with --model.members 1" if of_ensemble else "change these fields")
     return model
 
 
@@ -56,8 +58,8 @@ def stored_dtype(source: Path) -> str | None:
     return theirs.get("dtype", theirs.get("torch_dtype"))
 
 
-def check_expressible(config: ModelConfig) -> None:
-    """Raises ``HeedfulError`` with the fields that no published layout expresses."""
+def check_expressible(config: ModelConfig, remedy: str = "change these fields") -> None:
+    """Raises ``HeedfulError`` with the fields that no published layout expresses, and the ``remedy``."""
     if express(config) is not None:
         return
     same_family = [model_type for model_type in MODEL_TYPES.values() if model_type.fixed["kind"] == config.kind]
@@ -70,7 +72,7 @@ def check_expressible(config: ModelConfig) -> None:
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     raise HeedfulError(
         f"no Hugging Face class can store this model; the nearest, {name}, has no "
-        f"{', '.join(fields[:SHOWN])}{more}; change these fields, or use --to onnx"
+        f"{', '.join(fields[:SHOWN])}{more}; {remedy}, or use --to onnx"
     )
 
 

@@ -46,6 +46,15 @@ class Pipeline:
         self.task, self.model, self.card = task, model, card
         self._seed_reported = False
 
+    def __repr__(self) -> str:
+        source = f" of {self.model.source!r}" if self.model.source else ""
+        return f"<Pipeline for {self.task.name}{source} on {self.model.device}>"
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the labels, or of the tags, in the order of the model's logits; [] for a task without labels."""
+        return list(getattr(self.task, "labels", ()))
+
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """Returns ``{"input", "output", "score"}`` for one input, and a list of them for a list.
 
@@ -165,15 +174,29 @@ def _is_stream(inputs: Any) -> bool:
     return isinstance(inputs, Iterable) and not isinstance(inputs, single) and not hasattr(inputs, "__array__")
 
 
+def _only_model(folder: Any) -> str | Path:
+    """Returns the single argument of ``pipeline``; raises ``HeedfulError`` if it is not a model's folder or Hub id."""
+    if isinstance(folder, str) and folder in tasks.TASKS and not Path(folder).is_dir():
+        raise HeedfulError(f"no model is given for {folder}; name its folder too: pipeline({folder!r}, 'runs/name')")
+    if not isinstance(folder, str | Path):
+        raise HeedfulError("no model is given; name its folder or Hub id: pipeline('runs/name')")
+    return folder
+
+
 def pipeline(
-    task: str | None, model: str | Path, device: str | None = None, dtype: Any = None, *, compile: bool = False
+    task: str | Path | None,
+    model: str | Path | None = None,
+    device: str | None = None,
+    dtype: Any = None,
+    *,
+    compile: bool = False,
 ) -> Pipeline:
     """Loads the model in a folder with its task, and optimises it for inference (``heedful.optimize``).
 
     Args:
-        task: name of the task. None is the task for which the folder was trained or, if it names none, the task of the
-            model's head. A task other than the folder's is an error.
-        model: a model folder, or a Hub id.
+        task: name of the task. None is the task for which the folder was trained or, if it names none, the first task
+            of ``heedful tasks`` that reads the model's head. A task other than the folder's is an error.
+        model: a model folder, or a Hub id. A folder alone, ``pipeline("runs/en-fr")``, is used for its own task.
         device: "cpu", "cuda", ...; None for the best available.
         dtype: "float32", "bfloat16", "float16", "int8", "int4" (see ``heedful.optimize``) or a torch.dtype;
             None keeps the stored dtype, on a GPU too: float32 for most runs of ours, for which "bfloat16" is faster.
@@ -187,8 +210,10 @@ def pipeline(
     >>> talk([{"role": "user", "content": "How are you?"}])["output"]  # doctest: +SKIP
     'Well, thank you.'
     """
+    if model is None:
+        task, model = None, _only_model(task)
     if task is not None:
-        tasks.check(task)
+        tasks.check(task := str(task))
     folder = find(model)
     card = read_card(folder)
     trained_for = card.get("task")

@@ -53,13 +53,22 @@ def find(folder_or_id: str | Path, revision: str | None = None) -> Path:
         raise HeedfulError(f"{folder} is a file; give the model's folder")
     match = None if isinstance(folder_or_id, Path) else _HUB_ID.fullmatch(folder_or_id)
     if match is None:
-        raise HeedfulError(f"no folder {folder_or_id} here; give a model's folder or a Hub id such as 'org/name'")
+        remedy = similar_folder(folder) or "give a model's folder or a Hub id such as 'org/name'"
+        raise HeedfulError(f"no folder {folder_or_id} here; {remedy}")
     if revision is not None and match["revision"] not in (None, revision):
         raise HeedfulError(f"{folder_or_id} names a revision, and revision={revision!r} names another; give only one")
-    return fetch(match["name"], revision or match["revision"])
+    remedy = similar_folder(folder) or "check the name, or download the folder first"
+    return fetch(match["name"], revision or match["revision"], remedy=remedy)
 
 
-def fetch(name: str, revision: str | None = None, remedy: str = "check the name, or download the folder first") -> Path:
+def similar_folder(folder: Path) -> str:
+    """Returns a hint at the model's folder beside a missing ``folder`` whose name is similar; "" if there is none."""
+    close = files.similar_path(folder)
+    holds_model = close is not None and any((close / name).is_file() for name in (CONFIG, ADAPTER_CONFIG))
+    return f"did you mean {str(close)!r}?" if holds_model else ""
+
+
+def fetch(name: str, revision: str | None = None, *, remedy: str) -> Path:
     """Returns the folder of a Hub id in the Hub's cache. Pickles are downloaded only if there are no safetensors.
 
     Raises ``HeedfulError``, which ends in ``remedy``, for an unknown name or revision, a gated model, or an unreachable

@@ -207,11 +207,17 @@ async def hub_response(service: Service, request: Request, name: str | None) -> 
     if name is not None and name not in names:
         raise RequestError(404, f"this model is for {task.name}, not for {name}", "task_not_found")
     content = await request.body()
-    is_json = request.headers.get("content-type", "").partition(";")[0] == "application/json"
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    is_json = kind == "application/json"
+    if kind == "multipart/form-data":
+        remedy = "send JSON with Content-Type: application/json"
+        if takes_images(task):
+            remedy = "send the file as the body: curl --data-binary @x.png -H 'Content-Type: image/png' URL"
+        raise RequestError(400, f"multipart forms are not read; {remedy}", "multipart")
     if not is_json and takes_images(task):
         return await _hub_predictions(service, request, [content], {}, is_one=True)
     if not is_json:
-        raise RequestError(400, "the body is not JSON; send it with Content-Type: application/json", "json")
+        raise RequestError(400, "the body is not declared as JSON; send it with Content-Type: application/json", "json")
     if isinstance(task, Embeds):
         body = _parsed(SimilarityRequest | FeatureRequest, content)
         if isinstance(body, SimilarityRequest):

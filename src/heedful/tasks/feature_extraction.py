@@ -349,7 +349,8 @@ class FeatureExtraction(EncoderTask):
         mistakes = Mistakes()
         for i in np.flatnonzero(result.ranks > 1):
             row, similarity = rows[i].values, float(vectors[text_numbers[i, 0]] @ vectors[nearest[i]])
-            mistakes.add(int(i), short(row["text"]), short(row["text_pair"]), short(outputs[i]), similarity)
+            text, pair, found = (short(text, 200) for text in (row["text"], row["text_pair"], outputs[i]))
+            mistakes.add(int(i), text, pair, found, similarity)
         return Measured(overall(scored), mistakes.details(), scored, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:

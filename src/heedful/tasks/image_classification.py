@@ -45,8 +45,8 @@ from heedful.tasks.image_inputs import (
 )
 from heedful.tasks.labels import (
     check_known_labels,
-    checked_top_k,
     label_ids,
+    labels_to_list,
     most_frequent_baseline,
     row_labels,
     stored_label_names,
@@ -338,12 +338,12 @@ class ImageClassification(Task):
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the most likely label of each image and its probability.
 
-        With ``top_k`` the output is a list of the ``top_k`` most likely labels, ``{"label", "score"}``, best first, and
-        the score is that of the first. With ``mirror`` the probabilities are the mean over the image and its mirror
-        image, for models trained on both (``--image.flip``). An image is a path, the bytes of a file, a PIL image, an
-        array or a ``LazyImage``; the prediction has its path or name as input.
+        With ``top_k`` the output is a list of the ``top_k`` most likely labels (of all, if None), ``{"label",
+        "score"}``, best first, and the score is that of the first. With ``mirror`` the probabilities are the mean over
+        the image and its mirror image, for models trained on both (``--image.flip``). An image is a path, the bytes of
+        a file, a PIL image, an array or a ``LazyImage``; the prediction has its path or name as input.
         """
-        top_k = checked_top_k(options.get("top_k"))
+        top_k = labels_to_list(options, self.labels)
         images = [LazyImage.of(value) for value in inputs]
         examples = Unlabelled(images, self.preprocessing)
         predictions: list[Prediction] = [Prediction(image.name, "", None) for image in images]

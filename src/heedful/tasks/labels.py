@@ -105,6 +105,14 @@ def checked_top_k(k: Any) -> int | None:
     return k
 
 
+def labels_to_list(options: Mapping[str, Any], labels: Sequence[str]) -> int | None:
+    """Returns how many ``labels`` the option ``top_k`` lists; all if it is None, as in ``transformers``, and None, for
+    the best label alone, if it is not given.
+    """
+    k = checked_top_k(options.get("top_k"))
+    return len(labels) if k is None and "top_k" in options else k
+
+
 def top_labels(p: Tensor, labels: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
     """Returns the ``k`` most likely ``labels`` for each row of probabilities, ``{"label", "score"}``, best first.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +41,7 @@ R = TypeVar("R")
 Batch = Mapping[str, Tensor]
 TEXTS = frozenset({"data.max_length", "tokenizer", "training.batch_tokens"})  # settings of all tasks of texts
 EVALUATED = 4096  # default number of tokens in a batch of evaluation or prediction
+EXAMPLE_LENGTH = 60  # characters of an example on the command line
 SQUARE = 512  # a batch holds fewer examples that are longer, since attention grows with the square of the length
 
 
@@ -420,6 +423,22 @@ class Task(ABC):
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Returns inputs for trying a model, from plain texts; by default the texts themselves."""
         return list(texts)
+
+    def example_input(self, row: Row) -> str | None:
+        """Returns an input for ``heedful predict`` on the command line: the first words of a row's text, or its image.
+
+        Returns None if an input has several columns, or would be read as an option.
+        """
+        value = row.values.get(next(iter(self.input_columns))) if len(self.input_columns) == 1 else None
+        if isinstance(value, LazyImage):
+            return value.name if os.path.isfile(value.name) else None
+        parts = [value] if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+            return None
+        text = pictured(" ".join(" ".join(parts).split()))
+        text = textwrap.shorten(text, EXAMPLE_LENGTH, placeholder="") or text[:EXAMPLE_LENGTH]
+        inputs = self.trial_inputs([text]) if text and not text.startswith("-") else []
+        return inputs[0] if inputs and isinstance(inputs[0], str) else None
 
     @abstractmethod
     def row_line(self, row: Row) -> str:

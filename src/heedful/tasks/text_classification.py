@@ -32,8 +32,8 @@ from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
-    checked_top_k,
     label_ids,
+    labels_to_list,
     most_frequent_baseline,
     row_labels,
     stored_label_names,
@@ -387,7 +387,7 @@ class TextClassification(TextPairTask):
             scores.add(indices, truth, predicted, loss=losses)
             for i in (predicted != truth).any(1).nonzero().flatten().tolist():
                 index = int(indices[i])
-                text = " + ".join(map(short, self.texts_of(rows[index])))
+                text = " + ".join(short(text, 200) for text in self.texts_of(rows[index]))
                 mistakes.add(index, text, self._output(truth[i]), self._output(predicted[i]), float(p[i]))
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
@@ -437,12 +437,13 @@ class TextClassification(TextPairTask):
 
         If texts may have several labels, the output is all labels with a probability of ``threshold`` or more. The
         score is the probability of exactly this set, as if labels were independent. With ``top_k`` the output is a list
-        of the ``top_k`` most likely labels, ``{"label", "score"}``, best first, and the score is that of the first.
+        of the ``top_k`` most likely labels (of all, if None), ``{"label", "score"}``, best first, and the score is that
+        of the first.
 
         An input is a text or a pair: ``(text, pair)``, ``{"text": ..., "text_pair": ...}``, or one string with a tab
         between them.
         """
-        top_k = checked_top_k(options.get("top_k"))
+        top_k = labels_to_list(options, self.labels)
 
         def compute(batch: Batch) -> list[tuple[Any, float | None]]:
             logits = self.logits(model, batch)

@@ -50,6 +50,7 @@ def finish(
     )
     if judgement:
         say(f"verdict: {judgement['verdict']['text']}")
+    rows = run.train.rows if validation.best is None else validation.best_examples.rows
     return {
         "task": task.name,
         "model": str(out),
@@ -63,6 +64,7 @@ def finish(
         "parameters": run.model.count(),
         "trained": trained_parameters(run.model),
         "settings": settings.to_dict(),
+        "example": task.example_input(rows[0]) if rows else None,
         **judgement,
         **(validation.best.details if validation.best is not None else {}),
     }

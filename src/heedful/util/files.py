@@ -8,7 +8,8 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +26,15 @@ TEMPORARY = re.compile(
     r"|\..+\.(json|jsonl|toml|toml\.part|svg|html|png|pdf|txt|md|bin)\.[a-z0-9_]{8}"  # of earlier versions
     r"|(checkpoint\.pt(\.\d+)?|metrics\.jsonl)\.part"  # likewise
 )
+
+
+def similar_path(path: str | os.PathLike[str]) -> Path | None:
+    """Returns the file or folder beside a missing ``path`` whose name is the most similar; None if none is similar."""
+    folder = Path(path).parent
+    with suppress(OSError):
+        close = get_close_matches(Path(path).name, os.listdir(folder), n=1)
+        return folder / close[0] if close else None
+    return None
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> Path:

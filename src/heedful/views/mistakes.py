@@ -49,6 +49,7 @@ class Mistake(NamedTuple):
     expected: str
     output: str
     score: float  # probability of ``output``, 0 to 1
+    place: str = ""  # file:line of a text
 
 
 def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = None) -> str:
@@ -122,7 +123,8 @@ def _described(captions: Sequence[tuple[str, str, str]], note: str) -> str:
 
 
 def mistakes_html(mistakes: Sequence[Mistake], title: str, total: int | None = None) -> str:
-    """Returns a self-contained page with a table of misclassified texts: text, truth, prediction, probability.
+    """Returns a self-contained page with a table of misclassified texts: text with its file and line, truth,
+    prediction, probability.
 
     A text of over 1,000 characters is cut and ends in ``…``.
 
@@ -152,4 +154,5 @@ def _row(mistake: Mistake) -> str:
     rects = "".join(f'<rect width="{share:.0f}" height="10" rx="3"/>' for share in (100, 100 * mistake.score))
     bar = f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">{rects}</svg>'
     probability = f"{bar}{100 * mistake.score:.0f} %"
-    return f'<tr><td dir="auto">{"<br>".join(lines)}</td>{cells}<td class="sure">{probability}</td></tr>'
+    place = f'<div class="quiet" dir="ltr">{escaped(mistake.place)}</div>' if mistake.place else ""
+    return f'<tr><td dir="auto">{"<br>".join(lines)}{place}</td>{cells}<td class="sure">{probability}</td></tr>'

@@ -67,14 +67,16 @@ def draw_report(folder: str | os.PathLike[str], measured: Measured, rows: Sequen
 
 
 def _mistake(details: dict[str, Any], row: Row) -> Mistake:
-    """Returns a mistake with its whole input, of which the details have only a name."""
+    """Returns a mistake with its whole input and its place, of which the details have only a name and an index."""
     if "image" in row.values:
         model_input = row.values["image"].pixels()
     else:
         texts = (value for column, value in row.values.items() if column not in EXPECTED)
         model_input = "\n".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     score = min(1.0, max(0.0, details["score"]))
-    return Mistake(model_input, _labels(details["expected"]), _labels(details["output"]), score)
+    return Mistake(
+        model_input, _labels(details["expected"]), _labels(details["output"]), score, f"{row.file}:{row.line}"
+    )
 
 
 def _labels(labels: str | Sequence[str]) -> str:
