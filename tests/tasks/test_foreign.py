@@ -416,5 +416,6 @@ def test_what_is_no_text_is_one_line(wrong: Any, tmp_path: Path) -> None:
     for ask in (pipe, lambda one: pipe(["a", one]), lambda one: list(pipe.stream(one))):
         with pytest.raises(HeedfulError, match=f"a list of texts; got {type(wrong).__name__}"):
             ask(wrong)
-    with pytest.raises(HeedfulError, match="give a model's folder or Hub id, not a"):
+    expected = "no model is given for text-generation" if wrong is None else "give a model's folder or Hub id, not a"
+    with pytest.raises(HeedfulError, match=expected):
         heedful.pipeline("text-generation", wrong)

@@ -434,17 +434,19 @@ class Table:
     def _suggested_columns(self, names: list[str]) -> list[str]:
         """Returns the columns to name among ``names``: those that were given, unknown ones corrected, or likely ones.
 
-        A column for which there is no suggestion has the task's name in capitals.
+        A name that is like none stands for the first other column of a table with as many columns as names. Otherwise
+        its suggestion is the task's name in capitals.
         """
         if self.names is None:
             count = len(self._required())
             first = names[:count] if len(names) >= count and not self._reason else []
             return self._candidates or first or [column.upper() for column in self._required()]
-        suggested = []
-        for column, name in zip(self.chosen_columns, self.file_columns, strict=True):
-            close = [name] if name in names else get_close_matches(name, names, n=1, cutoff=NEAR)
-            suggested.append(close[0] if close else column.upper())
-        return suggested
+        close = [[name] if name in names else get_close_matches(name, names, 1, NEAR) for name in self.file_columns]
+        others = [name for name in names if [name] not in close] if len(names) == len(close) else []
+        return [
+            found[0] if found else others.pop(0) if others else column.upper()
+            for column, found in zip(self.chosen_columns, close, strict=True)
+        ]
 
 
 def extension_of(path: str) -> str:
