@@ -136,7 +136,7 @@ def test_the_kernel_stores_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert store_for(device) is store_columns
     monkeypatch.setattr(module, "runs_triton", lambda device: True)
     assert store_for(device) is store_in_one_kernel
-    monkeypatch.setattr(module, "_kernels", lambda: pytest.fail("it takes neither float64 nor columns apart"))
+    monkeypatch.setattr(module, "_store_kernel", lambda: pytest.fail("it takes neither float64 nor columns apart"))
     rows = torch.tensor([0])
     for buffers, new in (
         (torch.zeros(2, 1, 1, 3, 4, dtype=torch.float64), torch.randn(2, 1, 1, 1, 4, dtype=torch.float64)),

@@ -74,18 +74,22 @@ def split(
     )
     if label is not None and len(rows) <= SMALL and not is_earlier:
         drawn = _by_class(drawn, groups, keys, [row.values.get(label) for row in rows])
+    validation = _fitting(drawn, groups, size)
+    sides: tuple[list[Row], list[Row]] = [], []
+    for row, key in zip(rows, keys, strict=True):
+        sides[key in validation].append(row)
+    return sides
+
+
+def _fitting(drawn: Sequence[bytes], groups: Mapping[bytes, int], size: int) -> set[bytes]:
+    """Returns the groups that fit into ``size`` rows, in the order ``drawn``; the smallest if none does."""
     validation: set[bytes] = set()
     count = 0
     for key in drawn:
         if count + groups[key] <= size:
             validation.add(key)
             count += groups[key]
-    if not validation:  # every group is larger than the validation split
-        validation.add(min(drawn, key=groups.__getitem__))
-    sides: tuple[list[Row], list[Row]] = [], []
-    for row, key in zip(rows, keys, strict=True):
-        sides[key in validation].append(row)
-    return sides
+    return validation or {min(drawn, key=groups.__getitem__)}
 
 
 def _by_class(

@@ -103,6 +103,19 @@ def writes_file(to: str, out: str | Path) -> bool:
     return bool(FORMATS[to].extension) and Path(out).suffix.lower() == FORMATS[to].extension
 
 
+def _source(model: str | Path) -> Path:
+    """Returns the folder of a model; raises ``HeedfulError`` for an ensemble, which no format stores."""
+    from heedful.pretrained.folder import find, is_ensemble, member_folder
+
+    source = find(model)
+    if is_ensemble(source):
+        raise HeedfulError(
+            f"{source} is an ensemble; export one of its members with --to onnx: {member_folder(source)}; for other "
+            "formats train one model: --model.members 1"
+        )
+    return source
+
+
 def export(
     model: str | Path,
     to: str,
@@ -143,14 +156,8 @@ def export(
     options = check(to, out, overwrite, {"dtype": dtype, "quantization": quantization})
     writer = import_module(FORMATS[to].module)
     from heedful.pretrained.configuration import home
-    from heedful.pretrained.folder import find, is_ensemble, member_folder
 
-    source, target = find(model), Path(out)
-    if is_ensemble(source):
-        raise HeedfulError(
-            f"{source} is an ensemble; export one of its members with --to onnx: {member_folder(source)}; for other "
-            "formats train one model: --model.members 1"
-        )
+    source, target = _source(model), Path(out)
     if writes_file(to, out):
         with replaced_file(target) as file:
             details = writer.write_file(source, file, **options)

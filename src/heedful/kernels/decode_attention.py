@@ -75,7 +75,7 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
     mask_shared = rows if len(mask) == 1 else rows // len(mask)
     tile = max(16, TILE // width)
     part_columns = -(-columns // (parts * tile)) * tile
-    attend, join, _ = _kernels()
+    attend, join = _attend_kernels()
     with torch.cuda.device_of(q):  # Triton launches on the current device
         attend[(rows * heads, parts)](
             *(q, k, v, mask, mixed, log_sums),
@@ -114,7 +114,7 @@ def store_in_one_kernel(buffers: Stored, new: Stored, rows: Tensor, columns: Ten
         store_columns(buffers, new, rows, columns)
         return
     size = keys.size(3)
-    _, _, store = _kernels()
+    store = _store_kernel()
     with torch.cuda.device_of(keys):
         store[(len(rows), keys.size(1))](
             *(keys, values, k, v, rows, columns),
@@ -126,8 +126,8 @@ def store_in_one_kernel(buffers: Stored, new: Stored, rows: Tensor, columns: Ten
 
 
 @cache
-def _kernels():  # type: ignore[no-untyped-def]  # triton has no types
-    """Returns the kernels that attend, that join parts, and that store."""
+def _attend_kernels():  # type: ignore[no-untyped-def]  # triton has no types
+    """Returns the kernels that attend, and that join parts of the columns."""
     import triton
     import triton.language as tl
 
@@ -186,6 +186,15 @@ def _kernels():  # type: ignore[no-untyped-def]  # triton has no types
         result = tl.sum(weights[:, None] * x, 0) / tl.where(total > 0.0, total, 1.0)
         tl.store(output + query * SIZE + units, result.to(output.dtype.element_ty), mask=units < SIZE)
 
+    return attend, join
+
+
+@cache
+def _store_kernel():  # type: ignore[no-untyped-def]  # triton has no types
+    """Returns the kernel that stores: a program copies the key and the value of a head of a row."""
+    import triton
+    import triton.language as tl
+
     @triton.jit
     def store(  # type: ignore[no-untyped-def]
         keys, values, k, v, rows, columns,
@@ -201,4 +210,4 @@ def _kernels():  # type: ignore[no-untyped-def]  # triton has no types
         y = tl.load(v + new * v_row + head * v_head + units, mask=inside)
         tl.store(values + row * values_row + head * values_head + column * values_column + units, y, mask=inside)
 
-    return attend, join, store
+    return store
