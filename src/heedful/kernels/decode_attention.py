@@ -68,7 +68,7 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
     columns = k.size(2)
     parts = _parts(rows * heads, columns)
     output = q.new_empty(rows, heads, 1, size)
-    width = 1 << (size - 1).bit_length()  # a power of two
+    width = _power_of_two(size)
     mixed = output if parts == 1 else q.new_empty(rows * heads, parts, size, dtype=torch.float32)
     log_sums = mixed if parts == 1 else q.new_empty(rows * heads, parts, dtype=torch.float32)
     shared = rows // len(k)
@@ -88,7 +88,7 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
             num_warps=WARPS,
         )
         if parts > 1:
-            widths = {"SIZE": size, "WIDTH": width, "PARTS_WIDTH": 1 << (parts - 1).bit_length()}
+            widths = {"SIZE": size, "WIDTH": width, "PARTS_WIDTH": _power_of_two(parts)}
             join[(rows * heads,)](mixed, log_sums, output, parts, **widths, num_warps=WARPS)
     return output
 
@@ -100,6 +100,11 @@ def _parts(queries: int, columns: int) -> int:
     (1, 8, 1)
     """
     return max(1, min(PROGRAMS // queries, columns // LEAST_COLUMNS))
+
+
+def _power_of_two(size: int) -> int:
+    """Returns the smallest power of two from ``size`` on, as Triton's ranges need it."""
+    return 1 << (size - 1).bit_length()
 
 
 def store_for(device: torch.device) -> Store:
@@ -120,7 +125,7 @@ def store_in_one_kernel(buffers: Stored, new: Stored, rows: Tensor, columns: Ten
             *(keys, values, k, v, rows, columns),
             *(*keys.stride()[:3], *values.stride()[:3], *k.stride()[:2], *v.stride()[:2]),
             SIZE=size,
-            WIDTH=1 << (size - 1).bit_length(),
+            WIDTH=_power_of_two(size),
             num_warps=1,
         )
 
