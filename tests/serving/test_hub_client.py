@@ -105,6 +105,9 @@ def test_text_classification(served: Callable[..., Any]) -> None:
     assert len(server.post("/", inputs=["one fig 1", "one saw"])) == 2
     assert server.post("/pipeline/text-classification", inputs="one saw")
     assert server.refused("/pipeline/translation", inputs="one saw")[0] == 404
+    plain_text = server.http.post("/", content='{"inputs": "one saw"}', headers={"Content-Type": "text/plain"})
+    assert plain_text.status_code == 400
+    assert "not declared as JSON; send it with Content-Type: application/json" in plain_text.text
 
 
 def test_token_classification(served: Callable[..., Any]) -> None:
