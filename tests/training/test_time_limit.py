@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fresh_process
 import heedful
 from heedful import cli, presets
 from heedful.cli import processes
@@ -23,6 +24,7 @@ from heedful.tasks.defaults import EncoderDecoderSize
 from heedful.training import time_limit
 from heedful.training.clock import Clock as TrainingClock
 from heedful.training.clock import ReservedTime
+from heedful.training.pace import Pace
 from heedful.training.report import end_reason, too_short
 from heedful.training.resolve import with_machine
 from heedful.training.schedule import Limits
@@ -106,8 +108,9 @@ def test_far_too_slow_a_machine_tries_the_smallest_model_alone() -> None:
         tried.append(settings.model.dim)
         return 4.0 if settings.model.dim is None else 0.5
 
-    assert plan(seconds).settings.model.dim == 64
-    assert tried == [None, 64]
+    chosen = plan(seconds).settings.model
+    assert (chosen.dim, chosen.depth) == (128, 2)
+    assert tried == [None, 128]
 
 
 def test_time_that_is_over_before_the_first_step_is_told() -> None:
@@ -282,6 +285,117 @@ def test_a_run_that_its_time_ends_early_says_so(
     assert said is None or (said in str(found) and "--max-minutes" in str(found))
 
 
+# --------------------------------------------------------------------------------------------------------------- pace
+
+
+def paced(toy: Any, clock: Clock, seconds: Callable[[int], float], planned: int, **options: Any) -> Any:
+    """The toy run of a minute with so many planned steps, of which each takes ``seconds(step)``; an evaluation takes 1.
+
+    Returns the loop, the learning rate of each step, and what was saved.
+    """
+    changes, saved = options.pop("changes", ()), []
+    rates: list[float] = []
+
+    def at(step: int) -> None:
+        clock.now += seconds(step) / 2  # two micro-batches a step
+
+    def evaluate(share: float = 1.0) -> dict[str, float]:
+        clock.now += share
+        return {"loss": 1.0}
+
+    loop = toy.loop(
+        options.pop("folder", None),
+        at=at,
+        evaluate=evaluate,
+        evaluate_part=evaluate,
+        evaluate_every=10,
+        evaluation_seconds=1.0,
+        patience=None,
+        limits=Limits(max_minutes=1, planned_steps=planned),
+        pace=Pace(planned, changes, lambda decided: saved.append(list(decided))),
+        after_step=lambda: rates.append(loop.optimiser.param_groups[0]["lr"]),
+        **options,
+    )
+    return loop, rates, saved
+
+
+@pytest.mark.parametrize("planned", [15, 40, 52, 70, 400])
+def test_a_plan_that_was_wrong_is_mended_in_the_run(toy: Any, clock: Clock, planned: int) -> None:
+    """A step takes a second: about 52 fit into the minute, with an evaluation of a second every 10 steps."""
+    loop, rates, saved = paced(toy, clock, lambda step: 1.0, planned)
+    outcome = loop.fit()
+    assert 54 <= clock.now - 1000 <= 60, "no less than 90 % of the time is used, and no more than it"
+    assert outcome.steps == loop.limits.planned_steps, "the schedule is complete"
+    assert rates[-1] < 0.01 * max(rates)
+    assert saved[-1] == loop.pace.changes
+
+
+def test_a_machine_that_becomes_slower_or_quicker_is_noticed(toy: Any, clock: Clock) -> None:
+    for seconds in (lambda step: 1.0 if step < 20 else 2.0, lambda step: 1.0 if step < 20 else 0.5):
+        clock.now = 1000.0
+        loop, rates, _ = paced(toy, clock, seconds, 50)
+        loop.fit()
+        assert 54 <= clock.now - 1000 <= 60
+        assert rates[-1] < 0.05 * max(rates)
+
+
+def test_late_in_a_run_its_plan_becomes_no_longer(toy: Any, clock: Clock) -> None:
+    loop, rates, _ = paced(toy, clock, lambda step: 1.0 if step < 45 else 0.1, 50)
+    loop.fit()
+    falling = rates[rates.index(max(rates)) :]
+    assert falling[35:] == sorted(falling[35:], reverse=True), "the rate does not rise again"
+
+
+def test_what_was_decided_before_a_kill_is_decided_again(toy: Any, clock: Clock, tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(step: int) -> float:
+        if step == 10:
+            raise Killed
+        return 1.0
+
+    whole, _, _ = paced(toy, clock, lambda step: 1.0, 15)
+    whole.fit()
+    loop, _, saved = paced(toy, clock, killed, 15, folder=tmp_path, save_every=6)
+    with pytest.raises(Killed):
+        loop.fit()
+    early = saved[-1]
+    assert 6 < early[-1][0] < 10, "the last decision is newer than the checkpoint of step 6"
+    assert early == whole.pace.changes[: len(early)]
+
+    # another speed: what is in the file stays, the next decisions are new
+    again, _, later = paced(toy, clock, lambda step: 0.5, 15, folder=tmp_path, save_every=6, changes=early)
+    again.fit()
+    assert later[0][: len(early)] == early
+    # nothing is left to decide, whatever the speed: the same bits
+    repeated, _, nothing = paced(toy, clock, lambda step: 0.2, 15, changes=whole.pace.changes)
+    repeated.fit()
+    assert nothing == []
+    first, second = (made.model.state_dict() for made in (whole, repeated))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+STOPS = """
+import os, signal, subprocess, time
+from heedful.training.clock import STOPPED, running_time
+with STOPPED.counted():
+    started = running_time(), time.monotonic()
+    subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.5)
+    print(running_time() - started[0], time.monotonic() - started[1])
+"""
+
+
+def test_a_stop_by_a_signal_is_no_time() -> None:
+    done = fresh_process.run(STOPS)
+    assert done.returncode == 0, done.stderr
+    running, passed = map(float, done.stdout.split())
+    assert passed >= 2.5
+    assert 0.3 <= running <= passed - 1.5
+
+
 # ----------------------------------------------------------------------------------------------------------- whole runs
 
 
@@ -304,7 +418,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
             settings = self.settings
             measured.append(settings)
             found = super().steps(0.0)  # the real ones are made, and leave nothing behind
-            return Speed(2.0 if settings.model.dim is None else 0.05, found.steps_per_epoch)
+            return Speed(2.0 if settings.model.depth is None else 0.05, found.steps_per_epoch)
 
         def evaluation(self, seconds: float) -> tuple[float, float]:
             super().evaluation(0.0)
@@ -329,7 +443,7 @@ def test_a_whole_run_is_fitted_saved_and_resumed_with_the_same_bits(
     said = capsys.readouterr().out
     assert [line for line in said.splitlines() if line.startswith("time ")]
     kept = read_toml(once / "run.toml")
-    assert kept.model.dim == 64
+    assert (kept.model.dim, kept.model.depth) == (128, 1)
     assert kept.training.planned_steps is not None
     assert kept.training.batch_tokens == 60, "as set"
     assert kept.training.evaluate_examples == 3, "as set"
@@ -437,4 +551,9 @@ def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
 def test_a_checkpoint_without_the_seconds_before_the_steps_is_read() -> None:
     clock = TrainingClock(Limits(max_steps=1), ReservedTime())
     clock.restore({"seconds": 3.0})
-    assert clock.state() == {"seconds": 3.0, "spent_seconds": 0.0, "evaluation_seconds": 0.0}
+    assert clock.state() == {
+        "seconds": 3.0,
+        "spent_seconds": 0.0,
+        "evaluation_seconds": 0.0,
+        "use_seconds": {"steps": 0.0, "evaluations": 0.0, "rest": 0.0},
+    }

@@ -325,7 +325,7 @@ def _share(settings: RunSettings | None, latest: Mapping[str, Any]) -> float | N
     """Returns a run's progress towards its nearest limit; above 1 if the run is past the limit."""
     if settings is None:
         return None
-    planned = settings.training.planned_steps
+    planned = settings.training.last_planned_steps
     done = (
         (latest.get("step", 0), settings.max_steps),
         (latest.get("step", 0), planned),

@@ -58,8 +58,8 @@ class ResolvedTraining(Resolved, TrainingSettings):
 
     None means: ``min_lr_ratio``, ``decay_ratio``: the schedule's own value; ``batch_tokens`` or ``batch_size``: no such
     limit (one of them is set); ``evaluate_every``: at the end of each epoch; ``evaluate_examples``: all;
-    ``planned_steps``: none planned; ``save_every``: after evaluations and epochs; ``keep_checkpoints``: 1, or
-    0 where patience ends the run.
+    ``planned_steps``: none planned; ``replanned``: they stay; ``save_every``: after evaluations and epochs;
+    ``keep_checkpoints``: 1, or 0 where patience ends the run.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {

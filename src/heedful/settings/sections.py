@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -189,6 +190,7 @@ class TrainingSettings(Settings):
         "validation examples of an evaluation; all, or as --max-minutes allows", least=1
     )
     planned_steps: int | None = option("steps that fit into --max-minutes; measured by default", least=1)
+    replanned: tuple[str, ...] | None = option("the run's own changes of planned-steps, step:steps; run.toml has them")
     save_every: int | None = option("steps between checkpoints", least=1)
     keep_checkpoints: int | None = option(
         "checkpoints to keep (0: none at the end); by default 1, or 0 with patience", least=0
@@ -203,7 +205,12 @@ class TrainingSettings(Settings):
 
     def __post_init__(self) -> None:
         self._split("report")
+        self._split("replanned")
         super().__post_init__()
+        if not all(re.fullmatch(r"[1-9]\d*:[1-9]\d*", text, re.ASCII) for text in self.replanned or ()):
+            raise HeedfulError(
+                f"--training.replanned is {','.join(self.replanned or ())!r}; give step:steps, such as 20:300,45:310"
+            )
         for name in self.report or ():
             if name not in REPORTS:
                 raise HeedfulError(f"unknown --training.report {name!r}; {nearest(name, REPORTS)}")
@@ -213,6 +220,21 @@ class TrainingSettings(Settings):
             )
         if self.record_attention is not None and not all(text.strip() for text in self.record_attention):
             raise HeedfulError("--training.record-attention is empty; give a text, or leave it out")
+
+    def changes_of_plan(self) -> list[tuple[int, int]]:
+        """Returns (step after which the steps were planned anew, planned steps from then on) for each change.
+
+        >>> TrainingSettings(planned_steps=200, replanned=("20:300", "45:310")).changes_of_plan()
+        [(20, 300), (45, 310)]
+        """
+        pairs = (text.split(":") for text in self.replanned or ())
+        return [(int(step), int(planned)) for step, planned in pairs]
+
+    @property
+    def last_planned_steps(self) -> int | None:
+        """The planned steps after the last change; None: none are planned."""
+        changes = self.changes_of_plan()
+        return changes[-1][1] if changes else self.planned_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@
 - ``optimisation`` (AdamW, learning rates by depth) and ``muon`` update the weights, ``schedule`` has schedules and
   limits, ``averages`` averages weights, ``validation`` evaluates them, ``best_weights`` chooses the best;
 - ``checkpoint`` is the file from which a run resumes (``sharded``: one a rank), ``run_folder`` its folder;
-- ``engine`` runs one or several processes, ``determinism`` makes results repeatable, ``clock`` counts time;
+- ``engine`` runs one or several processes, ``determinism`` makes results repeatable, ``clock`` counts time,
+  ``pace`` plans the steps of ``--max-minutes`` anew;
 - ``log`` writes ``metrics.jsonl`` and the progress bar, ``reporters`` send its lines elsewhere, ``ceiling`` measures
   the share of the machine's peak; ``record_attention`` and ``series`` record attention maps over a run;
   ``range_test`` tries learning rates.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,11 @@ from heedful.settings import ResolvedSettings
 from heedful.tasks.task import Measured
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Outcome
+from heedful.training.pace import texts_of
 from heedful.training.report import end_reason, save_verdict, too_short, trained_parameters, within_chance
 from heedful.training.run_folder import link_equal_weights, save_task_and_model
 from heedful.training.validation import Validation
+from heedful.util.progress import duration
 
 if TYPE_CHECKING:
     from heedful.training.run import Run
@@ -29,15 +32,15 @@ def finish(
     run: Run, loop: Loop, validation: Validation, outcome: Outcome, say: Say, draw: Draw | None
 ) -> dict[str, Any]:
     """Ends a run: writes the last weights and the verdict, prints a description, and returns the run's result."""
-    settings, task, out, first = run.settings, run.task, run.out, loop.engine.ranks.is_first
+    settings, task, out, first = _final_settings(run, loop), run.task, run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
     if first and validation.best is None and outcome.best is not None:
-        validation.measure_folder(out)  # the best weights were saved before the run was resumed
+        validation.measure_folder(out, outcome.best["step"])  # the best weights were saved before the run was resumed
     if draw is not None and validation.best is not None:
         draw(out, validation.best, validation.best_examples.rows)
 
     best = outcome.best or {"step": outcome.steps, "metrics": {}}
-    reason = end_reason(outcome, settings.training.planned_steps)
+    reason = end_reason(outcome, loop.limits.planned_steps)
     say(f"{reason}; the best weights are those of step {best['step']:,}{within_chance(outcome, task)}")
     if (warning := too_short(outcome, settings)) is not None:
         say(warning)
@@ -50,12 +53,17 @@ def finish(
     )
     if judgement:
         say(f"verdict: {judgement['verdict']['text']}")
+    account = loop.account()
+    if settings.max_minutes is not None:
+        parts = ", ".join(f"{duration(seconds)} {use}" for use, seconds in account.items())
+        say(f"time: {duration(sum(account.values()))} of {duration(60 * settings.max_minutes)}: {parts}")
     rows = run.train.rows if validation.best is None else validation.best_examples.rows
     return {
         "task": task.name,
         "model": str(out),
         "metrics": best["metrics"],
         "seconds": round(outcome.seconds, 3),
+        "time": {use.replace(" ", "_"): round(seconds, 3) for use, seconds in account.items()},
         "steps": outcome.steps,
         "epochs": round(outcome.epochs, 4),
         "tokens": outcome.tokens,
@@ -68,6 +76,14 @@ def finish(
         **judgement,
         **(validation.best.details if validation.best is not None else {}),
     }
+
+
+def _final_settings(run: Run, loop: Loop) -> ResolvedSettings:
+    """Returns the run's settings with the changes of its planned steps."""
+    if loop.pace is None:
+        return run.settings
+    training = replace(run.settings.training, replanned=texts_of(loop.pace.changes))
+    return replace(run.settings, training=training)
 
 
 def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:

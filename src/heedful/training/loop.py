@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,13 +17,14 @@ from heedful.training.averages import Average
 from heedful.training.best_weights import BestWeights
 from heedful.training.callbacks import Callbacks
 from heedful.training.checkpoint import FORMAT, Interrupts, with_stored, without_stored
-from heedful.training.clock import Clock, ReservedTime
+from heedful.training.clock import Clock, ReservedTime, running_time
 from heedful.training.engine import Alone
 from heedful.training.feed import PrefetchingLoader
 from heedful.training.gradient import Gradient, MicroBatches
 from heedful.training.guard import GradientLimits, largest_gradient, spike_ratio
 from heedful.training.log import LogWindow
 from heedful.training.loop_parts import Evaluation, Logging, Objective, Optimiser, Outcome, Saving, Steps
+from heedful.training.pace import Pace
 from heedful.training.schedule import Limits, Schedule
 from heedful.util.ranks import is_loss, loss_message
 from heedful.util.sharding import followed
@@ -84,6 +84,7 @@ class Loop:
     callbacks: Callbacks | None = None
     after_step: Callable[[], object] | None = None  # called after each step, before the callbacks
     reserved: ReservedTime = field(default_factory=ReservedTime)
+    pace: Pace | None = None  # changes the planned steps of ``limits`` as the machine allows; None: they stay
 
     def __post_init__(self) -> None:
         self._check_options()
@@ -133,6 +134,10 @@ class Loop:
     def epochs(self) -> float:
         """Number of epochs done, with a fraction."""
         return self._feed.epochs
+
+    def account(self) -> dict[str, float]:
+        """Returns the seconds of the run until now, by what they went into (``Clock.account``)."""
+        return self._clock.account()
 
     def fit(self) -> Outcome:
         """Trains until a limit is met, and returns the outcome; the model then has the last weights."""
@@ -236,7 +241,7 @@ class Loop:
         counters.tokens += micro_batches.total
         self._window.tokens += micro_batches.total
         self._loader_before = None
-        self._window.seconds += self._clock.lap()
+        self._window.seconds += self._clock.lap("steps")
         if self.after_step is not None:
             self.after_step()
         if self.callbacks is not None:
@@ -308,7 +313,7 @@ class Loop:
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise self._not_finite(step, loss, norm)
             self._window.loss += loss
-        self._window.seconds += self._clock.lap()
+        self._window.seconds += self._clock.lap("steps")
 
     def _stop_reason(self) -> str | None:
         """Updates the run's progress; returns the reason to stop, or None.
@@ -317,6 +322,8 @@ class Loop:
         callbacks, and the number of predictions in the next step.
         """
         ranks, step, epochs = self.engine.ranks, self.step, self._feed.epochs
+        if self.pace is not None and self.pace.is_due(step):
+            self._change_pace(self.pace)
         predictions = self._feed.count_next(step) if ranks.size > 1 and not self._ends_at(step) else 0
         wants_stop = self.callbacks is not None and self.callbacks.wants_stop
         seconds, reserved, signals, stops, total = ranks.sum(
@@ -329,6 +336,21 @@ class Loop:
         if patience is not None and self._best.stale >= patience:
             return "patience"
         return limit or ("callback" if stops else None)
+
+    def _change_pace(self, pace: Pace) -> None:
+        """Plans the rest of the run anew by its speed since the last such step, or as this run did before a kill."""
+        step, clock = self.step, self._clock
+        decided = pace.recorded(step)
+        if decided is None:
+            self._read_losses()
+            every = self.evaluation.every if self.evaluation else None
+            decided = self.engine.ranks.broadcast(pace.decide(step, clock, every or step / self._feed.epochs))
+        if (line := pace.change(step, decided, clock.spent["steps"])) is not None:
+            self.logging.log.note(line)
+        self._use_planned_steps(decided)
+
+    def _use_planned_steps(self, planned: int) -> None:
+        self.limits = self._clock.limits = replace(self.limits, planned_steps=planned)
 
     def _ends_at(self, step: int) -> bool:
         """Returns True if the run ends after ``step`` steps whatever the time; all ranks return the same."""
@@ -365,13 +387,13 @@ class Loop:
         finally:
             self.model.train()
         self._counters.evaluated = self.step
-        self._clock.lap()
+        self._clock.lap("evaluations")
         return metrics
 
     def _evaluated(self, evaluation: Evaluation, interrupts: Interrupts) -> dict[str, float] | None:
         """Evaluates on all ranks. One process can be interrupted at once; several end the evaluation first."""
         ranks = self.engine.ranks
-        share, started = ranks.broadcast(self._clock.evaluation_share()), time.monotonic()
+        share, started = ranks.broadcast(self._clock.evaluation_share()), running_time()
         if share < 1:
             self.logging.log.note(
                 f"! step {self.step:,}: --max-minutes leaves time for only {share:.0%} of the validation examples"
@@ -383,7 +405,7 @@ class Loop:
         ):
             measured = evaluation.measure(self.step, share)
         if share == 1:
-            self._clock.evaluation_seconds = time.monotonic() - started
+            self._clock.evaluation_seconds = running_time() - started
         local_metrics = None if measured is None else {name: float(value) for name, value in measured.items()}
         metrics: dict[str, float] | None = ranks.broadcast(local_metrics)
         return metrics
@@ -522,6 +544,8 @@ class Loop:
         numbers = state["numbers"]
         self._counters = _Counters(**{field.name: numbers[field.name] for field in fields(_Counters)})
         self._clock.restore(numbers)
+        if self.pace is not None:
+            self._use_planned_steps(self.pace.begin(self._counters.step, self._clock.spent["steps"]))
         self._best.restore(numbers)
         self._window = LogWindow(**{field.name: numbers[f"window_{field.name}"] for field in fields(LogWindow)})
         if self.engine.ranks.size == 1:  # several ranks never split

@@ -118,7 +118,7 @@ def within_chance(outcome: Outcome, task: Task) -> str:
 
 def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
     """Returns a warning if --max-minutes ended a run long before its planned steps, or in its warm-up; else None."""
-    steps, planned = outcome.steps, settings.training.planned_steps or 0
+    steps, planned = outcome.steps, settings.training.last_planned_steps or 0
     warmup = settings.training.warmup
     if outcome.stopped_because != "max_minutes" or (planned and steps >= planned):  # the plan has warned
         return None

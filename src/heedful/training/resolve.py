@@ -156,11 +156,11 @@ def for_ranks(settings: RunSettings, ranks: Ranks, say: Callable[[str], None]) -
 def suggested(kind: type[Task], rows: Rows, settings: RunSettings) -> RunSettings:
     """Returns the settings that the task suggests for its rows; the learning rate of an adapter is higher.
 
-    A given ``max_steps`` replaces the suggested number of epochs; a given average of weights replaces the suggested
-    average.
+    A given ``max_steps`` or ``max_minutes`` replaces the suggested number of epochs, and a given average of weights the
+    suggested average.
     """
     by_task = kind.suggested_settings(rows, settings)
-    if settings.max_steps is not None:
+    if settings.max_steps is not None or settings.max_minutes is not None:
         by_task = replace(by_task, max_epochs=None)
     if settings.averaging.ema or settings.averaging.last:
         by_task = replace(by_task, averaging=replace(by_task.averaging, polynomial=None))

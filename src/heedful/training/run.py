@@ -43,7 +43,7 @@ from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
 from heedful.training.ceiling import Ceiling, flops_of, peak_flops
 from heedful.training.checkpoint import Checkpoints
-from heedful.training.clock import ReservedTime
+from heedful.training.clock import STOPPED, ReservedTime, running_time
 from heedful.training.determinism import deterministic, fixed_workspace, threads_restored, use_threads
 from heedful.training.engine import Alone, create_engine, uses_same_parameters
 from heedful.training.finish import finish
@@ -55,6 +55,7 @@ from heedful.training.loop_parts import CustomParts, Evaluation, Logging, Object
 from heedful.training.memory import within_memory
 from heedful.training.muon import muon
 from heedful.training.optimisation import OPTIMISERS, adamw, layer_rates
+from heedful.training.pace import Changes, Pace, texts_of
 from heedful.training.precision import evaluation_autocast, tf32
 from heedful.training.report import card_of, digest, opening_lines, write_trained_on
 from heedful.training.reporters import check_reports, reporters
@@ -68,6 +69,7 @@ from heedful.training.run_folder import (
     read_starting_tensors,
     resumed_settings,
     save_resumed_settings,
+    save_settings,
     save_task_and_model,
     stored_weights,
     write_starting_tensors,
@@ -127,7 +129,7 @@ def train(
             folder, or the folder holds a run and neither ``resume`` nor ``overwrite`` is given.
     """
     started, custom = time.monotonic() if started is None else started, custom or CustomParts()
-    with join_ranks() as ranks, threads_restored(), ExitStack() as stack:
+    with join_ranks() as ranks, threads_restored(), STOPPED.counted(), ExitStack() as stack:
         if not ranks.is_first:
             say, quiet, draw, draw_attention, audit = print_nothing, True, None, None, None
             ranks.wait_for_first()
@@ -256,7 +258,7 @@ def prepare(
         train, valid = (task.encode(part, settings.data.max_length) for part in (rows, valid_rows))
     starting = _starting_tensors(task, model, (train, valid), settings)
 
-    slowdown = (time.monotonic() - started) / max(0.1, time.process_time() - cpu_seconds)
+    slowdown = (running_time() - started) / max(0.1, time.process_time() - cpu_seconds)
     run = Run(
         settings=settings,
         task=task,
@@ -272,25 +274,40 @@ def prepare(
     if not settings.resume and settings.max_minutes:
         with tf32(settings.training.tf32, device):
             run = _fit_to_time(run, given, lambda other: resolved(kind, rows, other, device), ranks)
+        members = settings.model.members or 1
+        if run.plan is not None and run.plan.epochs < 1 and members > 1 and given.model.members is None:
+            say(f"time       {settings.max_minutes:g} min are no epoch of {members} classifiers: one is trained")
+            single = replace(given, model=replace(given.model, members=1))
+            return prepare(
+                single, ranks, say, started=started, draw_attention=draw_attention, audit=audit, custom=custom
+            )
     elif not settings.resume and given.training.log_every is None:
         run = replace(run, settings=_with_log_lines(run))
-    names = custom.names()
-    for line in (
-        *opening_lines(task, train, valid, run.model, device, run.settings, ranks.size, _notes(rows, valid_rows)),
-        *([advice()] if advice is not None else []),
-        *([f"custom     {', '.join(f'{part} {name}' for part, name in names.items())}"] if names else []),
-        *(run.plan.lines() if run.plan is not None else ()),
-        *(audit(task, rows, valid_rows, train) if audit is not None else ()),
-    ):
+    _say_opening(run, ranks, say, _notes(rows, valid_rows), advice)
+    for line in audit(task, rows, valid_rows, train) if audit is not None else ():
         say(line)
 
     recorder = _recorder(run, draw_attention) if run.settings.training.record_attention and ranks.is_first else None
     card = card_of(task, train.rows, run.settings, rows.mapping, same)
-    if names:
+    if names := custom.names():
         card["custom"] = names
     run = replace(run, card=card, recorder=recorder)
     _write_first_files(run)
     return run
+
+
+def _say_opening(
+    run: Run, ranks: Ranks, say: Say, notes: Sequence[str], advice: Callable[[], str] | None = None
+) -> None:
+    """Prints the first lines of a run; ``advice`` returns a line on a model to start from."""
+    names = run.custom.names()
+    for line in (
+        *opening_lines(run.task, run.train, run.valid, run.model, run.device, run.settings, ranks.size, notes),
+        *([advice()] if advice is not None else []),
+        *([f"custom     {', '.join(f'{part} {name}' for part, name in names.items())}"] if names else []),
+        *(run.plan.lines() if run.plan is not None else ()),
+    ):
+        say(line)
 
 
 def _for_objective(kind: type[Task], given: RunSettings) -> tuple[RunSettings, RunSettings]:
@@ -383,8 +400,12 @@ def _fit_to_time(run: Run, given: RunSettings, resolve: Callable[[RunSettings], 
     )
     if plan is None:
         return run
-    is_smaller = plan.settings.model != run.settings.model
-    model = fresh_model(run.task, plan.settings, run.device) if is_smaller else run.model
+    model = run.model
+    if plan.settings.model != run.settings.model:
+        if plan.settings.start_from is None:
+            model = fresh_model(run.task, plan.settings, run.device)
+        else:
+            run.task.before_training(model, plan.settings)  # without R-Drop
     return replace(run, settings=plan.settings, model=model, plan=plan)
 
 
@@ -466,12 +487,26 @@ def build_loop(run: Run, validation: Validation | None, ranks: Ranks, quiet: boo
         logging=logging,
         callbacks=None if validation is None else run.custom.callbacks,
         reserved=ReservedTime(
-            beginning=time.monotonic() - run.started,
+            beginning=running_time() - run.started,
             evaluation=run.plan.evaluation_seconds if run.plan is not None else 0.0,
             ending=run.ending_seconds,
         ),
+        pace=None if validation is None else _pace(run, ranks),
     )
     return loop
+
+
+def _pace(run: Run, ranks: Ranks) -> Pace | None:
+    """Returns the pace of a run with ``--max-minutes``; None if its planned steps were given."""
+    settings, training = run.settings, run.settings.training
+    if not settings.max_minutes or training.planned_steps is None or training.replanned is None:
+        return None
+
+    def save(changes: Changes) -> None:
+        if ranks.is_first:
+            save_settings(run.out, replace(settings, training=replace(training, replanned=texts_of(changes))))
+
+    return Pace(training.planned_steps, training.changes_of_plan(), save)
 
 
 def _objective(run: Run, engine: Alone) -> Objective:

@@ -79,14 +79,15 @@ def resumed_settings(settings: RunSettings, say: Callable[[str], None], *, tidy:
 
 def _with_more_time(settings: RunSettings, first: RunSettings, say: Callable[[str], None]) -> RunSettings:
     """Scales the planned steps where ``--max-minutes`` has changed since the run started."""
-    steps, old_minutes, minutes = first.training.planned_steps, first.max_minutes, settings.max_minutes
+    steps, old_minutes, minutes = first.training.last_planned_steps, first.max_minutes, settings.max_minutes
     if not steps or not old_minutes or not minutes or minutes == old_minutes:
         return settings
-    if settings.training.planned_steps != steps:
+    if settings.training.last_planned_steps != steps:
         return settings
     steps = max(1, round(steps * minutes / old_minutes))
     say(f"{steps:,} steps are planned for {minutes:g} minutes (--training.planned-steps)")
-    return replace(settings, training=replace(settings.training, planned_steps=steps))
+    replanned = None if first.training.replanned is None else ()
+    return replace(settings, training=replace(settings.training, planned_steps=steps, replanned=replanned))
 
 
 def check_overwrite(settings: RunSettings) -> None:
@@ -130,11 +131,16 @@ def mark_complete(out: Path, settings: RunSettings) -> None:
     (out / UNFINISHED_SETTINGS).unlink()
 
 
+def save_settings(out: Path, settings: RunSettings) -> None:
+    """Writes ``run.toml`` of a run that goes on: its settings with what it has decided."""
+    write(out / SETTINGS, to_toml(settings))
+
+
 def save_resumed_settings(out: Path, settings: RunSettings) -> bool:
     """Writes the settings of a resumed run to ``run.toml``; returns True if the file already held these settings."""
-    before, now = to_toml(replace(read_toml(out / SETTINGS), out=settings.out)), to_toml(settings)
-    write(out / SETTINGS, now)
-    return before == now
+    before = to_toml(replace(read_toml(out / SETTINGS), out=settings.out))
+    save_settings(out, settings)
+    return before == to_toml(settings)
 
 
 def check_checkpoint(out: Path) -> None:

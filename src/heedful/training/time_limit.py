@@ -2,19 +2,21 @@
 
 The first steps of the run are measured on a copy of its model. Unset options are then chosen to fit the time, printed,
 and written to ``run.toml`` before step 1, so that a resumed run reads them and measures nothing. Given options stay.
-With the number of steps fixed, a resumed run ends with the same bits; the clock only enforces the limit.
+The number of steps is planned anew during the run (``pace``), the other choices are final. Without ``--max-epochs`` and
+``--max-steps`` the time is the only limit, and the validation data say when more steps do not help (patience).
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from heedful.config import ModelConfig
@@ -25,7 +27,7 @@ from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.tasks.model_setup import stacks_of
 from heedful.tasks.task import Encoded, Task
-from heedful.training.clock import ReservedTime
+from heedful.training.clock import ReservedTime, running_time
 from heedful.training.loader import Loader
 from heedful.training.log import Log
 from heedful.training.loop import Loop
@@ -44,9 +46,12 @@ FEW_STEPS = 150  # a smaller batch is chosen below this
 FASTER = 0.8  # maximum seconds of a step of a smaller model, as a share of the larger model's
 FAR = 4  # only the smallest model is measured if the steps are too few by this factor
 WARMUP = 0.1  # maximum share of the steps
-EVALUATIONS = 3, 10  # minimum where there is time, and maximum
+EVALUATIONS = 3, 10  # minimum where there is time, and number from which more must be cheap
+CHEAP = 0.1  # share of the planned time for evaluations above that number
 EXAMPLES, MIN_EXAMPLES = 200, 16  # of an evaluation: wanted, and minimum
-MIN_DIM = 32  # width of a model
+# Width of a model below which no time is short enough: members of an ensemble and small images learn with 64.
+MIN_DIM = {"encoder": 64, "vision": 64, "decoder": 128, "encoder-decoder": 128}
+QUIET = 0.25  # quantile of the measured steps that tells the machine's speed without its other programs
 CLOSING, MAX_SLOWDOWN = 3.0, 10.0  # seconds of work at the end of a run, and the largest factor that it may take longer
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # maximum steps of a measurement
@@ -62,6 +67,12 @@ class Speed(NamedTuple):
     steps_per_epoch: int
     loss: float = 0.0  # seconds of the loss of a validation example
     prediction: float = 0.0  # seconds of predicting one
+    quiet_step: float = 0.0  # seconds of a quick step, which no other program interrupted; 0: as ``step``
+
+    @property
+    def quickest(self) -> float:
+        """Seconds of a quick step."""
+        return self.quiet_step or self.step
 
     def evaluation(self, examples: int) -> float:
         """Returns the seconds that an evaluation of ``examples`` examples takes."""
@@ -159,6 +170,9 @@ def choose_plan(
 ) -> TimePlan:
     """Chooses a model size and a batch by measurements, and returns the plan of the run.
 
+    The size of the model cannot be changed later, so it is chosen by the machine's quick steps: other programs may end.
+    If the time is too short for an epoch, R-Drop, which passes each example twice, is left out first.
+
     Args:
         given: settings as given; they do not change.
         candidates: pairs of settings and their changes, with ever smaller models; the suggested settings come first.
@@ -172,28 +186,34 @@ def choose_plan(
     settings, notes = first
     measurement = trial(settings)
     speed = measurement.steps(budget)
+    is_short = _steps(seconds(), speed) < min(speed.steps_per_epoch, _steps_to_limit(settings, speed))
+    if is_short and settings.model.r_drop and given.model.r_drop is None:
+        settings, notes = replace(settings, model=replace(settings.model, r_drop=0.0)), (*notes, "no R-Drop")
+        measurement = trial(settings)
+        speed = measurement.steps(budget)
     while others and (lacking := _lacking(settings, speed, seconds())) > 1:
         smaller, changes = others.pop(-1 if lacking >= FAR else 0)
         if lacking >= FAR:
             others = []
         smaller_measurement = trial(smaller)
         smaller_speed = smaller_measurement.steps(budget)
-        if smaller_speed.step <= FASTER * speed.step:
+        if smaller_speed.quickest <= FASTER * speed.quickest:
             settings, notes, measurement, speed = smaller, changes, smaller_measurement, smaller_speed
     while _steps(seconds(), speed) < min(_steps_to_limit(settings, speed), FEW_STEPS):
         halved = smaller_batch(settings)
         if halved is None:
             break
-        settings, speed = halved, Speed(speed.step / 2, 2 * speed.steps_per_epoch)
+        settings, speed = halved, Speed(speed.step / 2, 2 * speed.steps_per_epoch, quiet_step=speed.quiet_step / 2)
         notes = (*(note for note in notes if note != "batch"), "batch")
-    speed = Speed(speed.step, speed.steps_per_epoch, *measurement.evaluation(budget))
+    loss, prediction = measurement.evaluation(budget)
+    speed = speed._replace(loss=loss, prediction=prediction)
     return divide_time(settings, given, speed, seconds(), valid_examples, notes)
 
 
 def _lacking(settings: ResolvedSettings, speed: Speed, seconds: float) -> float:
     """Returns the wanted number of steps relative to the number that fits into the time."""
     wanted_steps = min(_steps_to_limit(settings, speed), max(LEAST_STEPS, min(speed.steps_per_epoch, MANY_STEPS)))
-    return wanted_steps / max(1.0, _steps(seconds, speed))
+    return wanted_steps / max(1.0, _steps(seconds, speed._replace(step=speed.quickest)))
 
 
 def divide_time(
@@ -213,7 +233,7 @@ def divide_time(
     steps_that_fit = int((usable_seconds - count * speed.evaluation(examples)) / speed.step)
     if steps_that_fit >= wanted_steps:
         return TimePlan(
-            settings=_with_training(settings, planned_steps=steps_that_fit),
+            settings=_with_training(settings, planned_steps=steps_that_fit, replanned=()),
             speed=speed,
             steps=wanted_steps,
             evaluations=count,
@@ -224,14 +244,15 @@ def divide_time(
         )
     budget = EVALUATING * usable_seconds
     if given.evaluate_every is None:
-        count = min(max(count, EVALUATIONS[0]), EVALUATIONS[1])
+        cheap = int(CHEAP * usable_seconds / max(speed.evaluation(examples), 1e-9))
+        count = min(max(count, EVALUATIONS[0]), max(EVALUATIONS[1], cheap))
         while count > 2 and _affordable_examples(speed, budget / count, valid_examples) < min(examples, EXAMPLES):
             count -= 1
     if given.evaluate_examples is None:
         min_examples = min(valid_examples, MIN_EXAMPLES)
         examples = max(min_examples, _affordable_examples(speed, budget / count, examples))
     steps = max(1, min(wanted_steps, int((usable_seconds - count * speed.evaluation(examples)) / speed.step)))
-    changes: dict[str, int] = {"planned_steps": steps}
+    changes: dict[str, Any] = {"planned_steps": steps, "replanned": ()}
     warmup = training.warmup
     if given.warmup is None:
         warmup = changes["warmup"] = min(warmup, max(1, int(WARMUP * steps)))
@@ -260,7 +281,9 @@ def smaller_sizes(given: RunSettings, suggested: RunSettings, config: ModelConfi
     >>> import heedful.presets
     >>> given = RunSettings(task="translation", train=("a.tsv",), out="a")
     >>> list(smaller_sizes(given, given, heedful.presets.get("transformer-small")))
-    [{'dim': 128, 'depth': 4}, {'dim': 128, 'depth': 2}, {'dim': 64, 'depth': 2}]
+    [{'dim': 128, 'depth': 4}, {'dim': 128, 'depth': 2}]
+    >>> list(smaller_sizes(given, given, heedful.presets.get("transformer-tiny")))
+    [{'dim': 128, 'depth': 1}]
     """
     shape = ("dim", "depth", "encoder_depth", "decoder_depth", "heads", "kv_heads", "ff_dim")
     is_given = given.preset or given.start_from or any(getattr(given.model, name) for name in shape)
@@ -268,9 +291,11 @@ def smaller_sizes(given: RunSettings, suggested: RunSettings, config: ModelConfi
         return
     stack = stacks_of(config)[0]
     shallow = max(1, len(given.model.window or ()), stack.depth // 2)
+    half = stack.dim // 2
+    narrow = half if half >= MIN_DIM[config.kind] and half % (2 * stack.heads) == 0 else stack.dim
     yielded = {(stack.dim, stack.depth)}
-    for dim, depth in ((stack.dim // 2, stack.depth), (stack.dim // 2, shallow), (stack.dim // 4, shallow)):
-        if dim >= MIN_DIM and dim % (2 * stack.heads) == 0 and (dim, depth) not in yielded:
+    for dim, depth in ((narrow, stack.depth), (narrow, shallow)):
+        if (dim, depth) not in yielded:
             yielded.add((dim, depth))
             yield {"dim": dim, "depth": depth}
 
@@ -335,6 +360,8 @@ def plan_run(
     def trial(other: ResolvedSettings) -> Trial:
         same = other.start_from is not None or other.model == settings.model
         trial_model = copy.deepcopy(model) if same else fresh_model(task, other, model.device)
+        if same and other.model != settings.model:  # without R-Drop, which the task applies
+            task.before_training(trial_model, other)
         return LoopTrial(other, task, trial_model, valid, ranks, build_loop)
 
     return choose_plan(
@@ -342,7 +369,7 @@ def plan_run(
         candidates(),
         batch_halver(given, settings),
         trial,
-        lambda: ends - time.monotonic(),
+        lambda: ends - running_time(),
         units(task, valid),
     )
 
@@ -373,6 +400,8 @@ class LoopTrial:
 
     def steps(self, seconds: float) -> Speed:
         """Measures optimisation steps; the first step, which is slower, counts only if it takes far too long."""
+        times: list[float] = []
+        self.loop.after_step = lambda: times.append(running_time())
         with self._own_random_numbers():
             outcome = self._fit(Limits(max_steps=1))
             seconds_left = max(seconds / 4, seconds - outcome.seconds, 1e-3)
@@ -381,23 +410,28 @@ class LoopTrial:
         loader = self.loop.loader
         assert isinstance(loader, Loader)
         batches = loader.steps_per_epoch * loader.accumulate
-        return Speed(outcome.seconds / outcome.steps, max(1, -(-batches // self.settings.training.accumulate)))
+        each = [after - before for before, after in pairwise(times[1:])]
+        return Speed(
+            outcome.seconds / outcome.steps,
+            max(1, -(-batches // self.settings.training.accumulate)),
+            quiet_step=float(np.quantile(each, QUIET)) if each and self.model.device.type == "cpu" else 0.0,
+        )
 
     def evaluation(self, seconds: float) -> tuple[float, float]:
         """Returns the seconds for the loss, and for the prediction, of an example; an untrained model is slowest."""
         task, model, available = self.task, self.model.eval(), units(self.task, self.valid)
-        started = time.monotonic()
+        started = running_time()
         loss = prediction = 0.0
         precision = evaluation_autocast(self.settings.training.precision, model.device)
         with self._own_random_numbers(), torch.no_grad(), precision:
             for count in sorted({min(available, examples) for examples in TRIAL_EXAMPLES}):
                 sample = part(task, self.valid, count / available, self.settings.data.max_length)
                 count = units(task, sample)
-                first = time.monotonic()
+                first = running_time()
                 task.measure(model, sample.examples, sample.rows, most=1)
-                middle = time.monotonic()
+                middle = running_time()
                 task.measure(model, sample.examples, sample.rows, most=count)
-                last = time.monotonic()
+                last = running_time()
                 loss = (middle - first) / count
                 prediction = max(0.0, (last - middle) - (middle - first)) / count
                 if last - started > seconds / 4:
@@ -434,7 +468,7 @@ def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) ->
     """
     limit = 60 * (settings.max_minutes or 0.0)
     work = CLOSING * min(MAX_SLOWDOWN, max(1.0, slowdown))
-    return min(0.15 * limit, work + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
+    return min(0.1 * limit, work + 0.02 * limit + WRITTEN * 4 * model.count() / BYTES_A_SECOND)
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
@@ -461,5 +495,5 @@ def _steps(seconds: float, speed: Speed) -> float:
     return (1 - EVALUATING) * MARGIN * seconds / speed.step
 
 
-def _with_training(settings: ResolvedSettings, **training: int) -> ResolvedSettings:
-    return replace(settings, training=replace(settings.training, **training))  # type: ignore[arg-type]
+def _with_training(settings: ResolvedSettings, **training: Any) -> ResolvedSettings:
+    return replace(settings, training=replace(settings.training, **training))

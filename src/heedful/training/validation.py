@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 MIN_EXAMPLES = 8  # validation examples of an evaluation, however little time is left
 MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss is over all of them
+# A model that has hardly learned writes every text to its limit, which takes longer than its steps: so many examples
+# are predicted at least, and for each step of a new model two more.
+LEAST_PREDICTED, PREDICTED_PER_STEP = 50, 2
 
 
 class Validation:
@@ -56,7 +59,7 @@ class Validation:
     ) -> None:
         self.task, self.model, self.recorder, self.custom_metrics = task, model, recorder, custom_metrics
         self.max_length, self.precision = settings.data.max_length, settings.training.precision
-        self.is_sharded = settings.training.shard
+        self.is_sharded, self.is_new = settings.training.shard, settings.start_from is None
         share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
         self.examples = part(task, examples, share, self.max_length)
         self.last_examples = self.best_examples = self.examples
@@ -69,7 +72,7 @@ class Validation:
         share = max(share, MIN_EXAMPLES / units(self.task, self.examples))
         self.last_examples = part(self.task, self.examples, share, self.max_length)
         with evaluation_autocast(self.precision, self.model.device):
-            self.last = self._measured(self.model, self.last_examples)
+            self.last = self._measured(self.model, self.last_examples, step)
             self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         metrics |= self._custom_metrics(self.last, self.last_examples.rows)
@@ -105,8 +108,8 @@ class Validation:
         return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
 
     @torch.no_grad()
-    def measure_folder(self, folder: Path) -> None:
-        """Evaluates the best weights, which are in ``folder``; those of a sharded model on the CPU.
+    def measure_folder(self, folder: Path, step: int) -> None:
+        """Evaluates the best weights, of ``step`` steps, which are in ``folder``; those of a sharded model on the CPU.
 
         No other rank takes part, and a GPU may not hold all weights.
         """
@@ -115,10 +118,20 @@ class Validation:
         make_contiguous(model)
         self.best_examples = self.examples
         with evaluation_autocast(self.precision, device):
-            self.best = self._measured(model.eval(), self.examples)
+            self.best = self._measured(model.eval(), self.examples, step)
 
-    def _measured(self, model: Model, examples: Encoded) -> Measured:
-        return self.task.validate(model, examples.examples, examples.rows, most=MAX_PREDICTED)
+    def _measured(self, model: Model, examples: Encoded, step: int) -> Measured:
+        most = most_predicted(step) if self.is_new else MAX_PREDICTED
+        return self.task.validate(model, examples.examples, examples.rows, most=most)
+
+
+def most_predicted(step: int) -> int:
+    """Returns the number of validation examples that are predicted after ``step`` steps of a new model, at most.
+
+    >>> [most_predicted(step) for step in (1, 20, 100, 250, 5000)]
+    [50, 50, 200, 500, 500]
+    """
+    return min(MAX_PREDICTED, max(LEAST_PREDICTED, PREDICTED_PER_STEP * step))
 
 
 def part(task: Task, examples: Encoded, share: float, max_length: int | None) -> Encoded:

@@ -192,8 +192,15 @@ def remaining(seconds: float | None) -> str:
     >>> remaining(200), remaining(None)
     ('  3:20 left', '')
     """
-    if seconds is None:
-        return ""
+    return "" if seconds is None else f"  {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration as minutes and seconds, from an hour on with hours.
+
+    >>> duration(200.4), duration(3661)
+    ('3:20', '1:01:01')
+    """
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"  {hours}:{minutes:02}:{rest:02} left" if hours else f"  {minutes}:{rest:02} left"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

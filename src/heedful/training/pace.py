@@ -1,0 +1,94 @@
+"""Pace of a run with ``--max-minutes``: at set steps its speed is measured again, and the rest of the run planned anew.
+
+The first plan (``time_limit``) stands on a few steps of an untrained model, and other programs come and go. Without
+new plans a run ends at half of its time, or its clock cuts the schedule off. What is decided is written to ``run.toml``
+before it acts, so that a run that is killed and resumed, or repeated with that file, takes the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from heedful.training.clock import Clock
+
+# Shares of the planned steps at which the rest is planned. A schedule that has nearly fallen does not rise again:
+# after LAST_LONGER a plan can only become shorter, and then the rate falls faster.
+SHARES = (0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.85, 0.93)
+LAST_LONGER = 0.65
+USED = 0.97  # share of the remaining seconds that is planned
+LEAST_CHANGE = 0.03  # share of the planned steps below which they stay
+TOLD = 0.15  # share of the steps that were told last from which on people are told the new number
+Changes = Sequence[tuple[int, int]]  # (step after which it was decided, planned steps from then on)
+
+
+class Pace:
+    """Planned steps of a run with ``--max-minutes``, and how they change.
+
+    Args:
+        planned: the steps that were planned before the first step.
+        changes: decisions of this run before it was resumed, or of the run that is repeated.
+        save: called with all decisions before a new one acts.
+    """
+
+    def __init__(self, planned: int, changes: Changes, save: Callable[[Changes], object]) -> None:
+        self.first, self.changes, self.save = planned, list(changes), save
+        self._told = planned
+        self.begin(0, 0.0)
+
+    def begin(self, step: int, seconds: float) -> int:
+        """Begins after ``step`` steps, which took ``seconds``; returns the planned steps there."""
+        before = [planned for at, planned in self.changes if at <= step]
+        self.planned = before[-1] if before else self.first
+        self._decided = len(before)
+        self._mark = step, seconds  # step and seconds of all steps at the last decision
+        return self.planned
+
+    def is_due(self, step: int) -> bool:
+        """Returns True if the rest of the run is to be planned after ``step`` steps; all ranks return the same."""
+        shares_left = SHARES[self._decided : self._decided + 1]
+        return any(share * self.planned <= step < self.planned for share in shares_left) and step > self._mark[0]
+
+    def recorded(self, step: int) -> int | None:
+        """Returns the planned steps that were decided after ``step`` before the run was killed; None: not known."""
+        return next((planned for at, planned in self.changes[self._decided :] if at == step), None)
+
+    def decide(self, step: int, clock: Clock, every: float) -> int:
+        """Returns the steps that fit into the time.
+
+        A step is expected to take the mean of what it took since the last decision and since the start of the run:
+        other programs come and go. ``every`` is the number of steps between two evaluations, of which each takes as
+        long as the last.
+        """
+        seconds_left = clock.seconds_for_steps()
+        assert seconds_left is not None
+        (last_step, last_seconds), seconds = self._mark, clock.spent["steps"]
+        seconds_per_step = ((seconds - last_seconds) / (step - last_step) + seconds / step) / 2
+        planned = step + max(
+            1, int(USED * seconds_left / max(seconds_per_step + clock.evaluation_seconds / every, 1e-9))
+        )
+        if abs(planned - self.planned) < LEAST_CHANGE * self.planned:
+            return self.planned
+        return planned if step <= LAST_LONGER * self.planned else min(planned, self.planned)
+
+    def change(self, step: int, planned: int, seconds: float) -> str | None:
+        """Takes over the planned steps that were decided after ``step``; returns a line for people if they differ."""
+        if self.recorded(step) is None:
+            self.changes = [*self.changes[: self._decided], (step, planned)]
+            self.save(self.changes)
+        self.planned = planned
+        self._decided += 1
+        self._mark = step, seconds
+        if abs(planned - self._told) < TOLD * self._told:
+            return None
+        before, self._told = self._told, planned
+        quicker = "quicker" if planned > before else "slower"
+        return f"step {step:,}: the run is {quicker} than planned; {planned:,} steps fit into its time, not {before:,}"
+
+
+def texts_of(changes: Changes) -> tuple[str, ...]:
+    """Returns decisions as ``--training.replanned`` holds them.
+
+    >>> texts_of([(20, 300), (45, 310)])
+    ('20:300', '45:310')
+    """
+    return tuple(f"{step}:{planned}" for step, planned in changes)
