@@ -15,20 +15,22 @@ from safetensors.torch import load_file
 
 import fresh_process
 import heedful
-from heedful import cli, presets
+from heedful import cli, presets, tasks
 from heedful.cli import processes
 from heedful.data import Row, Rows
 from heedful.settings import ModelSettings, RunSettings, TrainingSettings, read_toml, resolve
 from heedful.tasks import defaults
 from heedful.tasks.defaults import EncoderDecoderSize
+from heedful.tasks.task import Encoded, Measured
 from heedful.training import time_limit
 from heedful.training.clock import Clock as TrainingClock
 from heedful.training.clock import ReservedTime
 from heedful.training.pace import Pace
 from heedful.training.report import end_reason, too_short
-from heedful.training.resolve import with_machine
+from heedful.training.resolve import resolved, with_machine
 from heedful.training.schedule import Limits
 from heedful.training.time_limit import Speed, batch_halver, choose_plan, divide_time, ending_seconds, smaller_sizes
+from heedful.training.validation import Validation, part
 
 ASKED = RunSettings(task="translation", train=("a.tsv",), out="a", max_minutes=3.0)
 SIZE = EncoderDecoderSize("transformer-small", 8000, 0.1, 10, 400, 4096)
@@ -123,6 +125,60 @@ def test_time_that_is_over_before_the_first_step_is_told() -> None:
 
 def test_a_smaller_model_that_is_hardly_quicker_is_not_taken() -> None:
     assert plan(lambda settings: 0.5).settings.model == ModelSettings()
+
+
+def test_other_programs_that_slow_the_measurement_do_not_shrink_the_model() -> None:
+    """A step takes 0.6 s in the mean and 0.05 s between the turns of other programs; the plan counts the mean."""
+
+    class Disturbed(Fake):
+        def steps(self, seconds: float) -> Speed:
+            return super().steps(seconds)._replace(quiet_step=0.05)
+
+        seconds = staticmethod(lambda settings: 0.6)
+
+    candidates = [(SUGGESTED, ()), (replace(SUGGESTED, model=ModelSettings(dim=128, depth=4)), ("model dim",))]
+    made = choose_plan(ASKED, candidates, batch_halver(ASKED, SUGGESTED), Disturbed, lambda: 170.0, 1000)
+    assert made.settings.model.dim is None
+    assert made.steps < 170 / 0.6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "given", "kept"),
+    [(0.1, None, 1.0), (5.0, None, 0.0), (5.0, 1.0, 1.0)],
+    ids=["an epoch fits", "none fits", "given"],
+)
+def test_r_drop_gives_way_where_no_epoch_fits(seconds: float, given: float | None, kept: float) -> None:
+    """Each example passes twice with R-Drop: without it a step takes half the time."""
+
+    class Twice(Fake):
+        seconds = staticmethod(lambda settings: seconds * (1 if settings.model.r_drop else 0.5))
+
+    asked = replace(ASKED, start_from="folder", model=ModelSettings(r_drop=given))
+    fine = replace(SUGGESTED, preset=None, start_from="folder", model=ModelSettings(r_drop=1.0))
+    made = choose_plan(asked, [(fine, ())], batch_halver(asked, fine), Twice, lambda: 170.0, 1000)
+    assert made.settings.model.r_drop == kept
+    assert made.speed.step == seconds * (1 if kept else 0.5) / (fine.training.batch_tokens or 1) * (
+        made.settings.training.batch_tokens or 1
+    )
+    assert ("no R-Drop" in made.notes) == (kept == 0.0)
+
+
+def test_time_replaces_the_suggested_epochs_and_no_given_ones() -> None:
+    rows = Rows([Row({"source": f"some words {i}", "target": f"other words {i}"}, "a.tsv", i) for i in range(50)])
+    kind, cpu = tasks.get("translation"), torch.device("cpu")
+    without = resolved(kind, rows, replace(ASKED, max_minutes=None), cpu)
+    assert without.max_epochs
+    assert resolved(kind, rows, ASKED, cpu).max_epochs is None
+    assert resolved(kind, rows, replace(ASKED, max_epochs=7), cpu).max_epochs == 7
+
+
+def test_cheap_evaluations_are_many_and_dear_ones_few() -> None:
+    """Patience needs many: a run whose time is its only limit ends by it when more steps do not help."""
+    settings = replace(SUGGESTED, max_epochs=None)
+    cheap = divide_time(settings, ASKED, Speed(0.01, 100, 0.00001, 0.0), 300.0, 1000)
+    dear = divide_time(settings, ASKED, Speed(0.01, 100, 0.01, 0.02), 300.0, 1000)
+    assert cheap.evaluations > 2 * (settings.training.patience or 0)
+    assert dear.evaluations <= 10
 
 
 def test_a_smaller_model_has_a_block_for_each_window() -> None:
@@ -462,6 +518,63 @@ def test_a_whole_run_is_fitted_saved_and_resumed_with_the_same_bits(
     assert all(bool((first[name] == second[name]).all()) for name in first)
 
 
+def test_an_ensemble_gives_way_where_no_epoch_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["good", "bad", "fine", "poor", "film", "actor"]
+    lines = [f"{a} {b} {c}\t{'good' if 'good' in (a, b) else 'bad'}" for a in words for b in words for c in words]
+    data = tmp_path / "labels.tsv"
+    data.write_text("text\tlabel\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.setattr(time_limit.LoopTrial, "steps", lambda self, seconds: Speed(3.0, 50))
+    command = ["train", "text-classification", "--train", str(data), "--out", str(tmp_path / "out")]
+    assert cli.main([*command, "--max-minutes=0.5", "--max-steps=2"]) == 0
+    said = capsys.readouterr().out
+    assert "0.5 min are no epoch of 4 classifiers: one is trained" in said
+    assert read_toml(tmp_path / "out" / "run.toml").model.members == 1
+    assert heedful.from_pretrained(tmp_path / "out").config.kind == "encoder"
+
+
+def test_the_time_is_accounted_for(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--preset=transformer-tiny", "--max-minutes=5", "--max-steps=3", "--json")
+    started = time.monotonic()
+    assert train(data, tmp_path / "out", *options) == 0
+    passed = time.monotonic() - started
+    result = json.loads(capsys.readouterr().out)
+    account = result["time"]
+    assert list(account) == ["reading_and_planning", "training", "evaluations", "saving_and_verdict"]
+    assert all(seconds > 0 for seconds in account.values())
+    assert sum(account.values()) == pytest.approx(passed, abs=0.3 * passed)
+    assert train(data, tmp_path / "lines", *options[:-1]) == 0
+    said = capsys.readouterr().out
+    (line,) = [line for line in said.splitlines() if line.startswith("time: ")]
+    for use in ("of 5:00", "reading and planning", "training", "evaluations", "saving and verdict"):
+        assert use in line
+
+
+def test_a_new_model_predicts_few_examples_after_few_steps() -> None:
+    """An untrained generator writes every text to its limit."""
+    seen: list[int] = []
+
+    class Task:
+        columns: ClassVar[dict[str, str]] = {"text": "text"}
+        main_metric = "loss"
+
+        def validate(self, model: Any, examples: Any, rows: Rows, most: int) -> Measured:
+            seen.append(most)
+            return Measured({"loss": 1.0}, [])
+
+        def logged_samples(self, *_: Any) -> list[Any]:
+            return []
+
+    rows = Rows([Row({"text": str(number)}, "a.tsv", number) for number in range(10)])
+    model = heedful.create("bert-tiny", seed=0)
+    for settings in (SUGGESTED, replace(SUGGESTED, preset=None, start_from="folder")):
+        validation = Validation(Task(), model, Encoded(list(rows), rows), settings)  # type: ignore[arg-type]
+        for step in (1, 100, 5000):
+            validation.measure(step)
+    assert seen == [50, 200, 500, 500, 500, 500]
+
+
 def test_the_start_of_the_program_counts(
     data: Path, tmp_path: Path, slow: list[RunSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,9 +640,6 @@ def test_a_busy_machine_keeps_more_time_for_the_end() -> None:
 
 
 def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
-    from heedful.tasks.task import Encoded
-    from heedful.training.validation import part
-
     class Task:
         columns: ClassVar[dict[str, str]] = {"text": "text"}
 
