@@ -10,9 +10,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from pygments.lexers import TextLexer  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 import heedful  # noqa: E402
+from heedful.views.svg import SvgFigure  # noqa: E402
 
 project = "Heedful"
 author = "The Heedful authors"
@@ -54,7 +56,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "image_scrapers": ("parts.pictures.scrape",),
     "capture_repr": ("_repr_html_",),
-    "ignore_repr_types": r"\bPicture\b",  # the scraper shows them
+    "ignore_repr_types": re.escape(str(SvgFigure)),  # the scraper shows them
     "abort_on_example_error": True,
     "run_stale_examples": True,  # the library may have changed, though the page has not
     "reset_modules": (),
@@ -97,7 +99,8 @@ def is_skipped(app: Sphinx, what: str, name: str, value: Any, skip: bool, option
 
 
 def setup(app: Sphinx) -> None:
-    """Connects what changes the entries of the reference."""
+    """Connects what changes the entries of the reference; shows HAProxy's language, unknown to Pygments, as text."""
+    app.add_lexer("haproxy", TextLexer)
     app.connect("autodoc-process-signature", shown_signature)
     app.connect("autodoc-process-docstring", shown_text)
     app.connect("autodoc-skip-member", is_skipped)

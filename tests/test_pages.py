@@ -142,7 +142,7 @@ def test_the_reference_has_what_the_pages_call(page: Path) -> None:
         assert isinstance(objects[-1], ModuleType) or any(id(value) in reference for value in objects), path
 
 
-@pytest.mark.parametrize("page", [page for page in USED if page.parent.name == "docs"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in USED if page.parent == ROOT / "docs"], ids=lambda page: page.name)
 def test_the_reference_is_linked(page: Path) -> None:
     """From every page but those of results; a link to a section names a heading of the reference."""
     headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)

@@ -63,7 +63,7 @@ def values(page: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-@pytest.mark.full(keep=3)
+@pytest.mark.full
 def test_a_page_runs_and_opens_with_a_picture(page: Path) -> None:
     """Six seconds at most, those that train a small model."""
     with warnings.catch_warnings():
@@ -116,7 +116,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip(f"{needed} is not installed; pip install 'heedful[docs]'")
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("transformer", "__pycache__"))
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "site"]
+    command = [sys.executable, "-W", "error::SyntaxWarning", "-m", "sphinx"]
+    command += ["-W", "--keep-going", "-q", "-b", "html", "docs", "site"]
     made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[-4000:]
     return folder / "site"
@@ -155,7 +156,6 @@ def test_shown_source_exists_and_has_the_marked_lines(monkeypatch: pytest.Monkey
         assert wanted in piece(path).text, path
 
 
-@pytest.mark.full
 def test_the_site_is_whole_and_fetches_nothing(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES) + 4
@@ -174,21 +174,26 @@ def test_the_site_is_whole_and_fetches_nothing(site: Path) -> None:
         assert not re.findall(r"@import|url\(\s*['\"]?(?:https?:)?//", style.read_text(encoding="utf-8")), style.name
 
 
-@pytest.mark.full
 def test_pages_of_the_site_show_equations_code_and_pictures(site: Path) -> None:
     for page in PAGES:
         text = (site / "transformer" / f"{page.stem}.html").read_text(encoding="utf-8")
         assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in text
         assert 'class="ours' in text
         assert text.count('class="hll"') >= read(page).count(":mark:") + read(page).count(":only:")
-        first = re.search(
-            r'<img[^>]+class="picture"[^>]*src="([^"]+)"|<img[^>]+src="([^"]+)"[^>]*class="picture"', text
-        )
+        first = re.search(r'<img[^>]+class="picture"', text)
         assert first is not None, page.stem
         assert text.index("<h1>") < first.start() < text.index('class="highlight')
 
 
-@pytest.mark.full
+def test_the_site_shows_every_figure_once(site: Path) -> None:
+    """As the file that the build wrote of it; none is embedded besides, as a value that a notebook shows."""
+    for page in PAGES:
+        shown = re.findall(r'<img[^>]+\bsrc="([^"]+)"', read(site / "transformer" / f"{page.stem}.html"))
+        files = sorted((site / "_images").glob(f"sphx_glr_{page.stem}_0*.svg"))
+        assert len(files) > 1
+        assert shown == [f"../_images/{file.name}" for file in files]
+
+
 def test_notebooks_and_scripts_can_be_downloaded(site: Path) -> None:
     for page in PAGES:
         (script,) = site.rglob(page.name)

@@ -15,9 +15,11 @@ import heedful
 from heedful import presets
 from heedful.config import (
     DecoderConfig,
+    DisentangledPosition,
     EncoderDecoderConfig,
     ModelConfig,
     StackConfig,
+    TransformerXLPosition,
     VisionConfig,
     patches_of,
 )
@@ -48,6 +50,16 @@ def test_the_published_parts_of_vit_b() -> None:
     assert info.multiply_adds == 12 * one + 196 * dim * dim + 1000 * dim
 
 
+def position_products(stack: StackConfig, tokens: int) -> int:
+    """Multiply-adds of a block's scores that depend on positions: a row for every distance, projected, times tokens."""
+    rows = 2 * tokens - 1
+    if isinstance(stack.position, TransformerXLPosition):  # (q + v) W r and u k
+        return rows * stack.dim**2 + tokens * rows * stack.dim + tokens * stack.dim
+    if isinstance(stack.position, DisentangledPosition):  # content to position, and position to content
+        return 2 * (rows * stack.dim**2 + tokens * rows * stack.dim)
+    return 0
+
+
 def block_products(stack: StackConfig, tokens: int, memory: int = 0) -> int:
     """Multiply-adds of a block over ``tokens``, one by one as the papers' equations have them."""
     size = stack.head_dim or stack.dim // stack.heads
@@ -55,7 +67,7 @@ def block_products(stack: StackConfig, tokens: int, memory: int = 0) -> int:
     own = tokens * stack.dim * (2 * queries + 2 * keys) + 2 * tokens * tokens * queries
     cross = 2 * tokens * stack.dim * queries + 2 * memory * stack.dim * keys + 2 * tokens * memory * queries
     fed = (3 if stack.gated else 2) * tokens * stack.dim * (stack.ff_dim or 4 * stack.dim)
-    return own + (cross if stack.cross else 0) + fed
+    return own + position_products(stack, tokens) + (cross if stack.cross else 0) + fed
 
 
 def products(config: ModelConfig, tokens: int) -> int:
@@ -83,11 +95,22 @@ def products(config: ModelConfig, tokens: int) -> int:
     if isinstance(config, DecoderConfig):
         stack = config.decoder
         return stack.depth * block_products(stack, tokens) + tokens * stack.dim * config.embedding.vocab_size
-    return config.encoder.depth * block_products(config.encoder, tokens)
+    stack = config.encoder
+    beside = tokens * stack.convolution.size * stack.dim**2 if stack.convolution else 0  # the first block
+    return stack.depth * block_products(stack, tokens) + beside
 
 
-@pytest.mark.parametrize("name", presets.names())
-@pytest.mark.full(keep=12)
+def kind(name: str) -> tuple[type, ...]:
+    """The family of a preset, and the kinds of its stacks' positions."""
+    config = presets.get(name)
+    return type(config), *(type(part.position) for part in vars(config).values() if isinstance(part, StackConfig))
+
+
+FIRST = list({kind(name): name for name in reversed(presets.names())}.values())  # of every kind
+
+
+@pytest.mark.parametrize("name", [*FIRST, *(name for name in presets.names() if name not in FIRST)])
+@pytest.mark.full(keep=len(FIRST))
 def test_multiply_adds_of_every_preset_by_hand(name: str) -> None:
     config = presets.get(name)
     # the shape of every block is the same: two of them stand for all
@@ -118,6 +141,33 @@ def test_any_module() -> None:
         heedful.summary(layer)
     with pytest.raises(HeedfulError, match=r"\(1, 5, 7\)"):
         heedful.summary(layer, input_shape=(1, 5, 7))
+
+
+class Shifted(nn.Module):
+    """Adds what a part returns: a view of its own parameter."""
+
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(8))
+
+        def forward(self) -> torch.Tensor:
+            return self.shift[None]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.bias = nn.Linear(8, 8), self.Shift()
+        self.map.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.map(x) + self.bias()
+
+
+def test_a_part_may_return_a_view_of_its_parameter() -> None:
+    info = heedful.summary(Shifted(), input_shape=(4, 8))
+    assert (info.parameters, info.trainable, info.multiply_adds) == (80, 72, 4 * 8 * 8)
+    xlnet = heedful.summary("xlnet-base")  # its biases of Transformer-XL
+    assert {layer.path: layer.parameters for layer in xlnet.layers}["encoder.block.0.attention.relative.biases"] == 1536
 
 
 def test_a_block_alone_is_read_as_the_published_table() -> None:

@@ -34,8 +34,9 @@ def command() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process at once, without a traceback
     _open_streams()
     from heedful.cli import processes
+    from heedful.util.busy_machine import processor_times
 
-    processes.started, processes.at_start = started, processes.processor_times()
+    processes.started, processes.at_start = started, processor_times()
     from heedful.cli import command_line
 
     try:

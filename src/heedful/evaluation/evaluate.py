@@ -22,6 +22,7 @@ from heedful.metrics.intervals import caveats, intervals
 from heedful.settings import RunSettings
 from heedful.tasks.run_data import columns_in_card, equality_rule, stripped_prefix, train_and_validation_rows
 from heedful.tasks.task import Measured
+from heedful.util.busy_machine import sleep_while_waiting
 from heedful.util.ranks import join_ranks, own_device
 from heedful.util.sharding import among
 
@@ -73,7 +74,7 @@ def evaluate(
         ``"metrics_others"``, their metrics (``heedful.evaluation.trained_on``).
     """
     check_split(split)
-    with join_ranks() as ranks, among(ranks):
+    with join_ranks() as ranks, among(ranks), sleep_while_waiting():
         if ranks.size > 1 and STDIN in data:
             raise HeedfulError("torchrun passes standard input to one process only; name a file, or leave torchrun out")
         if not ranks.is_first:

@@ -77,6 +77,7 @@ from heedful.training.run_folder import (
 from heedful.training.schedule import Limits, schedule
 from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, new_model, plan_run
 from heedful.training.validation import Validation
+from heedful.util.busy_machine import sleep_while_waiting
 from heedful.util.locks import locked
 from heedful.util.ranks import Ranks, join_ranks, own_device
 
@@ -136,6 +137,7 @@ def train(
             settings = replace(settings, resume=True, overwrite=False)  # rank 0 has created the folder
         else:
             say = logged(say)
+        stack.enter_context(sleep_while_waiting(say))
         with ranks.while_others_wait() if ranks.is_first else nullcontext():
             if ranks.is_first and not stack.enter_context(locked(Path(settings.out))):
                 say(f"! the file system of {settings.out} has no file locks; do not start a second run in that folder")

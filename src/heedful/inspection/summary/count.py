@@ -113,7 +113,7 @@ def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
     module.eval()
     all_real = {"meta_nonzero_assume_all_nonzero": True}  # batch norm selects the real tokens
     with _config.patch(all_real):  # type: ignore[attr-defined]  # set when the module is imported
-        with counter, torch.no_grad():
+        with _frozen(module), counter, torch.no_grad():
             module(*inputs)
         recorder.stop()
         memory, unfused = _memory(module, inputs)
@@ -130,17 +130,34 @@ def _count(module: nn.Module, name: str, inputs: Sequence[Tensor]) -> Summary:
     )
 
 
+@contextmanager
+def _frozen(module: nn.Module) -> Iterator[None]:
+    """Context manager in which no parameter requires a gradient.
+
+    Even without gradients a view of a parameter requires one, and PyTorch's counter fails on a module that returns such
+    a view.
+    """
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    module.requires_grad_(False)
+    yield
+    for parameter in trainable:
+        parameter.requires_grad_()
+
+
 def _memory(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[dict[str, Memory], list[Unfused]]:
     """Returns the memory in both types of ``DTYPES``; for a module of another library in its own data type only."""
-    own_dtype = next((p.dtype for p in module.parameters()), torch.float32)
     memory: dict[str, Memory] = {}
     unfused: list[Unfused] = []
-    for dtype in DTYPES if isinstance(module, Model) else (own_dtype,):
+    for dtype in DTYPES if isinstance(module, Model) else (_dtype_of(module),):
         config = module.config if isinstance(module, Model) else None
         dtype_memory, dtype_unfused = measure_memory(module, inputs, dtype, config)
         memory[dtype_memory.dtype] = dtype_memory
         unfused += dtype_unfused
     return memory, unfused
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in module.parameters()), torch.float32)
 
 
 def _on_meta(module: nn.Module) -> nn.Module:
@@ -164,7 +181,7 @@ def _inputs(
     if not isinstance(module, Model):
         if shape is None:
             raise HeedfulError("a module needs an input_shape, such as (1, 5, 768)")
-        return (torch.empty(*shape, device="meta"),)
+        return (torch.empty(*shape, dtype=_dtype_of(module), device="meta"),)
     config = module.config
     if (patches := patches_of(config)) is not None:
         if length is not None:
