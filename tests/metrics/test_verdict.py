@@ -337,7 +337,7 @@ def test_language_models_and_numbers_have_their_rivals(tmp_path: Path, capsys: p
     assert cli.main([*command, *TINY, *more]) == 0
     told = json.loads(capsys.readouterr().out)["verdict"]
     assert (told["metric"], told["baseline"]["name"]) in {
-        ("r2", "TF-IDF and ridge regression"),
+        ("r2", "ridge regression on words and character n-grams"),
         ("r2", "the mean of the training labels"),
     }
     assert told["kind"] != "better"

@@ -32,9 +32,9 @@ from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
+    constant_baseline,
     label_ids,
     labels_to_list,
-    most_frequent_baseline,
     row_labels,
     stored_label_names,
     top_labels,
@@ -429,7 +429,7 @@ class TextClassification(TextPairTask):
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that predicts the most frequent label, or set of labels, of the training rows."""
-        return most_frequent_baseline(self.labels, rows, learned)
+        return constant_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
