@@ -283,6 +283,7 @@ def test_a_useless_model_does_not_end_with_predict(tmp_path: Path, capsys: pytes
     assert told["kind"] in ("one class", "chance")
     assert told["useful"] is False
     assert told["text"] in line
+    assert told["text"] in (tmp_path / "out" / "README.md").read_text("utf-8"), "the model card has it, too"
     table = out[out.index("verdict:") :].splitlines()
     assert table[1].strip() == "TF-IDF and a linear SVM", "the simple method stands in the last table"
     assert len(next(line.split() for line in table if line.startswith("accuracy"))) == 3
@@ -309,11 +310,40 @@ def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
     assert (told["kind"], told["baseline"]["name"], told["remedy"]) == ("better", "the most frequent label", None)
     assert result["baseline"] == {"name": "the most frequent label", "metrics": {"accuracy": told["baseline"]["value"]}}
     assert told["difference"][0] > 0
-    assert told["examples"] == 40
+    assert told["examples"] == 100, "all held-out rows, of which an evaluation has 40"
     rest = classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", *part, "--resume")
     assert cli.main(rest) == 0  # done already: the weights that were kept are measured again, to the same verdict
     assert capsys.readouterr().out.splitlines()[-1].startswith("next:")
     assert json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"] == told
+
+
+def test_within_max_minutes_the_verdict_is_on_the_rows_of_an_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(f"{word} {i}", word) for i in range(200) for word in ("good", "bad")]
+    limits = ["--max-steps", "3", "--max-minutes", "5", "--training.evaluate-examples", "16", "--json"]
+    assert cli.main([*classify(tmp_path, rows, *limits)]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["examples"] == 16
+
+
+def test_the_verdict_predicts_more_rows_than_an_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run, which has done all its steps, ends with the same verdict."""
+    monkeypatch.setattr("heedful.training.validation.MAX_PREDICTED", 3)
+    pairs = [(f"{word} {number}", number) for word in ("a", "the", "one") for number in "abcdefghijklmnop"]
+    table = "source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in pairs)
+    (tmp_path / "pairs.tsv").write_text(table)
+    command = ["train", "translation", "--train", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "out")]
+    small = ["--preset=transformer-tiny", "--model.depth=1", "--model.dim=16", "--model.heads=2"]
+    options = [*command, *small, "--data.valid-fraction", "0.25", "--max-steps", "2", "--json"]
+    verdicts = []
+    for more in ([], ["--resume"]):
+        assert cli.main([*options, *more]) == 0
+        verdicts.append(json.loads(capsys.readouterr().out)["verdict"])
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0]["examples"] == 12
+    assert verdicts[0]["useful"] is False
 
 
 def test_language_models_and_numbers_have_their_rivals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,8 @@ def finish(
     """Ends a run: writes the last weights and the verdict, prints a description, and returns the run's result."""
     settings, task, out, first = run.settings, run.task, run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
-    if first and validation.best is None and outcome.best is not None:
-        validation.measure_folder(out)  # the best weights were saved before the run was resumed
+    if first and outcome.best is not None and not validation.is_judged:
+        validation.measure_folder(out)  # saved before the run was resumed, or evaluated on fewer examples
     if draw is not None and validation.best is not None:
         draw(out, validation.best, validation.best_examples.rows)
 
