@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from heedful import cli
 from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Sums
 from heedful.metrics.intervals import FEW
+from heedful.metrics.translation import translation_scores
 from heedful.metrics.verdict import MOST, Rival, constant_predictions, improving, verdict
 from heedful.settings import RunSettings
 from heedful.tasks.baselines import NGrams, linear_text, svm
@@ -87,6 +89,22 @@ def test_a_constant_output_must_be_passed_first() -> None:
     few = verdict(accuracy([1, 1, 1, 0]), "accuracy", guess=Rival("one label", accuracy([1, 0, 0, 0])), baseline=copy)
     assert (few.kind, few.useful) == ("cannot tell", True)
     assert few.text.startswith("cannot tell whether it has learned more than one label: accuracy 75 against 25")
+
+
+def test_where_a_metric_is_0_for_all_another_one_compares() -> None:
+    """BLEU of texts of fewer than four words is 0, of right ones, too; chrF tells them apart."""
+    right, copies = ["ein Hund", "drei Katzen", "ein Haus"] * 20, ["a dog", "three cats", "a house"] * 20
+    scores = partial(translation_scores, references=right, ter=False)
+    model = scores(right)
+    assert model.metrics_of(np.arange(60))["bleu"] == 0
+    found = verdict(
+        model, "bleu", guess=Rival("one text", scores(["ein Hund"] * 60)), baseline=Rival("copy", scores(copies))
+    )
+    assert (found.kind, found.metric, found.value) == ("better", "chrf", 100)
+    found = verdict(scores(copies), "bleu", guess=guess)
+    assert (found.kind, found.metric) == ("chance", "chrf")
+    nothing = verdict(first(0), "accuracy", guess=Rival("one label", first(0)))
+    assert (nothing.kind, nothing.metric) == ("chance", "accuracy")
 
 
 def test_the_number_of_examples_that_would_tell_has_the_power_of_80_percent() -> None:
@@ -315,15 +333,6 @@ def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
     assert cli.main(rest) == 0  # done already: the weights that were kept are measured again, to the same verdict
     assert capsys.readouterr().out.splitlines()[-1].startswith("next:")
     assert json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"] == told
-
-
-def test_within_max_minutes_the_verdict_is_on_the_rows_of_an_evaluation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [(f"{word} {i}", word) for i in range(200) for word in ("good", "bad")]
-    limits = ["--max-steps", "3", "--max-minutes", "5", "--training.evaluate-examples", "16", "--json"]
-    assert cli.main([*classify(tmp_path, rows, *limits)]) == 0
-    assert json.loads(capsys.readouterr().out)["verdict"]["examples"] == 16
 
 
 def test_the_verdict_predicts_more_rows_than_an_evaluation(

@@ -104,7 +104,8 @@ def verdict(
 
     Args:
         scored: per-example scores of the model.
-        metric: name of the metric to compare.
+        metric: name of the metric to compare. If it is 0 for the model and its rivals, as BLEU is for texts of fewer
+            than four words, the first other metric that is not is compared instead.
         guess: the best output that ignores the input: the most frequent label, the mean, the frequencies of tokens.
         baseline: a simple method.
         outputs: the model's predictions; empty if the task has none.
@@ -113,6 +114,7 @@ def verdict(
         improving: True if the loss was still falling when the run ended. It does not count if the metric is perfect.
         more: what people can do about too few examples.
     """
+    metric = _telling_metric(metric, scored, guess, baseline)
     improving = improving and not _is_perfect(scored, metric)
     start = Verdict("cannot tell", "", metric, 0 if scored is None else len(scored), improving=improving)
     constant = constant_predictions(outputs, expected, classes)
@@ -265,6 +267,15 @@ def _parts(value: Any, classes: bool) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------- chance
+
+
+def _telling_metric(metric: str, scored: Scored | None, *rivals: Rival | None) -> str:
+    """Returns the metric, or the first other one if the metric is 0 for the model and each rival."""
+    sides = [scored, *(rival.scored for rival in rivals if rival is not None)]
+    values = [overall(side) for side in sides if side is not None and len(side)]
+    names = [metric, *(name for name in values[0] if name != "loss")] if len(values) == len(sides) > 1 else []
+    names = [name for name in names if not lower_is_better(name) and all(name in side for side in values)]
+    return next((name for name in names if any(side[name] for side in values)), metric)
 
 
 def _compared(scored: Scored | None, rival: Rival | None, metric: str) -> Difference | None:

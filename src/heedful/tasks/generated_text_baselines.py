@@ -52,19 +52,18 @@ def with_nearest(
     return {name: nearest(rows), **others}
 
 
-def best_constant(learned: Rows, rows: Rows, target_of: Callable[[Row], str], score: Score, metric: str) -> Baseline:
-    """Scores the same text for every input: of ``constant_texts`` of the training targets the best one by ``metric``
-    on at most 200 training rows.
+def best_constant(learned: Rows, rows: Rows, target_of: Callable[[Row], str], score: Score, *metrics: str) -> Baseline:
+    """Scores the same text for every input: of ``constant_texts`` of the training targets the best one by ``metrics``
+    (``better_of``) on at most 200 training rows.
     """
     sample = Rows(learned[i] for i in evenly_spaced(len(learned), SAMPLE))
-
-    def value(text: str) -> float:
-        return sign(metric) * score("", [text] * len(sample), sample).metrics[metric]
-
-    text = max(constant_texts([target_of(row) for row in learned]), key=value)
+    candidates = constant_texts([target_of(row) for row in learned])
+    scored = {text: score("", [text] * len(sample), sample) for text in candidates}
+    best = better_of([*scored.values()], *metrics)
+    text = next(text for text in candidates if scored[text] is best)
     return score(f"one text for all inputs, {short(text, 40)!r}", [text] * len(rows), rows)
 
 
-def better_of(baselines: Sequence[Baseline], metric: str) -> Baseline:
-    """Returns the baseline with the better ``metric``; of equal ones the first."""
-    return max(baselines, key=lambda baseline: sign(metric) * baseline.metrics[metric])
+def better_of(baselines: Sequence[Baseline], *metrics: str) -> Baseline:
+    """Returns the best baseline by the first of ``metrics``, of equal ones by the next; else the first baseline."""
+    return max(baselines, key=lambda baseline: [sign(metric) * baseline.metrics[metric] for metric in metrics])

@@ -42,6 +42,7 @@ log = logging.getLogger("heedful")
 
 LANGUAGE = re.compile(r"<2[\w-]+>|>>[\w-]+<<")  # tag of a target language, ours and Marian's
 BACK_TRANSLATED = re.compile(r"<BT>")  # tag of a source made by back-translation (Caswell et al. 2019)
+BEST = "bleu", "chrf"  # decide on the better simple method; BLEU is 0 for texts of fewer than four words
 PAIR: dict[str, Kind] = {"source": "text", "target": "text"}
 
 
@@ -210,7 +211,7 @@ class Translation(SequenceToSequence):
             return majority_choice(rows, learned(), self.target_text)
         rows = Rows(compress(rows, _counted(rows)))
         outputs = self._simple_outputs(rows, learned)
-        name = better_of([self._scored_texts(name, outputs[name], rows) for name in outputs], "bleu").name
+        name = better_of([self._scored_texts(name, outputs[name], rows) for name in outputs], *BEST).name
         targets = [self.target_text(row) for row in rows]
         scores = translation_scores(outputs[name], targets, lowercase=self.scored_in_lower_case)
         return Baseline(name, overall(scores))
@@ -220,14 +221,14 @@ class Translation(SequenceToSequence):
         if have_choices(rows):
             return majority_choice(rows, learned, self.target_text)
         outputs = self._simple_outputs(rows, lambda: learned)
-        best = better_of([self._scored_texts(name, outputs[name], rows) for name in outputs], "bleu")
+        best = better_of([self._scored_texts(name, outputs[name], rows) for name in outputs], *BEST)
         return self._with_choices_and_loss(best, rows, learned)
 
     def guess(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that writes the same text for every source; of rows with choices the most frequent one."""
         if have_choices(rows):
             return majority_choice(rows, learned, self.target_text)
-        best = best_constant(learned, rows, self.target_text, self._scored_texts, "bleu")
+        best = best_constant(learned, rows, self.target_text, self._scored_texts, *BEST)
         return self._with_choices_and_loss(best, rows, learned)
 
     def _simple_outputs(self, rows: Rows, learned: Callable[[], Rows]) -> dict[str, list[str]]:
