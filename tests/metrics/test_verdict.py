@@ -97,9 +97,8 @@ def test_where_a_metric_is_0_for_all_another_one_compares() -> None:
     scores = partial(translation_scores, references=right, ter=False)
     model = scores(right)
     assert model.metrics_of(np.arange(60))["bleu"] == 0
-    found = verdict(
-        model, "bleu", guess=Rival("one text", scores(["ein Hund"] * 60)), baseline=Rival("copy", scores(copies))
-    )
+    guess, baseline = Rival("one text", scores(["ein Hund"] * 60)), Rival("a copy", scores(copies))
+    found = verdict(model, "bleu", guess=guess, baseline=baseline)
     assert (found.kind, found.metric, found.value) == ("better", "chrf", 100)
     found = verdict(scores(copies), "bleu", guess=guess)
     assert (found.kind, found.metric) == ("chance", "chrf")
