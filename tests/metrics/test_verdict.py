@@ -17,7 +17,7 @@ from heedful.metrics.intervals import FEW
 from heedful.metrics.translation import translation_scores
 from heedful.metrics.verdict import MOST, Rival, constant_predictions, improving, verdict
 from heedful.settings import RunSettings
-from heedful.tasks.baselines import NGrams, linear_text, svm
+from heedful.tasks.baselines import NGrams, linear_text
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.report import remedy
 
@@ -274,7 +274,8 @@ def test_n_grams_by_hand() -> None:
 def test_many_labels_take_the_quick_way() -> None:
     texts = [f"word{i} and more" for i in range(60)] * 3
     labels = [(f"label {i}",) for i in range(60)] * 3
-    assert linear_text(texts, labels, ["word7", "word59"], classifier=svm) == [("label 7",), ("label 59",)]
+    name, found = linear_text(texts, labels, ["word7", "word59"])
+    assert (name, found) == ("naive Bayes on words and character n-grams", [("label 7",), ("label 59",)])
 
 
 # ------------------------------------------------------------------------------------------------------ whole runs
@@ -302,7 +303,9 @@ def test_a_useless_model_does_not_end_with_predict(tmp_path: Path, capsys: pytes
     assert told["text"] in line
     assert told["text"] in (tmp_path / "out" / "README.md").read_text("utf-8"), "the model card has it, too"
     table = out[out.index("verdict:") :].splitlines()
-    assert table[1].strip() == "TF-IDF and a linear SVM", "the simple method stands in the last table"
+    assert table[1].strip() == "a linear SVM on words and character n-grams", (
+        "the simple method stands in the last table"
+    )
     assert len(next(line.split() for line in table if line.startswith("accuracy"))) == 3
     end = out.splitlines()[-1]
     assert end.startswith("next:")

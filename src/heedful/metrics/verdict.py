@@ -36,7 +36,7 @@ MOST_NEEDED = 1_000_000  # larger numbers are not shown
 class Rival(NamedTuple):
     """Baseline or guess with which a model is compared, scored on the same examples."""
 
-    name: str  # for people: "TF-IDF and a linear SVM"
+    name: str  # for people: "a linear SVM on words and character n-grams"
     scored: Scored
 
 

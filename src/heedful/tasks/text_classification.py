@@ -27,7 +27,7 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import AUTO, RunSettings
 from heedful.tasks import defaults, get, known_models
-from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels, svm
+from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
@@ -392,28 +392,15 @@ class TextClassification(TextPairTask):
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline on TF-IDF vectors: logistic regression (``heedful.tasks.baselines.linear_text``), with
-        several labels ridge regression, whose time does not depend on their number (``ridge_labels``).
+        """Scores a baseline: a linear model on words and character n-grams (``heedful.tasks.baselines.linear_text``),
+        with several labels ridge regression, whose time does not depend on their number (``ridge_labels``).
         """
-        if self.multi_label:
-            return self._baseline(ridge_labels, rows, learned())
-
-        def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
-            return "TF-IDF and logistic regression", linear_text(texts, labels, new_texts)
-
-        return self._baseline(classify, rows, learned())
+        return self._baseline(ridge_labels if self.multi_label else linear_text, rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a faster baseline on TF-IDF vectors: a support vector machine, with several labels the ridge
-        regression of ``baseline`` on fewer texts.
-        """
-        if self.multi_label:
-            return self._baseline(partial(ridge_labels, most=QUICK_LABELLED), rows, learned)
-
-        def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
-            return "TF-IDF and a linear SVM", linear_text(texts, labels, new_texts, classifier=svm)
-
-        return self._baseline(classify, rows, learned)
+        """Scores the same baseline, with several labels on fewer texts."""
+        quick = partial(ridge_labels, most=QUICK_LABELLED)
+        return self._baseline(quick if self.multi_label else linear_text, rows, learned)
 
     def _baseline(
         self,
