@@ -272,8 +272,8 @@ def test_n_grams_by_hand() -> None:
 
 
 def test_many_labels_take_the_quick_way() -> None:
-    texts = [f"word{i} and more" for i in range(60)] * 3
-    labels = [(f"label {i}",) for i in range(60)] * 3
+    texts = [f"word{i} and more" for i in range(120)] * 3
+    labels = [(f"label {i}",) for i in range(120)] * 3
     name, found = linear_text(texts, labels, ["word7", "word59"])
     assert (name, found) == ("naive Bayes on words and character n-grams", [("label 7",), ("label 59",)])
 

@@ -26,9 +26,10 @@ SIDE = 32  # pixels to which larger images are reduced
 IMAGES = 10_000  # maximum number of training images of `nearest_images`
 KERNEL_IMAGES, KERNEL_PIXELS = 5_000, 1_024  # maximum training images of `kernel_images`, and values of an image
 KERNEL_RIDGE = 0.3  # λ of `kernel_images`
-BLOCK = 1_000  # images or texts that are compared with all known ones at a time
-TEXTS = 20_000  # maximum number of training texts of `linear_text`, `ridge_text` and `nearest_texts`
-TEXTS_TIMES_LABELS = 600_000  # of `linear_text`, whose time grows with the product
+BLOCK = 250  # images or texts that are compared with all known ones at a time
+TEXTS, RIDGE_TEXTS = 20_000, 10_000  # maximum number of training texts of `nearest_texts`, of `ridge_text`
+# of `linear_text`: maximum number of training texts, and that times the labels; and those of its quick variant
+LINEAR_TEXTS, QUICK_LINEAR_TEXTS = (50_000, 3_000_000), (20_000, 600_000)
 CHARACTERS = 2_000_000  # maximum number of characters of all training texts from which n-grams are made
 BEGINNING = 500  # maximum characters of a text of `nearest_texts`
 TYPICAL = 4  # number of candidates for the best constant text, beside the most frequent one
@@ -36,26 +37,30 @@ PENALTIES = (0.3, 1.0, 3.0, 10.0)  # of `ridge_text`
 READ = 1 << 23  # maximum number of bytes that xz reads first
 LABELLED, RIDGE = 5000, 0.1  # maximum number of training texts of `ridge_labels`, and its λ
 QUICK_LABELLED = 2000  # of its quick variant
-CLASSES = 50  # number of labels above which `linear_text` uses naive Bayes
+CLASSES = 100  # number of labels above which `linear_text` uses naive Bayes
 
 
 def linear_text(
-    texts: Sequence[str], labels: Sequence[tuple[str, ...]], new_texts: Sequence[str]
+    texts: Sequence[str],
+    labels: Sequence[tuple[str, ...]],
+    new_texts: Sequence[str],
+    most: tuple[int, int] = LINEAR_TEXTS,
 ) -> tuple[str, list[tuple[str, ...]]]:
     """Returns the name of the method and the label that a linear model predicts for each of ``new_texts``.
 
     The model is a linear support vector machine on words, pairs of words and character trigrams, which tell languages
-    and inflected words apart (scikit-learn's ``TfidfVectorizer`` and ``LinearSVC``). For more than 50 labels complement
-    naive Bayes (Rennie et al. 2003) is used instead, whose time hardly depends on the number of labels. At most 20,000
-    training texts are used, evenly spaced, or fewer for more than 30 labels.
+    and inflected words apart (scikit-learn's ``TfidfVectorizer`` and ``LinearSVC``). For more than 100 labels
+    complement naive Bayes (Rennie et al. 2003) is used instead, whose time hardly depends on the number of labels.
 
     Args:
         texts: training texts.
         labels: the label of each training text, as a tuple.
         new_texts: the texts to label.
+        most: maximum number of training texts, which are evenly spaced; and with a support vector machine of these
+            times the labels, since its time grows with the product.
     """
     number = len({*labels})
-    chosen = evenly_spaced(len(texts), min(TEXTS, TEXTS_TIMES_LABELS // number) if number <= CLASSES else TEXTS)
+    chosen = evenly_spaced(len(texts), min(most[0], most[1] // number) if number <= CLASSES else most[0])
     known, new = _words_and_characters([texts[i] for i in chosen], new_texts, lengths=(3, 3))
     own = [labels[i][0] for i in chosen]
     if len({*own}) == 1:
@@ -111,10 +116,10 @@ def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequen
     """Returns the numbers that ridge regression on words and character n-grams predicts for ``new_texts``.
 
     It is fitted to ``texts`` and their standardised ``numbers`` (scikit-learn's ``Ridge``). Its penalty α is 0.3, 1, 3
-    or 10: that with the lowest squared error on every fifth text when fitted to the others. At most 20,000 training
+    or 10: that with the lowest squared error on every fifth text when fitted to the others. At most 10,000 training
     texts are used, evenly spaced.
     """
-    chosen = evenly_spaced(len(texts), TEXTS)
+    chosen = evenly_spaced(len(texts), RIDGE_TEXTS)
     known, new = _words_and_characters([texts[i] for i in chosen], new_texts, lengths=(2, 4))
     true = np.asarray(numbers, dtype=np.float64)[chosen]
     mean, deviation = true.mean(), true.std() or 1.0

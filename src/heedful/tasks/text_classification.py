@@ -27,7 +27,7 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import AUTO, RunSettings
 from heedful.tasks import defaults, get, known_models
-from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels
+from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
@@ -398,9 +398,10 @@ class TextClassification(TextPairTask):
         return self._baseline(ridge_labels if self.multi_label else linear_text, rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the same baseline, with several labels on fewer texts."""
-        quick = partial(ridge_labels, most=QUICK_LABELLED)
-        return self._baseline(quick if self.multi_label else linear_text, rows, learned)
+        """Scores the same baseline on fewer texts."""
+        if self.multi_label:
+            return self._baseline(partial(ridge_labels, most=QUICK_LABELLED), rows, learned)
+        return self._baseline(partial(linear_text, most=QUICK_LINEAR_TEXTS), rows, learned)
 
     def _baseline(
         self,
