@@ -77,7 +77,7 @@ def test_few_answers_that_differ_show_nothing() -> None:
 def test_a_model_is_not_better_than_itself() -> None:
     right = np.random.default_rng(0).random(40) < 0.5
     assert differences(rate(right), rate(right))["accuracy"] == Difference(
-        100 * right.mean(), 100 * right.mean(), 0.0, (0.0, 0.0), 1.0, None
+        100 * right.mean(), 100 * right.mean(), 0.0, (0.0, 0.0), 1.0, None, 0.0
     )
 
 

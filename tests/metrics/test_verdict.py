@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from heedful import cli
 from heedful.metrics.classification import ClassifierScores
 from heedful.metrics.example_scores import Sums
+from heedful.metrics.intervals import FEW
+from heedful.metrics.translation import translation_scores
 from heedful.metrics.verdict import MOST, Rival, constant_predictions, improving, verdict
 from heedful.settings import RunSettings
-from heedful.tasks.baselines import NGrams, linear_text, svm
+from heedful.tasks.baselines import NGrams, linear_text
 from heedful.tasks.text_classification import TextClassification
 from heedful.training.report import remedy
 
@@ -44,6 +47,7 @@ GUESS, SIMPLE = Rival("the most frequent label", first(100)), Rival("a linear mo
         (first(180), "better", True),
         (first(120), "below", True),
         (first(152), "cannot tell", True),
+        (first(102), "chance", False),  # above the guess, but two of 200 differ: not surely
         (first(100), "chance", False),
         (first(90), "chance", False),
     ],
@@ -75,6 +79,68 @@ def test_of_a_loss_the_lower_is_the_better() -> None:
     assert verdict(loss(nats + 0.01), "loss", guess=simple).kind == "chance"
 
 
+def test_a_constant_output_must_be_passed_first() -> None:
+    """A copy of the source scores 0 between scripts, so that any text is better; one text for all is not passed."""
+    model, constant, copy = first(30), Rival("the same text for every input", first(32)), Rival("a copy", first(0))
+    found = verdict(model, "accuracy", guess=constant, baseline=copy)
+    assert (found.kind, found.useful, found.rival) == ("chance", False, constant.name)
+    assert found.text.startswith("has not learned more than the same text for every input: accuracy 15 against 16")
+    assert verdict(model, "accuracy", baseline=copy).kind == "better"
+    few = verdict(accuracy([1, 1, 1, 0]), "accuracy", guess=Rival("one label", accuracy([1, 0, 0, 0])), baseline=copy)
+    assert (few.kind, few.useful) == ("cannot tell", True)
+    assert few.text.startswith("cannot tell whether it has learned more than one label: accuracy 75 against 25")
+
+
+def test_where_a_metric_is_0_for_all_another_one_compares() -> None:
+    """BLEU of texts of fewer than four words is 0, of right ones, too; chrF tells them apart."""
+    right, copies = ["ein Hund", "drei Katzen", "ein Haus"] * 20, ["a dog", "three cats", "a house"] * 20
+    scores = partial(translation_scores, references=right, ter=False)
+    model = scores(right)
+    assert model.metrics_of(np.arange(60))["bleu"] == 0
+    guess, baseline = Rival("one text", scores(["ein Hund"] * 60)), Rival("a copy", scores(copies))
+    found = verdict(model, "bleu", guess=guess, baseline=baseline)
+    assert (found.kind, found.metric, found.value) == ("better", "chrf", 100)
+    found = verdict(scores(copies), "bleu", guess=guess)
+    assert (found.kind, found.metric) == ("chance", "chrf")
+    nothing = verdict(first(0), "accuracy", guess=Rival("one label", first(0)))
+    assert (nothing.kind, nothing.metric) == ("chance", "accuracy")
+
+
+def test_the_number_of_examples_that_would_tell_has_the_power_of_80_percent() -> None:
+    """86 against 80.7 % of 150: 18 examples only the model has right, 10 only the simple method."""
+    cells = {(1, 1): 111, (1, 0): 18, (0, 1): 10, (0, 0): 11}
+    pairs = np.array([pair for pair, count in cells.items() for _ in range(count)])
+    found = verdict(accuracy(pairs[:, 0]), "accuracy", baseline=Rival("a linear SVM", accuracy(pairs[:, 1])))
+    assert (found.kind, round(found.value or 0, 1), round(found.rival_value or 0, 1)) == ("cannot tell", 86.0, 80.7)
+    d, discordant = 8 / 150, 28 / 150
+    exact = ((1.959964 + 0.841621) / d) ** 2 * (discordant - d**2)
+    assert found.needed == pytest.approx(exact, rel=0.12), "the bootstrap's error is known to a few percent"
+    assert "150 examples; at this difference about " in found.text
+    assert found.as_dict()["needed"] == found.needed
+
+    draw, size = np.random.default_rng(0), found.needed or 0
+    only_model, only_simple, _ = draw.multinomial(size, [18 / 150, 10 / 150, 122 / 150], size=20_000).T
+    difference = (only_model - only_simple) / size
+    error = np.sqrt(((only_model + only_simple) / size - difference**2) / size)
+    assert (difference > 1.959964 * error).mean() == pytest.approx(0.8, abs=0.05)
+
+    kinds = []
+    for _ in range(60):
+        drawn = pairs[draw.integers(150, size=size)]
+        kinds.append(verdict(accuracy(drawn[:, 0]), "accuracy", baseline=Rival("", accuracy(drawn[:, 1]))).kind)
+    assert 0.65 < kinds.count("better") / 60 < 0.95
+
+
+def test_no_number_of_examples_tells_equal_models_apart() -> None:
+    right = np.arange(200) % 2
+    found = verdict(accuracy(right), "accuracy", baseline=Rival("a linear SVM", accuracy(1 - right)))
+    assert (found.kind, found.needed) == ("cannot tell", None)
+    assert "would tell" not in found.text
+    assert verdict(first(180), "accuracy", baseline=SIMPLE).needed is None
+    few = verdict(accuracy([1] * 12), "accuracy", baseline=Rival("a linear SVM", first(8, 12)))
+    assert few.needed == FEW
+
+
 def test_few_examples_cannot_tell() -> None:
     right = np.array([0, 0, 0, 1, 1])
     found = verdict(accuracy([1] * 5), "accuracy", baseline=Rival("simple", accuracy(right)))
@@ -91,7 +157,9 @@ def test_of_few_examples_the_deciding_p_value_is_told() -> None:
     assert found.difference[0] > 0
     assert found.kind == "cannot tell"
     assert found.p == pytest.approx(1 / 8, abs=0.03)
-    assert found.text.endswith(f"at 95 %, but p = {found.p:.2g} (12 examples; hold back more)")
+    assert found.text.endswith(
+        f"at 95 %, but p = {found.p:.2g} (12 examples; at this difference about 30 would tell; hold back more)"
+    )
     assert found.as_dict()["p"] == found.p
     sure = verdict(accuracy([1] * 12), "accuracy", baseline=Rival("a linear SVM", first(2, 12)))
     assert (sure.kind, sure.p is not None and sure.p < 0.05) == ("better", True)
@@ -129,7 +197,8 @@ def test_where_validation_was_held_back_the_option_is_named(
     assert cli.main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["verdict"]
     more = "give more" if given else "hold back more: --data.valid-fraction"
-    assert found["text"].endswith(f"accuracy 100 against 100, no difference (4 examples; {more})")
+    assert found["text"].startswith("cannot tell whether it has learned more than the most frequent label: accuracy")
+    assert found["text"].endswith(f"; {more})")
 
 
 def test_many_examples_are_compared_in_part() -> None:
@@ -203,9 +272,10 @@ def test_n_grams_by_hand() -> None:
 
 
 def test_many_labels_take_the_quick_way() -> None:
-    texts = [f"word{i} and more" for i in range(60)] * 3
-    labels = [(f"label {i}",) for i in range(60)] * 3
-    assert linear_text(texts, labels, ["word7", "word59"], classifier=svm) == [("label 7",), ("label 59",)]
+    texts = [f"word{i} and more" for i in range(120)] * 3
+    labels = [(f"label {i}",) for i in range(120)] * 3
+    name, found = linear_text(texts, labels, ["word7", "word59"])
+    assert (name, found) == ("naive Bayes on words and character n-grams", [("label 7",), ("label 59",)])
 
 
 # ------------------------------------------------------------------------------------------------------ whole runs
@@ -231,8 +301,11 @@ def test_a_useless_model_does_not_end_with_predict(tmp_path: Path, capsys: pytes
     assert told["kind"] in ("one class", "chance")
     assert told["useful"] is False
     assert told["text"] in line
+    assert told["text"] in (tmp_path / "out" / "README.md").read_text("utf-8"), "the model card has it, too"
     table = out[out.index("verdict:") :].splitlines()
-    assert table[1].strip() == "TF-IDF and a linear SVM", "the simple method stands in the last table"
+    assert table[1].strip() == "a linear SVM on words and character n-grams", (
+        "the simple method stands in the last table"
+    )
     assert len(next(line.split() for line in table if line.startswith("accuracy"))) == 3
     end = out.splitlines()[-1]
     assert end.startswith("next:")
@@ -257,11 +330,31 @@ def test_a_good_model_is_better_than_guessing_and_ends_with_predict(
     assert (told["kind"], told["baseline"]["name"], told["remedy"]) == ("better", "the most frequent label", None)
     assert result["baseline"] == {"name": "the most frequent label", "metrics": {"accuracy": told["baseline"]["value"]}}
     assert told["difference"][0] > 0
-    assert told["examples"] == 40
+    assert told["examples"] == 100, "all held-out rows, of which an evaluation has 40"
     rest = classify(tmp_path, rows, "--max-steps", "40", "--training.lr", "5e-3", *part, "--resume")
     assert cli.main(rest) == 0  # done already: the weights that were kept are measured again, to the same verdict
     assert capsys.readouterr().out.splitlines()[-1].startswith("next:")
     assert json.loads((tmp_path / "out" / "heedful.json").read_text(encoding="utf-8"))["verdict"] == told
+
+
+def test_the_verdict_predicts_more_rows_than_an_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run, which has done all its steps, ends with the same verdict."""
+    monkeypatch.setattr("heedful.training.validation.MAX_PREDICTED", 3)
+    pairs = [(f"{word} {number}", number) for word in ("a", "the", "one") for number in "abcdefghijklmnop"]
+    table = "source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in pairs)
+    (tmp_path / "pairs.tsv").write_text(table)
+    command = ["train", "translation", "--train", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "out")]
+    small = ["--preset=transformer-tiny", "--model.depth=1", "--model.dim=16", "--model.heads=2"]
+    options = [*command, *small, "--data.valid-fraction", "0.25", "--max-steps", "2", "--json"]
+    verdicts = []
+    for more in ([], ["--resume"]):
+        assert cli.main([*options, *more]) == 0
+        verdicts.append(json.loads(capsys.readouterr().out)["verdict"])
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0]["examples"] == 12
+    assert verdicts[0]["useful"] is False
 
 
 def test_language_models_and_numbers_have_their_rivals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +378,7 @@ def test_language_models_and_numbers_have_their_rivals(tmp_path: Path, capsys: p
     assert cli.main([*command, *TINY, *more]) == 0
     told = json.loads(capsys.readouterr().out)["verdict"]
     assert (told["metric"], told["baseline"]["name"]) in {
-        ("r2", "TF-IDF and ridge regression"),
+        ("r2", "ridge regression on words and character n-grams"),
         ("r2", "the mean of the training labels"),
     }
     assert told["kind"] != "better"

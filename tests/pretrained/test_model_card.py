@@ -80,6 +80,14 @@ def test_people_read_layout_data_and_checks(model: Any, tmp_path: Path) -> None:
     assert str(tmp_path) not in text
 
 
+def test_people_read_the_verdict(model: Any, tmp_path: Path) -> None:
+    text = "has not learned more than the most frequent label: accuracy 50 against 52"
+    save(model, tmp_path / "sst2", extra={**EXTRA, "verdict": {"kind": "chance", "text": text}})
+    assert f"## Verdict\n\nOn the validation data: {text}.\n" in (tmp_path / "sst2" / "README.md").read_text("utf-8")
+    save(model, tmp_path / "sst2", extra=EXTRA)  # a run of an early version, and one that has not ended
+    assert "Verdict" not in (tmp_path / "sst2" / "README.md").read_text("utf-8")
+
+
 def test_a_model_without_task_and_metrics(model: Any, tmp_path: Path) -> None:
     save(heedful.create(replace(model.config, embedding=replace(model.config.embedding, segments=0))), tmp_path / "own")
     if read_card(tmp_path / "own")["layout"] == "heedful":

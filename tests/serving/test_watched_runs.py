@@ -44,6 +44,21 @@ def only(runs: Runs, known: str = "") -> dict[str, Any]:
     return one
 
 
+def test_the_verdict_is_that_of_the_best_weights(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    card, runs = folder / "heedful.json", Runs([str(tmp_path)])
+    text = "has not learned more than one text for all inputs: bleu 0.03 against 0.5"
+    told = {"kind": "chance", "text": text, "useful": False, "value": 0.03, "baseline": {"name": "one text"}}
+    assert only(runs)["verdict"] is None, "a running run, or one of an early version"
+    card.write_text(json.dumps({"task": "translation", "verdict": told}), encoding="utf-8")
+    assert only(runs)["verdict"] == {"kind": "chance", "text": text, "useful": False}
+    card.write_text(json.dumps({"task": "translation"}), encoding="utf-8")  # better weights of a resumed run
+    assert only(runs)["verdict"] is None
+    for damaged in ("", "{", "[]", '{"verdict": 3}', '{"verdict": {"text": 3}}'):
+        card.write_text(damaged, encoding="utf-8")
+        assert (only(runs)["verdict"], only(runs)["state"]) == (None, "running")
+
+
 def test_a_log_that_training_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     """Against reading the whole file anew: after each line, an evaluation that joins a line among them."""
     folder = begun(tmp_path / "run")

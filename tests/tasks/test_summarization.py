@@ -138,24 +138,23 @@ def test_metrics_are_those_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
-def test_the_lead_baseline_is_the_better_of_two() -> None:
+def test_the_baseline_is_the_best_of_two_leads_and_the_nearest_text() -> None:
     task, _ = made()
-
-    def learned() -> Rows:
-        raise AssertionError("it learns nothing")
-
-    found = task.baseline(ROWS, learned)
+    others = Rows([Row({"text": "zz", "summary": "qq"}, "s", 1)])
+    found = task.baseline(ROWS, lambda: others)
     most = round(sum(len(summary) for _, summary in TEXTS) / 4)
     heads = [" ".join(text.split()[:4]) for text, _ in TEXTS]  # of 19 characters
     assert most == 19
     first = [rouge(text, summary)["rougeL"].f1 for text, summary in TEXTS]  # one sentence each, so whole
     second = [rouge(head, summary)["rougeL"].f1 for head, (_, summary) in zip(heads, TEXTS, strict=True)]
     assert sum(first) > sum(second)
-    assert found.name == "lead: the first sentence, better here than the first 19 characters"
+    assert found.name == "lead: the first sentence"
     assert found.metrics["rougeL"] == pytest.approx(25 * sum(first))
     rows = Rows([Row({"text": "One two three. Four five", "summary": "one"}, "s", 1)])
-    assert task.baseline(rows, learned).name == "lead: the first 3 characters, better here than the first sentence"
-    assert task.baseline(rows, learned).metrics["rougeL"] == 100
+    assert task.baseline(rows, lambda: others).name == "lead: the first 3 characters"
+    assert task.baseline(rows, lambda: others).metrics["rougeL"] == 100
+    nearest = task.baseline(ROWS, lambda: ROWS)
+    assert (nearest.name, nearest.metrics["rougeL"]) == ("the summary of the most similar training text", 100)
 
 
 def test_the_first_sentence() -> None:

@@ -141,7 +141,7 @@ def test_a_run_says_what_it_learns_and_learns_it(run: tuple[Path, str, list[str]
     assert found["metrics"]["mae"] < 40  # of prices about 2,000: the mean alone would miss by about 80
     low, high = found["intervals"]["r2"]
     assert low < found["metrics"]["r2"] < high
-    assert found["baseline"]["name"] == "TF-IDF and ridge regression"
+    assert found["baseline"]["name"] == "ridge regression on words and character n-grams"
     assert set(found["baseline"]["metrics"]) == {"r2", "pearson", "spearman", "mae"}
     assert "text=review, label=price (as in training; --columns TEXT,LABEL changes it)" in said
 
@@ -286,6 +286,24 @@ def test_the_baseline_is_ridge_regression_on_words() -> None:
     found = ridge_text(texts[:250], numbers[:250], texts[250:])
     figures = Regression(found, numbers[250:]).metrics_of(np.arange(50))
     assert figures["r2"] > 90
+
+
+def test_the_baseline_reads_letters() -> None:
+    """Each word is new; its ending tells the number, which words alone cannot know."""
+    drawn = np.random.default_rng(0)
+    stems = ["".join(drawn.choice([*"bdfgklmnprst"], 5)) for _ in range(300)]
+    numbers = drawn.integers(5, size=300).astype(float)
+    texts = [stem + ("a", "en", "io", "uz", "yx")[int(number)] for stem, number in zip(stems, numbers, strict=True)]
+    found = ridge_text(texts[:250], numbers[:250].tolist(), texts[250:])
+    assert Regression(found, numbers[250:]).metrics_of(np.arange(50))["r2"] > 70
+
+
+def test_without_a_relation_the_baseline_is_near_the_mean() -> None:
+    drawn = np.random.default_rng(0)
+    texts = [" ".join(drawn.choice([*"abcdefgh"], 6)) for _ in range(400)]
+    numbers = drawn.normal(size=400)
+    found = ridge_text(texts[:300], numbers[:300].tolist(), texts[300:])
+    assert Regression(found, numbers[300:]).metrics_of(np.arange(100))["r2"] > -15
 
 
 def test_what_holds_no_number_is_named_when_evaluating(run: tuple[Path, str, list[str]], tmp_path: Path) -> None:

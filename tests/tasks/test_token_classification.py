@@ -367,14 +367,21 @@ def test_answers_keep_the_order_and_blanks_stay_blank() -> None:
             task.predict(model, [wrong])
 
 
-def test_the_baseline_is_the_most_frequent_tag() -> None:
+def test_the_baseline_is_a_linear_model() -> None:
     task, _ = made()
-    train = rows(("Rome and Rome", "B-LOC O B-LOC"), ("Rome in Ann", "O O B-PER"))
-    asked = rows(("Rome in Bob", "B-LOC O B-PER"), ("Ann Rome", "B-PER O"))
+    train = rows(("Rome and Rome", "B-LOC O B-LOC"), ("Ann in Rome", "B-PER O B-LOC"))
+    asked = rows(("Rome in Rome", "B-LOC O B-LOC"), ("Ann and Rome", "B-PER O O"))
     baseline = task.baseline(asked, lambda: train)
-    assert baseline.name == "most frequent tag of each word"
-    assert baseline.metrics["accuracy"] == pytest.approx(60)
-    assert (baseline.metrics["precision"], baseline.metrics["recall"]) == pytest.approx((200 / 3, 200 / 3))
+    assert baseline.name == "a linear SVM on words, their letters and neighbours"
+    assert baseline.metrics["accuracy"] == pytest.approx(500 / 6)
+    assert (baseline.metrics["precision"], baseline.metrics["recall"]) == pytest.approx((75, 100))
+
+
+def test_the_constant_tag_is_the_best_one_of_training() -> None:
+    task, _ = made()
+    found = task.guess([], rows(("Rome Bonn", "B-LOC B-LOC")), rows(("a b c Rome", "O O O B-LOC")))
+    assert found is not None
+    assert (found.name, found.metrics["f1"]) == ("the tag B-LOC for every word", 100)
 
 
 # -------------------------------------------------------------------------------------------------------------- folders

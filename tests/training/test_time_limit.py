@@ -619,9 +619,10 @@ def test_a_trial_leaves_the_run_as_it_was(data: Path, tmp_path: Path, monkeypatc
     assert all(bool((first[name] == second[name]).all()) for name in first)
 
 
-def test_the_verdict_is_of_the_rows_that_were_evaluated(
+def test_the_verdict_is_of_all_rows_or_of_those_for_which_time_is_planned(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An evaluation has three of the 29 rows."""
     seen: list[tuple[int, int]] = []
 
     def judged(task: Any, settings: Any, learned: Any, held: Any, measured: Any, outcome: Any) -> dict[str, Any]:
@@ -629,8 +630,10 @@ def test_the_verdict_is_of_the_rows_that_were_evaluated(
         return {}
 
     monkeypatch.setattr("heedful.training.finish.save_verdict", judged)
-    assert train(data, tmp_path / "out", "--preset=transformer-tiny", "--max-steps=2") == 0
-    assert seen == [(3, 3)]
+    for options in ([], ["--max-minutes=5"]):
+        out = tmp_path / f"out{len(options)}"
+        assert train(data, out, "--preset=transformer-tiny", "--max-steps=2", *options) == 0
+    assert seen == [(29, 29), (3, 3)]
 
 
 def test_a_busy_machine_keeps_more_time_for_the_end() -> None:

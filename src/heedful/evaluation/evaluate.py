@@ -195,11 +195,11 @@ def _by_columns(note: str) -> str:
 
 def _baseline(pipe: Pipeline, rows: Rows, columns: Sequence[str] | None, files: Sequence[str] | None) -> dict[str, Any]:
     """Returns the scores of the task's simple method on ``rows``."""
-    calls = []
+    calls, given = [], None if files is None else training_rows(pipe, columns, files)
 
     def read_training_rows() -> Rows:
         calls.append(True)
-        return training_rows(pipe, columns, files)
+        return training_rows(pipe) if given is None else given
 
     baseline = pipe.task.baseline(rows, read_training_rows)
     if files is not None and not calls:

@@ -24,6 +24,7 @@ class Difference:
     interval: tuple[float, float] | None = None  # of the difference, by the paired bootstrap
     p: float | None = None  # p-value of approximate randomisation
     better: str | None = None  # "a" or "b" if p is below 1 − confidence
+    error: float | None = None  # standard error of the difference, by the paired bootstrap
 
 
 def differences(
@@ -68,8 +69,9 @@ def differences(
         p = float(1 + (np.abs(chance[name]) >= least).sum()) / (1 + times)
         upper = (difference > 0) != lower_is_better(name)
         better = ("b" if upper else "a") if p < 1 - confidence else None
-        spread = interval(drawn_b[name] - drawn_a[name], confidence)
-        result[name] = Difference(first[name], second[name], difference, spread, p, better)
+        drawn = drawn_b[name] - drawn_a[name]
+        error = float(drawn.std(ddof=1))
+        result[name] = Difference(first[name], second[name], difference, interval(drawn, confidence), p, better, error)
     return result
 
 

@@ -57,8 +57,8 @@ def card_text(name: str, card: Mapping[str, Any], config: Mapping[str, Any], bas
 
     Args:
         name: name of the model.
-        card: contents of ``heedful.json``: layout, parameters, and as far as known task, data, metrics, settings,
-            verification, license.
+        card: contents of ``heedful.json``: layout, parameters, and as far as known task, data, metrics, verdict,
+            settings, verification, license.
         config: contents of ``config.json``.
         base: model that was fine-tuned, if ``card`` does not name it.
     """
@@ -72,6 +72,7 @@ def card_text(name: str, card: Mapping[str, Any], config: Mapping[str, Any], bas
         _summary(task, card, config, base),
         _training_data(data, _part(card, "data").get("examples")),
         _table("Measured on the validation data", ("metric", "value"), [(k, f"{v:.4g}") for k, v in metrics.items()]),
+        _verdict(_part(card, "verdict").get("text")),
         _verification_table(_part(card, "verification")),
         _usage(name, task, str(card.get("layout")), config),
     ]
@@ -131,6 +132,10 @@ def _training_data(data: Sequence[str], examples: Any) -> str:
         return ""
     number = f", {examples:,} examples" if isinstance(examples, int) else ""
     return f"## Data\n\nTrained on {', '.join(f'`{name}`' for name in data)}{number}."
+
+
+def _verdict(text: Any) -> str:
+    return f"## Verdict\n\nOn the validation data: {text}." if isinstance(text, str) and text else ""
 
 
 def _verification_table(verification: Mapping[str, Any]) -> str:

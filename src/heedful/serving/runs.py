@@ -22,6 +22,7 @@ from heedful.util.files import parse_json
 from heedful.views.text import visible
 
 SETTINGS, LOG, LAST = "run.toml", "metrics.jsonl", "last/heedful.json"
+CARD = "heedful.json"  # of the best weights; its verdict, written at the end of a run, is on them
 MAX_POINTS = 500  # of a curve; beyond, neighbours are averaged
 CHUNK = 1 << 22  # bytes read at a time
 MAX_LINE = 1 << 24  # bytes of a line of the log
@@ -151,6 +152,8 @@ class WatchedRun:
         self._settings: RunSettings | None = None
         self._settings_at = -1
         self._errors: dict[str, str] = {}  # why a file cannot be read, by file
+        self._verdict: dict[str, Any] | None = None
+        self._card = (-1, -1, -1)  # inode, size and time of the card that was read
         self._reset(())
 
     def _reset(self, metrics: Sequence[str]) -> None:
@@ -269,12 +272,29 @@ class WatchedRun:
             "seconds": latest.get("seconds"),
             "loss": latest.get("loss"),
             "best": _best(summary),
+            "verdict": self.verdict(),
             "unit": visible(unit.replace("_", " ")) if unit else "",
             "speed": speed,
             "ceiling": latest.get("share_of_ceiling"),
             "pages": self.pages(),
             "saved": None if (model := self.saved_model()) is None else model.time // 1_000_000,
         }
+
+    def verdict(self) -> dict[str, Any] | None:
+        """Returns the verdict on the run's best weights: ``{"kind", "text", "useful"}``.
+
+        Returns None before the end of the run, and for a run of an early version, which has none.
+        """
+        try:
+            status = (self.path / CARD).stat()
+            file = status.st_ino, status.st_size, status.st_mtime_ns
+            if file != self._card:
+                self._card, self._verdict = file, None
+                if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_LINE:
+                    self._verdict = _verdict((self.path / CARD).read_bytes())
+        except (OSError, HeedfulError):
+            self._verdict = None
+        return self._verdict
 
     def curves(self) -> dict[str, list[list[float]]]:
         """Returns the points (step, value) of the run's curves.
@@ -319,6 +339,15 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     if not isinstance(line, dict) or not _is_number(line.get("step")):
         raise HeedfulError("a line without a step is left out")
     return line
+
+
+def _verdict(card: bytes) -> dict[str, Any] | None:
+    contents = parse_json(card, CARD, "its verdict is left out")
+    verdict = contents.get("verdict") if isinstance(contents, dict) else None
+    if not isinstance(verdict, dict) or not isinstance(verdict.get("text"), str):
+        return None
+    useful = verdict.get("useful") is not False
+    return {"kind": visible(str(verdict.get("kind", ""))), "text": visible(verdict["text"]), "useful": useful}
 
 
 def _share(settings: RunSettings | None, latest: Mapping[str, Any]) -> float | None:
@@ -391,9 +420,10 @@ class Runs:
 
         Returns:
             ``{"version", "now", "folders", "runs"}``; of each run ``{"id", "name", "started", "task", "model", "state",
-            "reason", "step", "share", "seconds_left", "seconds", "loss", "best", "unit", "speed", "ceiling",
-            "pages", "saved"}`` ("saved": when its model's weights were written, in milliseconds since 1970; None
-            without a model) and, if it has changed, ``"curves"``: ``{"training", "validation", "rate"}``, lists of
+            "reason", "step", "share", "seconds_left", "seconds", "loss", "best", "verdict", "unit", "speed", "ceiling",
+            "pages", "saved"}`` ("verdict": that of the end of the run, ``{"kind", "text", "useful"}``, or None;
+            "saved": when its model's weights were written, in milliseconds since 1970; None without a model) and, if it
+            has changed, ``"curves"``: ``{"training", "validation", "rate"}``, lists of
             (step, value).
         """
         server_id, _, count = known_version.partition("-")

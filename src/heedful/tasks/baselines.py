@@ -1,11 +1,15 @@
-"""Simple methods as baselines: linear models, n-grams, compression."""
+"""Simple methods as baselines: linear models, kernel ridge regression, nearest neighbours, n-grams, compression.
+
+Fixed maximum numbers of rows, characters and pixels keep each within seconds; the clock limits none of them.
+"""
 
 from __future__ import annotations
 
 import lzma
+import math
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Literal
 
@@ -16,39 +20,59 @@ from heedful.data import LazyImage, Row, Rows
 from heedful.data.image_transforms import resize
 from heedful.errors import HeedfulError
 from heedful.metrics.classification import best_threshold
+from heedful.metrics.rouge import words
 
 SIDE = 32  # pixels to which larger images are reduced
-IMAGES = 10_000  # maximum number of training images
-STRENGTH = 10.0  # C, the inverse of the penalty on the weights of words
+IMAGES = 10_000  # maximum number of training images of `nearest_images`
+KERNEL_IMAGES, KERNEL_PIXELS = 5_000, 1_024  # maximum training images of `kernel_images`, and values of an image
+KERNEL_RIDGE = 0.3  # λ of `kernel_images`
+BLOCK = 250  # images or texts that are compared with all known ones at a time
+TEXTS, RIDGE_TEXTS = 20_000, 10_000  # maximum number of training texts of `nearest_texts`, of `ridge_text`
+# of `linear_text`: maximum number of training texts, and that times the labels; and those of its quick variant
+LINEAR_TEXTS, QUICK_LINEAR_TEXTS = (50_000, 3_000_000), (20_000, 600_000)
+CHARACTERS = 2_000_000  # maximum number of characters of all training texts from which n-grams are made
+BEGINNING = 500  # maximum characters of a text of `nearest_texts`
+TYPICAL = 4  # number of candidates for the best constant text, beside the most frequent one
+PENALTIES = (0.3, 1.0, 3.0, 10.0)  # of `ridge_text`
 READ = 1 << 23  # maximum number of bytes that xz reads first
 LABELLED, RIDGE = 5000, 0.1  # maximum number of training texts of `ridge_labels`, and its λ
 QUICK_LABELLED = 2000  # of its quick variant
-CLASSES = 50  # number of labels above which `svm` uses naive Bayes
-Classifier = Callable[
-    [Any, Sequence[Any], Any], list[Any]
-]  # (known vectors, their labels, new vectors) -> labels of these
+CLASSES = 100  # number of labels above which `linear_text` uses naive Bayes
 
 
 def linear_text(
     texts: Sequence[str],
     labels: Sequence[tuple[str, ...]],
     new_texts: Sequence[str],
-    classifier: Classifier | None = None,
-) -> list[tuple[str, ...]]:
-    """Returns the label that a linear model predicts for each of ``new_texts``.
+    most: tuple[int, int] = LINEAR_TEXTS,
+) -> tuple[str, list[tuple[str, ...]]]:
+    """Returns the name of the method and the label that a linear model predicts for each of ``new_texts``.
 
-    A text is a vector of the weights tf · (ln((1 + n) / (1 + df)) + 1) of its words and pairs of words, scaled to
-    length 1. The classifier is logistic regression with an L2 penalty, C = 10 (scikit-learn's ``TfidfVectorizer`` and
-    ``LogisticRegression``). ``ridge_labels`` is for texts with any number of labels.
+    The model is a linear support vector machine on words, pairs of words and character trigrams, which tell languages
+    and inflected words apart (scikit-learn's ``TfidfVectorizer`` and ``LinearSVC``). For more than 100 labels
+    complement naive Bayes (Rennie et al. 2003) is used instead, whose time hardly depends on the number of labels.
 
     Args:
         texts: training texts.
         labels: the label of each training text, as a tuple.
         new_texts: the texts to label.
-        classifier: function to use in place of logistic regression.
+        most: maximum number of training texts, which are evenly spaced; and with a support vector machine of these
+            times the labels, since its time grows with the product.
     """
-    known, new = _tf_idf(texts, new_texts)
-    return [(label,) for label in (classifier or logistic_regression)(known, [label for (label,) in labels], new)]
+    number = len({*labels})
+    chosen = evenly_spaced(len(texts), min(most[0], most[1] // number) if number <= CLASSES else most[0])
+    known, new = _words_and_characters([texts[i] for i in chosen], new_texts, lengths=(3, 3))
+    own = [labels[i][0] for i in chosen]
+    if len({*own}) == 1:
+        return f"the label {own[0]}", [(own[0],)] * len(new_texts)
+    if number > CLASSES:
+        name, model = "naive Bayes", sklearn_module("naive_bayes").ComplementNB(alpha=0.1)
+    else:
+        name, model = "a linear SVM", sklearn_module("svm").LinearSVC(tol=0.05, max_iter=30, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # more steps might gain a little: it is a baseline
+        predicted = model.fit(known, own).predict(new)
+    return f"{name} on words and character n-grams", [(str(label),) for label in predicted]
 
 
 def ridge_labels(
@@ -79,7 +103,7 @@ def ridge_labels(
 
 def _tf_idf(texts: Sequence[str], new_texts: Sequence[str]) -> tuple[Any, Any]:
     """Returns the vectors of ``texts`` and ``new_texts``, sparse (N, words and pairs of words)."""
-    words = _sklearn("feature_extraction.text").TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+")
+    words = sklearn_module("feature_extraction.text").TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\w+")
     try:
         return words.fit_transform(texts), words.transform(new_texts)
     except ValueError as error:  # an empty vocabulary
@@ -89,16 +113,105 @@ def _tf_idf(texts: Sequence[str], new_texts: Sequence[str]) -> tuple[Any, Any]:
 
 
 def ridge_text(texts: Sequence[str], numbers: Sequence[float], new_texts: Sequence[str]) -> NDArray[np.float64]:
-    """Returns the numbers that ridge regression on TF-IDF vectors predicts for ``new_texts``.
+    """Returns the numbers that ridge regression on words and character n-grams predicts for ``new_texts``.
 
-    It is fitted to ``texts`` and their standardised ``numbers``, with the penalty α = 1 (scikit-learn's ``Ridge``).
+    It is fitted to ``texts`` and their standardised ``numbers`` (scikit-learn's ``Ridge``). Its penalty α is 0.3, 1, 3
+    or 10: that with the lowest squared error on every fifth text when fitted to the others. At most 10,000 training
+    texts are used, evenly spaced.
     """
-    known, new = _tf_idf(texts, new_texts)
-    true = np.asarray(numbers, dtype=np.float64)
+    chosen = evenly_spaced(len(texts), RIDGE_TEXTS)
+    known, new = _words_and_characters([texts[i] for i in chosen], new_texts, lengths=(2, 4))
+    true = np.asarray(numbers, dtype=np.float64)[chosen]
     mean, deviation = true.mean(), true.std() or 1.0
-    model = _sklearn("linear_model").Ridge(alpha=1.0, solver="lsqr").fit(known, (true - mean) / deviation)
-    predicted: NDArray[np.float64] = model.predict(new) * deviation + mean
-    return predicted
+    true = (true - mean) / deviation
+    is_held = np.arange(len(true)) % 5 == 4
+    kept, held = np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+    def predicted(penalty: float, rows: NDArray[np.int64], vectors: Any) -> NDArray[np.float64]:
+        model = sklearn_module("linear_model").Ridge(alpha=penalty, solver="lsqr").fit(known[rows], true[rows])
+        numbers: NDArray[np.float64] = model.predict(vectors)
+        return numbers
+
+    def error(penalty: float) -> float:
+        return float(np.square(predicted(penalty, kept, known[held]) - true[held]).sum())
+
+    penalty = min(PENALTIES, key=error) if len(held) > 1 else 1.0
+    return predicted(penalty, np.arange(len(true)), new) * deviation + mean
+
+
+def nearest_texts(texts: Sequence[str], new_texts: Sequence[str]) -> list[int]:
+    """Returns the index of the training text that is most similar to each of ``new_texts``.
+
+    The similarity is the cosine of TF-IDF vectors of words and character trigrams, of the first 500 characters. At most
+    20,000 training texts are used, evenly spaced; of equal ones the first.
+
+    >>> nearest_texts(["a red house", "the blue sky", "8 May"], ["the sky is blue", "9 May"])
+    [1, 2]
+    """
+    chosen = evenly_spaced(len(texts), TEXTS)
+    known, new = _words_and_characters(
+        [texts[i][:BEGINNING] for i in chosen], [text[:BEGINNING] for text in new_texts], lengths=(3, 3)
+    )
+    nearest = list[int]()
+    for first in range(0, new.shape[0], BLOCK):
+        similarities = (new[first : first + BLOCK] @ known.T).toarray()
+        nearest += [chosen[place] for place in similarities.argmax(1)]
+    return nearest
+
+
+def constant_texts(texts: Sequence[str]) -> list[str]:
+    """Returns candidates for the best constant output: the most frequent text, and those most like all ``texts``.
+
+    The latter are the texts with the highest mean similarity to all, as of ``nearest_texts``.
+
+    >>> constant_texts(["yes", "no", "yes"])
+    ['yes', 'no']
+    """
+    ((frequent, _),) = Counter(texts).most_common(1)
+    sample = list(dict.fromkeys(texts[i] for i in evenly_spaced(len(texts), TEXTS)))
+    try:
+        vectors, _ = _words_and_characters([text[:BEGINNING] for text in sample], [], lengths=(3, 3))
+    except HeedfulError:
+        return [frequent]
+    similar = np.asarray(vectors @ vectors.mean(0).T).ravel()
+    return list(dict.fromkeys([frequent, *(sample[i] for i in np.argsort(-similar, kind="stable")[:TYPICAL])]))
+
+
+def _words_and_characters(texts: Sequence[str], new_texts: Sequence[str], lengths: tuple[int, int]) -> tuple[Any, Any]:
+    """Returns the TF-IDF vectors of ``texts`` and ``new_texts``: words, pairs of words, and character n-grams.
+
+    Words are those of ``heedful.metrics.rouge.words``, single characters in scripts without spaces. Character n-grams,
+    of the given shortest and longest length, are of a word with a space on either side. Of long texts they are those
+    of the first characters, at most two million of all texts. Either half has length 1.
+    """
+    most = max(1, CHARACTERS // max(1, len(texts)))
+    vectorizer, hstack = sklearn_module("feature_extraction.text").TfidfVectorizer, import_module("scipy.sparse").hstack
+    halves = (
+        vectorizer(tokenizer=words, token_pattern=None, lowercase=False, ngram_range=(1, 2), dtype=np.float32),
+        vectorizer(analyzer="char_wb", ngram_range=lengths, dtype=np.float32),
+    )
+    vectors = []
+    beginnings = [[text[:most] for text in side] for side in (texts, new_texts)]
+    for half, (old, new) in zip(halves, ((texts, new_texts), beginnings), strict=True):
+        try:
+            known_half = half.fit_transform(old)
+            vectors.append((known_half, half.transform(new) if len(new) else known_half[:0]))
+        except ValueError:  # an empty vocabulary: texts of punctuation have no words
+            continue
+    if not vectors:
+        raise HeedfulError("no training text contains a character, so --baseline has nothing to learn; leave it out")
+    known_halves, new_halves = zip(*vectors, strict=True)
+    return hstack(known_halves).tocsr(), hstack(new_halves).tocsr()
+
+
+def evenly_spaced(count: int, most: int) -> list[int]:
+    """Returns the indices of at most ``most`` of ``count`` items, at equal distances.
+
+    >>> evenly_spaced(3, 5), evenly_spaced(10, 4)
+    ([0, 1, 2], [0, 3, 6, 9])
+    """
+    indices: list[int] = np.linspace(0, count - 1, min(count, most)).astype(np.int64).tolist()
+    return indices
 
 
 def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
@@ -108,7 +221,7 @@ def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
     where n is the number of ``texts`` and df the number of ``texts`` with the word. Each row is scaled to length 1
     (scikit-learn's ``TfidfVectorizer``).
     """
-    words = _sklearn("feature_extraction.text").TfidfVectorizer(token_pattern=r"(?u)[^\W_]+")
+    words = sklearn_module("feature_extraction.text").TfidfVectorizer(token_pattern=r"(?u)[^\W_]+")
     try:
         words.fit(texts)
     except ValueError as error:  # an empty vocabulary
@@ -118,21 +231,27 @@ def word_vectors(texts: Sequence[str], *new_texts: Sequence[str]) -> list[Any]:
     return [words.transform(part) for part in new_texts]
 
 
-def linear_images(
-    train: Rows, new: Rows, channels: Literal[1, 3], side: int, classifier: Classifier | None = None
-) -> tuple[str, list[str]]:
-    """Returns the name of the method and the labels that logistic regression on pixels predicts for the images ``new``.
+def kernel_images(train: Rows, new: Rows, channels: Literal[1, 3], side: int) -> tuple[str, list[str]]:
+    """Returns the name of the method and the labels that kernel ridge regression on pixels predicts for ``new``.
 
-    Images are resized to ``side`` × ``side`` pixels, at most 32. At most 10,000 training images are used, evenly
-    spaced.
+    It is regression on the labels' indicators Y (n, labels), α = (K + λ I)⁻¹ Y with λ = 0.3 and the kernel
+    K = exp(−‖x − x'‖² / (d · var x)) of images x of d values. The label with the highest value is predicted
+    (scikit-learn's ``KernelRidge``). Images are resized to at most 32 × 32 grey or 18 × 18 colour pixels. At most 5,000
+    training images are used, evenly spaced.
     """
-    sample, side = train[:: -(-len(train) // IMAGES)], min(side, SIDE)
-    labels = [row.values["label"] for row in sample]
-    name = f"{'logistic regression' if classifier is None else 'a linear SVM'} on {side} × {side} pixels"
-    classify: Classifier = classifier or partial(logistic_regression, strength=1.0)
-    if len(sample) < len(train):
-        name += f" of {len(sample):,} images"
-    return name, classify(_pixels(sample, channels, side), labels, _pixels(new, channels, side))
+    sample = [train[i] for i in evenly_spaced(len(train), KERNEL_IMAGES)]
+    side = min(side, math.isqrt(KERNEL_PIXELS // channels))
+    labels, targets = np.unique([row.values["label"] for row in sample], return_inverse=True)
+    known = _pixels(sample, channels, side)
+    scale = 1 / (known.shape[1] * (float(known.var()) or 1.0))
+    model = sklearn_module("kernel_ridge").KernelRidge(alpha=KERNEL_RIDGE, kernel="rbf", gamma=scale)
+    model.fit(known, np.eye(len(labels), dtype=np.float32)[targets])
+    predicted = list[str]()
+    for first in range(0, len(new), BLOCK):
+        values = model.predict(_pixels(new[first : first + BLOCK], channels, side))
+        predicted += labels[values.argmax(1)].tolist()
+    number = f" of {len(sample):,} images" if len(sample) < len(train) else ""
+    return f"kernel ridge regression on {side} × {side} pixels{number}", predicted
 
 
 def nearest_images(train: Rows, new: Rows, channels: Literal[1, 3], side: int) -> list[int]:
@@ -156,25 +275,6 @@ def _pixels(rows: Sequence[Row], channels: Literal[1, 3], side: int) -> NDArray[
         vector[:] = resize(image.pixels(channels), (side, side)).ravel()
     vectors /= 255
     return vectors
-
-
-def svm(known: Any, labels: Sequence[Any], new: Any, strength: float = 1.0) -> list[Any]:
-    """Returns the labels that a linear support vector machine predicts for ``new`` (scikit-learn's ``LinearSVC``).
-
-    It is fitted to the vectors ``known`` and their ``labels``. On texts it is as accurate as logistic regression, and
-    about ten times as fast. For more than 50 different labels, complement naive Bayes (Rennie et al. 2003) is used
-    instead, whose time hardly depends on the number of labels. ``strength`` is the machine's C, the inverse of its
-    regularisation.
-    """
-    if len(set(labels)) == 1:
-        return [labels[0]] * new.shape[0]
-    if len(set(labels)) > CLASSES:
-        model = _sklearn("naive_bayes").ComplementNB(alpha=0.1)
-    else:
-        model = _sklearn("svm").LinearSVC(C=strength, max_iter=200, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as of logistic regression
-        return list(model.fit(known, labels).predict(new))
 
 
 class NGrams:
@@ -259,22 +359,9 @@ def _compressed_size(data: bytes) -> int:
     return len(lzma.compress(data, format=lzma.FORMAT_RAW, filters=filters))
 
 
-def _sklearn(module: str) -> Any:
+def sklearn_module(module: str) -> Any:
     """Imports a module of scikit-learn."""
     try:
         return import_module(f"sklearn.{module}")
     except ImportError as error:
         raise HeedfulError("--baseline needs scikit-learn for this task; pip install scikit-learn") from error
-
-
-def logistic_regression(known: Any, labels: Sequence[Any], new: Any, strength: float = STRENGTH) -> list[Any]:
-    """Returns the labels that logistic regression predicts for the vectors ``new``.
-
-    It is fitted to the vectors ``known`` and their ``labels``; ``strength`` is C, the inverse of its regularisation.
-    """
-    if len(set(labels)) == 1:
-        return [labels[0]] * new.shape[0]
-    model = _sklearn("linear_model").LogisticRegression(C=strength, max_iter=300)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more steps might gain a little: it is a baseline
-        return list(model.fit(known, labels).predict(new))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -30,7 +29,7 @@ from heedful.pretrained.preprocessing import Preprocessing, read_preprocessing, 
 from heedful.settings import ImageSettings, ModelSettings, RunSettings
 from heedful.stack import initialise
 from heedful.tasks import defaults
-from heedful.tasks.baselines import linear_images, svm
+from heedful.tasks.baselines import kernel_images
 from heedful.tasks.image_inputs import (
     DecodedImages,
     channels_of,
@@ -45,9 +44,9 @@ from heedful.tasks.image_inputs import (
 )
 from heedful.tasks.labels import (
     check_known_labels,
+    constant_baseline,
     label_ids,
     labels_to_list,
-    most_frequent_baseline,
     row_labels,
     stored_label_names,
     top_labels,
@@ -70,7 +69,6 @@ from heedful.tasks.task import (
 from heedful.util.random_state import seeded
 
 SMALLEST = "vit-micro"
-QUICK = 2_000  # training images of the quick baseline
 TOP = 5
 LabelledImage = tuple[np.ndarray, int]  # uint8 (C, H, W), and the label's index
 
@@ -313,26 +311,14 @@ class ImageClassification(Task):
         return [sample | {"input": short(Path(row.values["image"].name).name, LINE)} for row, sample in samples]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline: logistic regression on pixels (``heedful.tasks.baselines.linear_images``)."""
-        name, predicted = linear_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
-        truth = [row_labels(row) for row in rows]
-        scored = ClassifierScores.of(self.labels, truth, [(label,) for label in predicted])
-        return Baseline(name, overall(scored), scored)
-
-    def quick_baseline(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a baseline that is faster than logistic regression: a support vector machine on pixels.
-
-        It is trained on at most 2,000 images.
-        """
-        sample = Rows(learned[:: -(-len(learned) // QUICK)])
-        channels, size = self.preprocessing.channels, self.preprocessing.size
-        name, predicted = linear_images(sample, rows, channels, size, partial(svm, strength=0.01))
+        """Scores a baseline: kernel ridge regression on pixels (``heedful.tasks.baselines.kernel_images``)."""
+        name, predicted = kernel_images(learned(), rows, self.preprocessing.channels, self.preprocessing.size)
         scored = ClassifierScores.of(self.labels, list(map(row_labels, rows)), [(label,) for label in predicted])
         return Baseline(name, overall(scored), scored)
 
     def guess(self, examples: Sequence[LabelledImage], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that predicts the most frequent training label for every image."""
-        return most_frequent_baseline(self.labels, rows, learned)
+        return constant_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -30,6 +30,7 @@ from heedful.settings import DataSettings, ImageSettings, RunSettings
 from heedful.tasks import defaults
 from heedful.tasks.baselines import nearest_images
 from heedful.tasks.encoder_decoder_task import SIDES, EncoderDecoderTask, with_loss
+from heedful.tasks.generated_text_baselines import best_constant
 from heedful.tasks.image_inputs import (
     DecodedImages,
     channels_of,
@@ -324,9 +325,8 @@ class ImageToText(EncoderDecoderTask):
         return self.baseline(rows, lambda: Rows(learned[:: -(-len(learned) // QUICK)]))
 
     def guess(self, examples: Sequence[CaptionExample], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a baseline that writes the most frequent training text for every image."""
-        ((text, _),) = Counter(row.values["text"] for row in learned).most_common(1)
-        return self._scored("the most frequent text", [text] * len(rows), rows)
+        """Scores a baseline that writes the same text for every image."""
+        return best_constant(learned, rows, lambda row: row.values["text"], self._scored, self.main_metric)
 
     def _scored(self, name: str, texts: Sequence[str], rows: Rows) -> Baseline:
         _, references, counted = references_of(rows)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from heedful.data import Row, Rows
@@ -44,13 +45,22 @@ def training_labels(rows: Sequence[Row]) -> list[str]:
     return names
 
 
-def most_frequent_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
-    """Scores a baseline that predicts the most frequent label, or set of labels, of the rows ``learned`` for all
-    ``rows``.
+def constant_baseline(labels: Sequence[str], rows: Rows, learned: Rows) -> Baseline:
+    """Scores the best prediction that ignores the input: the most frequent label of the rows ``learned``.
+
+    With several labels a row it is the k most frequent labels, for the k with the highest micro F1 on ``learned``:
+    2 Σ n(label) / (k · rows + Σ n of all labels), with the sum over the k labels.
     """
-    ((label, _),) = Counter(map(row_labels, learned)).most_common(1)
-    scored = ClassifierScores.of(labels, list(map(row_labels, rows)), [label] * len(rows), are_multi_label(rows))
-    return Baseline("the most frequent label", overall(scored), scored)
+    counts = Counter(label for row in learned for label in row_labels(row)).most_common()
+    name, constant = "the most frequent label", tuple(label for label, _ in counts[:1])
+    if counts and are_multi_label(rows):
+        total, hits = sum(count for _, count in counts), np.cumsum([count for _, count in counts])
+        sizes = np.arange(1, len(counts) + 1)
+        best = int(np.argmax(2 * hits / (sizes * len(learned) + total))) + 1
+        name = name if best == 1 else f"the {best} most frequent labels"
+        constant = tuple(label for label, _ in counts[:best])
+    scored = ClassifierScores.of(labels, list(map(row_labels, rows)), [constant] * len(rows), are_multi_label(rows))
+    return Baseline(name, overall(scored), scored)
 
 
 def label_ids(row: Row, labels: Sequence[str]) -> tuple[int, ...]:

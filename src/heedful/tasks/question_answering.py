@@ -32,7 +32,15 @@ from heedful.tasks.encoder_task import EncoderTask, limit_length, longest_of
 from heedful.tasks.inputs_and_targets import Side, span_side
 from heedful.tasks.model_setup import load_with_head, tokenizer_of
 from heedful.tasks.passages import LONGEST, NOWHERE, STRIDE, QuestionWindow, QuestionWindows, question_windows
-from heedful.tasks.questions import mistakes_of, question_and_context, question_line, sentence_baseline, split_questions
+from heedful.tasks.questions import (
+    answers_baseline,
+    constant_answer,
+    mistakes_of,
+    question_and_context,
+    question_line,
+    similar_sentences,
+    split_questions,
+)
 from heedful.tasks.task import TEXTS, Baseline, Batch, Encoded, Measured, Prediction
 from heedful.tasks.token_batches import padded, padded_with_mask
 from heedful.text import Tokenizer
@@ -399,7 +407,12 @@ class QuestionAnswering(EncoderTask):
 
         It learns nothing (``most_similar_sentences``).
         """
-        return sentence_baseline(rows, [[span.text for span in row.values["answers"]] for row in rows])
+        ((name, answers),) = similar_sentences(rows).items()
+        return answers_baseline(name, answers, list(map(_answer_texts, rows)))
+
+    def guess(self, examples: Sequence[Any], rows: Rows, learned: Rows) -> Baseline | None:
+        """Scores a baseline that has the same answer to every question."""
+        return constant_answer(rows, learned, _answer_texts)
 
     def predict(
         self,
@@ -496,3 +509,7 @@ def _prediction(value: Any, result: WindowsResult, threshold: float | None, k: i
 
 def _output(span: Span) -> dict[str, Any]:
     return {"answer": span.text, "start": span.start, "end": span.start + len(span.text)}
+
+
+def _answer_texts(row: Row) -> list[str]:
+    return [span.text for span in row.values["answers"]]

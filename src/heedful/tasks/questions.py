@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from heedful.errors import HeedfulError
 from heedful.metrics.classification import Mistakes
 from heedful.metrics.example_scores import overall
 from heedful.metrics.squad import AnswerScore, most_similar_sentences, score, squad_sums
+from heedful.tasks.generated_text_baselines import best_constant
 from heedful.tasks.task import Baseline, short
 
 
@@ -57,14 +58,28 @@ def question_line(question: str, answers: Sequence[str]) -> str:
     return f"{short(question, 80)} → {short(answers[0]) if answers else '(no answer)'}"
 
 
-def sentence_baseline(rows: Rows, references: Sequence[Sequence[str]]) -> Baseline:
-    """Scores the sentence of each context that is most similar to the question (``most_similar_sentences``)."""
-    outputs = most_similar_sentences(*([row.values[column] for row in rows] for column in ("question", "context")))
+def similar_sentences(rows: Rows) -> dict[str, list[str]]:
+    """Returns a simple method's name and answers: the sentence of each context that is most similar to the question."""
+    columns = ([row.values[column] for row in rows] for column in ("question", "context"))
+    return {"the sentence most like the question (TF-IDF)": most_similar_sentences(*columns)}
+
+
+def constant_answer(rows: Rows, learned: Rows, references_of: Callable[[Row], Sequence[str]]) -> Baseline:
+    """Scores the same answer to every question; "" where most training questions have none."""
+
+    def score_answers(name: str, outputs: Sequence[str], rows: Rows) -> Baseline:
+        return answers_baseline(name, outputs, [references_of(row) for row in rows])
+
+    return best_constant(learned, rows, lambda row: next(iter(references_of(row)), ""), score_answers, "f1")
+
+
+def answers_baseline(name: str, outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Baseline:
+    """Scores the answers of a simple method, without a loss."""
     scores = [score(output, answers) for output, answers in zip(outputs, references, strict=True)]
-    zeros = np.zeros(len(rows))
+    zeros = np.zeros(len(outputs))
     example_scores = squad_sums(scores, [bool(answers) for answers in references], zeros, zeros)
     metrics = {name: value for name, value in overall(example_scores).items() if name != "loss"}
-    return Baseline("the sentence most like the question (TF-IDF)", metrics, example_scores)
+    return Baseline(name, metrics, example_scores)
 
 
 def mistakes_of(

@@ -18,6 +18,7 @@ from heedful.models import Model
 from heedful.tasks import defaults, known_models
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
 from heedful.tasks.encoder_task import overlapping_windows
+from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_nearest
 from heedful.tasks.sequence_to_sequence import BoundedSequenceToSequence, encode_with_special
 from heedful.tasks.task import Baseline, Measured, Prediction, short
 from heedful.tasks.token_batches import outputs_of_call
@@ -81,21 +82,32 @@ class Summarization(BoundedSequenceToSequence):
         return Measured({"loss": total / count, **scores.metrics()}, details, example_scores, outputs)
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline whose summary is the beginning of the text.
+        """Scores the best of three baselines by ROUGE-L: two whose summary is the beginning of the text, and the
+        summary of the nearest training text.
 
         The beginning is the first sentence, or as many characters as summaries have on average, cut at a word's end
-        (the prefix baseline of Rush et al. 2015, section 7.2). Of the two, the one with the higher ROUGE-L is returned.
+        (the prefix baseline of Rush et al. 2015, section 7.2).
         """
         texts, targets = [self.source_text(row) for row in rows], [self.target_text(row) for row in rows]
         length = round(sum(map(len, targets)) / len(targets))
-        methods = {
-            "first sentence": list(map(first_sentence, texts)),
-            f"first {length} characters": [beginning(text, length) for text in texts],
+        leads = {
+            "lead: the first sentence": list(map(first_sentence, texts)),
+            f"lead: the first {length} characters": [beginning(text, length) for text in texts],
         }
-        scores = {name: Rouge(outputs, targets) for name, outputs in methods.items()}
-        better, other = sorted(scores, key=lambda name: -scores[name].metrics()["rougeL"])
-        example_scores = with_loss(scores[better].example_scores(), np.zeros((len(rows), 2)))
-        return Baseline(f"lead: the {better}, better here than the {other}", scores[better].metrics(), example_scores)
+
+        def nearest(known: Rows) -> list[str]:
+            return nearest_targets(known, rows, self.source_text, self.target_text)
+
+        methods = with_nearest("the summary of the most similar training text", learned, nearest, leads)
+        return better_of([self._scored_texts(name, methods[name], rows) for name in methods], "rougeL")
+
+    def guess(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
+        """Scores a baseline that writes the same summary of every text."""
+        return best_constant(learned, rows, self.target_text, self._scored_texts, "rougeL")
+
+    def _scored_texts(self, name: str, outputs: Sequence[str], rows: Rows) -> Baseline:
+        scores = Rouge(outputs, [self.target_text(row) for row in rows])
+        return Baseline(name, scores.metrics(), with_loss(scores.example_scores(), np.zeros((len(rows), 2))))
 
     def predict(
         self, model: Model, inputs: Sequence[str], *, stride: int | None = None, **options: Any

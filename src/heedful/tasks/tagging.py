@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import chain, groupby, pairwise
 from typing import Any
+
+import numpy as np
 
 from heedful.data import Row, Rows
 from heedful.data.conll import line_of_word
 from heedful.data.split import Same, content_digest
 from heedful.errors import HeedfulError, nearest, plural
 from heedful.metrics.entities import OUTSIDE, PARTS, Scheme, entities, parted
+from heedful.tasks.baselines import evenly_spaced, sklearn_module
 
+WORDS, WORDS_TIMES_TAGS, MIN_WORDS = 60_000, 1_000_000, 5_000  # limits of the training words of `LinearTagger`
+OUTSIDE_SENTENCE, UNKNOWN, KNOWN = 0, 1, 2  # ids of a feature: no neighbour, a new value, the first known value
+NEIGHBOUR_FEATURES = (1, 2)  # of `word_features`: lower case and shape
 ORDER = {part: index for index, part in enumerate("BIES")}
 
 
@@ -136,24 +145,96 @@ def _kinds(row: Row) -> set[str]:
     return {parted(tag)[1] for tag in row.values["tags"]}
 
 
-class MostFrequentTags:
-    """Predicts each word's most frequent training tag; for unknown words the most frequent tag of all.
+class LinearTagger:
+    """Linear support vector machine that predicts the tag of a word from a window of words, each word for itself.
 
-    >>> row = Row({"words": ("a", "can", "a"), "tags": ("DET", "NOUN", "DET")}, "a.conll", 1)
-    >>> MostFrequentTags([row]).tags(["can", "tin"])
-    ['NOUN', 'DET']
+    A word's features are the word, its shape, its first and last one to three letters, and the words and shapes of the
+    two neighbours on either side; letters are in lower case beside the word itself. The machine is scikit-learn's
+    ``LinearSVC``. It is fitted to evenly spaced sentences of at most 60,000 words in total, or fewer for more than 16
+    tags, since its time grows with the product.
+
+    Args:
+        rows: training rows, with ``words`` and ``tags``.
+
+    >>> row = Row({"words": ("a", "can", "of", "tin"), "tags": ("DET", "NOUN", "ADP", "NOUN")}, "a.conll", 1)
+    >>> LinearTagger([row] * 5).tags([("of", "a", "can"), ()])
+    [['ADP', 'DET', 'NOUN'], []]
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        counts: dict[str, Counter[str]] = {}
-        totals: Counter[str] = Counter()
-        for row in rows:
-            for word, tag in zip(row.values["words"], row.values["tags"], strict=True):
-                counts.setdefault(word, Counter())[tag] += 1
-                totals[tag] += 1
-        self._tags = {word: own.most_common(1)[0][0] for word, own in counts.items()}
-        self._default = totals.most_common(1)[0][0]
+        labels = sorted({tag for row in rows for tag in row.values["tags"]})
+        most = max(MIN_WORDS, min(WORDS, WORDS_TIMES_TAGS // len(labels)))
+        words = sum(len(row.values["words"]) for row in rows)
+        sample = [rows[i] for i in evenly_spaced(len(rows), max(1, len(rows) * most // words))]
+        sentences = [row.values["words"][:most] for row in sample]
+        tags = [tag for row in sample for tag in row.values["tags"][:most]]
+        self._ids: list[dict[str, int]] = [{} for _ in word_features("")]  # of each feature's values
+        self._only = tags[0] if len({*tags}) == 1 else None
+        if self._only is None:
+            for word in dict.fromkeys(chain.from_iterable(sentences)):
+                for ids, value in zip(self._ids, word_features(word), strict=True):
+                    ids.setdefault(value, KNOWN + len(ids))
+            self._model = sklearn_module("svm").LinearSVC(tol=0.05, max_iter=30, random_state=0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # more steps might gain a little: it is a baseline
+                self._model.fit(self._vectors(sentences), tags)
 
-    def tags(self, words: Sequence[Any]) -> list[str]:
-        """Returns the predicted tag of each word."""
-        return [self._tags.get(word, self._default) for word in words]
+    def tags(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Returns the predicted tag of each word of each sentence."""
+        predicted = list[str]()
+        if self._only is None:
+            blocks = batched_by_words(sentences, WORDS)
+            predicted = [str(tag) for block in blocks for tag in self._model.predict(self._vectors(block))]
+        else:
+            predicted = [self._only] * sum(map(len, sentences))
+        ends = np.cumsum([0, *map(len, sentences)]).tolist()
+        return [predicted[first:last] for first, last in pairwise(ends)]
+
+    def _vectors(self, sentences: Sequence[Sequence[str]]) -> Any:
+        """Returns the features of all words as a sparse array (words, features), a value of 1 for each."""
+        types: dict[str, int] = {}
+        numbers = [types.setdefault(word, len(types)) for sentence in sentences for word in sentence]
+        values = [
+            [ids.get(value, UNKNOWN) for ids, value in zip(self._ids, word_features(word), strict=True)]
+            for word in types
+        ]
+        own = np.array(values, dtype=np.int64)[numbers]
+        lengths = [len(sentence) for sentence in sentences]
+        place = np.concatenate([np.arange(length) for length in lengths])
+        left = np.repeat(lengths, lengths) - place - 1  # words that follow in the sentence
+        columns, sizes = [*own.T], [KNOWN + len(ids) for ids in self._ids]
+        for offset in (-2, -1, 1, 2):
+            is_inside = (place >= -offset) & (left >= offset)
+            for feature in NEIGHBOUR_FEATURES:
+                columns.append(np.where(is_inside, np.roll(own[:, feature], -offset), OUTSIDE_SENTENCE))
+                sizes.append(sizes[feature])
+        starts = np.cumsum([0, *sizes])
+        indices = np.stack(columns, axis=1) + starts[:-1]
+        pointers = np.arange(len(own) + 1, dtype=np.int32) * len(columns)
+        flat = (np.ones(indices.size), indices.ravel().astype(np.int32), pointers)
+        return import_module("scipy.sparse").csr_array(flat, shape=(len(own), int(starts[-1])))
+
+
+def word_features(word: str) -> list[str]:
+    """Returns the features of a word: itself, in lower case, its shape, its beginnings, its endings.
+
+    >>> word_features("McArthur-2")
+    ['McArthur-2', 'mcarthur-2', 'XxXx-0', 'm', 'mc', 'mca', '2', '-2', 'r-2']
+    """
+    small = word.lower()
+    shape = "".join("X" if c.isupper() else "x" if c.isalpha() else "0" if c.isdigit() else c for c in word)
+    shape = "".join(letter for letter, _ in groupby(shape))
+    return [word, small, shape, small[:1], small[:2], small[:3], small[-1:], small[-2:], small[-3:]]
+
+
+def batched_by_words(sentences: Sequence[Sequence[str]], most: int) -> Iterator[list[Sequence[str]]]:
+    """Yields the sentences in blocks of at most ``most`` words, or of one sentence; leaves empty ones out."""
+    block, size = list[Sequence[str]](), 0
+    for sentence in filter(None, sentences):
+        if block and size + len(sentence) > most:
+            yield block
+            block, size = [], 0
+        block.append(sentence)
+        size += len(sentence)
+    if block:
+        yield block

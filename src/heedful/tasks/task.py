@@ -95,7 +95,7 @@ SAMPLES, LINE = 3, 200  # of a validation: number of samples in the log, and cha
 class Baseline:
     """Metrics of a baseline, a simple method, on the rows on which a model is evaluated."""
 
-    name: str  #: for people, such as "TF-IDF and logistic regression"
+    name: str  #: for people, such as "a linear SVM on words and character n-grams"
     metrics: dict[str, float]  #: by the names of ``Measured.metrics``
     example_scores: Scored | None = None  #: comparable with ``Measured.example_scores`` of the same rows
 

@@ -27,14 +27,14 @@ from heedful.pretrained.configuration import config_of, read_configs
 from heedful.pretrained.folder import HEEDFUL_JSON, find, is_multi_label, is_regression
 from heedful.settings import AUTO, RunSettings
 from heedful.tasks import defaults, get, known_models
-from heedful.tasks.baselines import QUICK_LABELLED, linear_text, ridge_labels, svm
+from heedful.tasks.baselines import QUICK_LABELLED, QUICK_LINEAR_TEXTS, linear_text, ridge_labels
 from heedful.tasks.encoder_task import HIDDEN_SHARE
 from heedful.tasks.labels import (
     are_multi_label,
     check_known_labels,
+    constant_baseline,
     label_ids,
     labels_to_list,
-    most_frequent_baseline,
     row_labels,
     stored_label_names,
     top_labels,
@@ -392,28 +392,16 @@ class TextClassification(TextPairTask):
         return Measured(overall(scores), scores.details() | mistakes.details(), scores, scores.outputs())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline on TF-IDF vectors: logistic regression (``heedful.tasks.baselines.linear_text``), with
-        several labels ridge regression, whose time does not depend on their number (``ridge_labels``).
+        """Scores a baseline: a linear model on words and character n-grams (``heedful.tasks.baselines.linear_text``),
+        with several labels ridge regression, whose time does not depend on their number (``ridge_labels``).
         """
-        if self.multi_label:
-            return self._baseline(ridge_labels, rows, learned())
-
-        def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
-            return "TF-IDF and logistic regression", linear_text(texts, labels, new_texts)
-
-        return self._baseline(classify, rows, learned())
+        return self._baseline(ridge_labels if self.multi_label else linear_text, rows, learned())
 
     def quick_baseline(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores a faster baseline on TF-IDF vectors: a support vector machine, with several labels the ridge
-        regression of ``baseline`` on fewer texts.
-        """
+        """Scores the same baseline on fewer texts."""
         if self.multi_label:
             return self._baseline(partial(ridge_labels, most=QUICK_LABELLED), rows, learned)
-
-        def classify(texts: Sequence[str], labels: Labels, new_texts: Sequence[str]) -> tuple[str, Labels]:
-            return "TF-IDF and a linear SVM", linear_text(texts, labels, new_texts, classifier=svm)
-
-        return self._baseline(classify, rows, learned)
+        return self._baseline(partial(linear_text, most=QUICK_LINEAR_TEXTS), rows, learned)
 
     def _baseline(
         self,
@@ -429,7 +417,7 @@ class TextClassification(TextPairTask):
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that predicts the most frequent label, or set of labels, of the training rows."""
-        return most_frequent_baseline(self.labels, rows, learned)
+        return constant_baseline(self.labels, rows, learned)
 
     @torch.no_grad()
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:

@@ -203,14 +203,14 @@ class TextRegression(TextPairTask):
         return Measured(overall(scores), example_scores=scores, outputs=predicted.tolist())
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline: ridge regression on TF-IDF vectors (``heedful.tasks.baselines.ridge_text``)."""
+        """Scores a baseline: ridge regression on words and character n-grams (``baselines.ridge_text``)."""
         train_rows = learned()
         train_texts, texts = ([" ".join(self.texts_of(row)) for row in part] for part in (train_rows, rows))
         predicted = ridge_text(train_texts, [row.values["label"] for row in train_rows], texts)
         scores = Regression(predicted, [row.values["label"] for row in rows], self.factor)
         # without its loss, since it was not trained by the model's loss
         metrics = {name: value for name, value in overall(scores).items() if name != "loss"}
-        return Baseline("TF-IDF and ridge regression", metrics, scores)
+        return Baseline("ridge regression on words and character n-grams", metrics, scores)
 
     def guess(self, examples: Sequence[EncodedPair], rows: Rows, learned: Rows) -> Baseline | None:
         """Scores a baseline that predicts the mean of the training labels for every text."""

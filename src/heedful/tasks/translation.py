@@ -33,6 +33,7 @@ from heedful.tasks.choices import (
     with_choices,
 )
 from heedful.tasks.encoder_decoder_task import Pair, with_loss
+from heedful.tasks.generated_text_baselines import best_constant, better_of, nearest_targets, with_nearest
 from heedful.tasks.sequence_to_sequence import SequenceToSequence
 from heedful.tasks.task import Baseline, Encoded, Measured, Prediction, Task
 from heedful.util.input_warnings import CountWarning
@@ -41,6 +42,7 @@ log = logging.getLogger("heedful")
 
 LANGUAGE = re.compile(r"<2[\w-]+>|>>[\w-]+<<")  # tag of a target language, ours and Marian's
 BACK_TRANSLATED = re.compile(r"<BT>")  # tag of a source made by back-translation (Caswell et al. 2019)
+BEST = "bleu", "chrf"  # decide on the better simple method; BLEU is 0 for texts of fewer than four words
 PAIR: dict[str, Kind] = {"source": "text", "target": "text"}
 
 
@@ -202,26 +204,50 @@ class Translation(SequenceToSequence):
         return [replace(prediction, input=value) for prediction, value in zip(predictions, inputs, strict=True)]
 
     def baseline(self, rows: Rows, learned: Callable[[], Rows]) -> Baseline:
-        """Scores a baseline: the untranslated source, as if it were the translation; of rows with choices the most
-        frequent one.
+        """Scores the better one of two baselines: the target of the nearest training source, and the untranslated
+        source; of rows with choices the most frequent one.
         """
         if have_choices(rows):
             return majority_choice(rows, learned(), self.target_text)
         rows = Rows(compress(rows, _counted(rows)))
-        copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
-        scores = translation_scores(copies, targets, lowercase=self.scored_in_lower_case)
-        return Baseline("a copy of the source", overall(scores))
+        outputs = self._simple_outputs(rows, learned)
+        name = better_of([self._scored_texts(name, outputs[name], rows) for name in outputs], *BEST).name
+        targets = [self.target_text(row) for row in rows]
+        scores = translation_scores(outputs[name], targets, lowercase=self.scored_in_lower_case)
+        return Baseline(name, overall(scores))
 
     def quick_baseline(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
-        """Scores the untranslated source as the translation, without TER, as validation does; of rows with choices the
-        most frequent one.
-        """
+        """Scores the same baseline without TER, as validation does."""
         if have_choices(rows):
             return majority_choice(rows, learned, self.target_text)
-        copies, targets = [row.values["source"] for row in rows], [self.target_text(row) for row in rows]
+        outputs = self._simple_outputs(rows, lambda: learned)
+        best = better_of([self._scored_texts(name, outputs[name], rows) for name in outputs], *BEST)
+        return self._with_choices_and_loss(best, rows, learned)
+
+    def guess(self, examples: Sequence[Pair], rows: Rows, learned: Rows) -> Baseline | None:
+        """Scores a baseline that writes the same text for every source; of rows with choices the most frequent one."""
+        if have_choices(rows):
+            return majority_choice(rows, learned, self.target_text)
+        best = best_constant(learned, rows, self.target_text, self._scored_texts, *BEST)
+        return self._with_choices_and_loss(best, rows, learned)
+
+    def _simple_outputs(self, rows: Rows, learned: Callable[[], Rows]) -> dict[str, list[str]]:
+        """Returns the outputs of two simple methods, by their names."""
+
+        def nearest(known: Rows) -> list[str]:
+            return nearest_targets(known, rows, _source, self.target_text, lambda row: row.values.get("language"))
+
+        copies = {"a copy of the source": [*map(_source, rows)]}
+        return with_nearest("the target of the most similar training source", learned, nearest, copies)
+
+    def _scored_texts(self, name: str, outputs: Sequence[str], rows: Rows) -> Baseline:
+        """Scores outputs without TER."""
+        targets = [self.target_text(row) for row in rows]
         lower = self.scored_in_lower_case
-        scores = translation_scores(copies, targets, _counted(rows), ter=False, lowercase=lower)
-        baseline = Baseline("a copy of the source", overall(scores), scores)
+        scores = translation_scores(outputs, targets, _counted(rows), ter=False, lowercase=lower)
+        return Baseline(name, overall(scores), scores)
+
+    def _with_choices_and_loss(self, baseline: Baseline, rows: Rows, learned: Rows) -> Baseline:
         baseline = add_majority_choice(baseline, rows, learned, self.target_text)
         assert isinstance(baseline.example_scores, Sums)
         return replace(baseline, example_scores=with_loss(baseline.example_scores, np.zeros((len(rows), 2))))
@@ -254,6 +280,12 @@ class Translation(SequenceToSequence):
                 )
             )
         return super()._encode_inputs(texts, indices, limit)
+
+
+def _source(row: Row) -> str:
+    """Returns the source of a row without a tag of its language."""
+    source: str = row.values["source"]
+    return source
 
 
 def _columns(tagged: bool) -> Mapping[str, Kind]:

@@ -34,8 +34,8 @@ def finish(
     """Ends a run: writes the last weights and the verdict, prints a description, and returns the run's result."""
     settings, task, out, first = _final_settings(run, loop), run.task, run.out, loop.engine.ranks.is_first
     _save_last(run, loop, outcome)
-    if first and validation.best is None and outcome.best is not None:
-        validation.measure_folder(out, outcome.best["step"])  # the best weights were saved before the run was resumed
+    if first and outcome.best is not None and not validation.is_judged:  # saved before a resume, or on fewer examples
+        validation.measure_folder(out, outcome.best["step"])
     if draw is not None and validation.best is not None:
         draw(out, validation.best, validation.best_examples.rows)
 

@@ -26,7 +26,9 @@ from heedful.metrics.verdict import MORE, MOST, Rival, Verdict, improving, selec
 from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
+from heedful.pretrained.model_card import describe
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
+from heedful.tasks.baselines import evenly_spaced
 from heedful.tasks.run_data import equality_entry, has_validation_data
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
@@ -132,7 +134,9 @@ def too_short(outcome: Outcome, settings: ResolvedSettings) -> str | None:
 def save_verdict(
     task: Task, settings: ResolvedSettings, train: Rows, valid: Encoded, measured: Measured | None, outcome: Outcome
 ) -> dict[str, Any]:
-    """Compares the saved weights with a baseline on the validation rows, and writes the verdict to ``heedful.json``.
+    """Compares the saved weights with a baseline on the validation rows.
+
+    Writes the verdict to ``heedful.json`` and the model card.
 
     The baseline is fitted to at most 20,000 training rows, of two million characters in total. If the baseline fails,
     there is a verdict without a baseline.
@@ -172,6 +176,7 @@ def save_verdict(
     model = AUTO if task.known_models is not None else "MODEL"
     entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met, model)}}
     write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
+    describe(out)
     return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
 
 
@@ -237,7 +242,7 @@ def _sample(rows: Rows) -> Rows:
     mean = max(1, sum(map(length, measured)) / len(measured))
     max_rows = max(1, int(min(ROWS, CHARACTERS / mean)))
     sample, characters_left = Rows(columns=rows.columns), CHARACTERS
-    for row in rows[:: max(1, -(-len(rows) // max_rows))]:
+    for row in (rows[i] for i in evenly_spaced(len(rows), max_rows)):
         values = {name: row.values[name] for name in row.values}
         if list(values) == ["text"]:
             values["text"] = values["text"][:characters_left]

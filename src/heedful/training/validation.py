@@ -15,6 +15,7 @@ from heedful.data.rows import Row, Rows
 from heedful.data.texts_on_disk import row_size
 from heedful.errors import HeedfulError
 from heedful.metrics.intervals import standard_error
+from heedful.metrics.verdict import MOST
 from heedful.models import Model
 from heedful.pretrained import load
 from heedful.pretrained.fill_model import make_contiguous
@@ -30,6 +31,8 @@ MAX_PREDICTED = 500  # validation examples predicted in an evaluation; the loss 
 # A model that has hardly learned writes every text to its limit, which takes longer than its steps: so many examples
 # are predicted at least, and for each step of a new model two more.
 LEAST_PREDICTED, PREDICTED_PER_STEP = 50, 2
+# validation examples of the verdict, and of them those predicted by a task whose prediction is slow
+MAX_JUDGED, MAX_JUDGED_PREDICTED = MOST, 2_000
 
 
 class Validation:
@@ -46,6 +49,8 @@ class Validation:
     Attributes:
         last: the last evaluation, ``last_examples`` its examples and ``samples`` some of its outputs.
         best: the evaluation of the weights that were saved as the best, and ``best_examples`` its examples.
+        judged_examples: the examples of the verdict. They are all, up to a fixed number where an evaluation has fewer;
+            with ``--max-minutes``, and where rows are ranked among each other, they are those of an evaluation.
     """
 
     def __init__(
@@ -63,6 +68,10 @@ class Validation:
         share = (settings.training.evaluate_examples or math.inf) / units(task, examples)
         self.examples = part(task, examples, share, self.max_length)
         self.last_examples = self.best_examples = self.examples
+        self.has_time = settings.max_minutes is None
+        self.judged_examples = self.examples
+        if self.has_time and not task.ranks_rows and self.examples is not examples:
+            self.judged_examples = part(task, examples, MAX_JUDGED / units(task, examples), self.max_length)
         self.last: Measured | None = None
         self.samples: list[LoggedSample] = []
         self.best: Measured | None = None
@@ -72,7 +81,7 @@ class Validation:
         share = max(share, MIN_EXAMPLES / units(self.task, self.examples))
         self.last_examples = part(self.task, self.examples, share, self.max_length)
         with evaluation_autocast(self.precision, self.model.device):
-            self.last = self._measured(self.model, self.last_examples, step)
+            self.last = self._measured(self.model, self.last_examples, self._most_predicted(step))
             self.samples = self.task.logged_samples(self.model, self.last_examples.rows, self.last)
         metrics = {name: value for name, value in self.last.metrics.items() if isinstance(value, float)}
         metrics |= self._custom_metrics(self.last, self.last_examples.rows)
@@ -107,22 +116,34 @@ class Validation:
         scores = self.last.example_scores if self.last is not None else None
         return 0.0 if scores is None else standard_error(scores, self.task.main_metric)
 
+    @property
+    def is_judged(self) -> bool:
+        """True if the evaluation of the best weights covers the examples of the verdict."""
+        if self.best is None or units(self.task, self.best_examples) < units(self.task, self.judged_examples):
+            return False
+        return not self.has_time or not len(self.best.outputs) == MAX_PREDICTED < len(self.judged_examples.rows)
+
     @torch.no_grad()
     def measure_folder(self, folder: Path, step: int) -> None:
-        """Evaluates the best weights, of ``step`` steps, which are in ``folder``; those of a sharded model on the CPU.
+        """Evaluates the best weights for the verdict, those of ``step`` in ``folder``; of a sharded model on the CPU.
 
         No other rank takes part, and a GPU may not hold all weights.
         """
         device = torch.device("cpu") if self.is_sharded else self.model.device
         model = load(folder, dtype="float32").to(device)
         make_contiguous(model)
-        self.best_examples = self.examples
+        self.best_examples = self.judged_examples
+        most = self._most_predicted(step)
+        if self.has_time and most == MAX_PREDICTED:
+            most = MAX_JUDGED_PREDICTED
         with evaluation_autocast(self.precision, device):
-            self.best = self._measured(model.eval(), self.examples, step)
+            self.best = self._measured(model.eval(), self.judged_examples, most)
 
-    def _measured(self, model: Model, examples: Encoded, step: int) -> Measured:
-        most = most_predicted(step) if self.is_new else MAX_PREDICTED
+    def _measured(self, model: Model, examples: Encoded, most: int) -> Measured:
         return self.task.validate(model, examples.examples, examples.rows, most=most)
+
+    def _most_predicted(self, step: int) -> int:
+        return most_predicted(step) if self.is_new else MAX_PREDICTED
 
 
 def most_predicted(step: int) -> int:

@@ -44,6 +44,11 @@ const COLUMNS = {
     const [name, unit] = run.best.metric.split(", ");        // "accuracy, %"
     return [`${name} ${number(run.best.value)}${unit ? ` ${unit}` : ""} at step ${rounded(run.best.step)}`];
   },
+  verdict: (run) => {
+    if (!run.verdict) return [""];
+    const [sentence, ...rest] = run.verdict.text.split(": ");
+    return [make("span", `verdict ${run.verdict.useful ? "useful" : "useless"}`, sentence), make("span", "reason", rest.join(": "))];
+  },
   speed: (run) => [run.speed !== null ? `${rounded(run.speed)} ${run.unit}/s` : ""],
   ceiling: (run) => [run.ceiling !== null ? `${percent(run.ceiling)} %` : ""],
   pages: (run) => [...run.pages.map((name) => {
