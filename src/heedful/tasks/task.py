@@ -424,12 +424,20 @@ class Task(ABC):
         """Returns inputs for trying a model, from plain texts; by default the texts themselves."""
         return list(texts)
 
+    def shown_input(self, row: Row) -> Any:
+        """Returns the value of a row from which ``example_input`` is made; None if an input has several columns."""
+        return row.values.get(next(iter(self.input_columns))) if len(self.input_columns) == 1 else None
+
+    def is_conversation(self, row: Row) -> bool:
+        """Returns True if the model was trained on messages, so that ``heedful chat`` is the way to try it."""
+        return False
+
     def example_input(self, row: Row) -> str | None:
         """Returns an input for ``heedful predict`` on the command line: the first words of a row's text, or its image.
 
         Returns None if an input has several columns, or would be read as an option.
         """
-        value = row.values.get(next(iter(self.input_columns))) if len(self.input_columns) == 1 else None
+        value = self.shown_input(row)
         if isinstance(value, LazyImage):
             return value.name if os.path.isfile(value.name) else None
         parts = [value] if isinstance(value, str) else value

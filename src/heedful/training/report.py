@@ -27,9 +27,11 @@ from heedful.models import Model
 from heedful.pretrained import read_card
 from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
+from heedful.tasks.known_models import is_out_of_reach
 from heedful.tasks.run_data import equality_entry, has_validation_data
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
+from heedful.training.run_folder import SETTINGS
 from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
@@ -169,8 +171,8 @@ def save_verdict(
         improving=still_improving,
         more=_more_examples(settings),
     )
-    model = AUTO if task.known_models is not None else "MODEL"
-    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met, model)}}
+    advised = remedy(judgement, settings, outcome.met, _start(task, train, settings))
+    entry = {"verdict": {**judgement.as_dict(), "remedy": advised}}
     write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
     return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
 
@@ -257,19 +259,27 @@ def _losses(log: Path) -> list[tuple[int, float]]:
     return losses
 
 
-def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str = "MODEL") -> str | None:
+def _start(task: Task, rows: Rows, settings: RunSettings) -> str | None:
+    """Returns the pretrained model to advise; None after a run from one, and if the model is out of reach."""
+    if settings.start_from or is_out_of_reach(type(task), rows, settings):
+        return None
+    return AUTO if task.known_models is not None else "MODEL"
+
+
+def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str | None = "MODEL") -> str | None:
     """Returns the remedy for a model that is not better than the baseline; None if it is better, or if that is unknown.
 
-    ``met`` is the limit that ended the run, and ``model`` a pretrained model to start from.
+    ``met`` is the limit that ended the run, and ``model`` a pretrained model to start from, if one is to be advised.
     """
     if judgement.kind in ("better", "cannot tell"):
         return None
     limit = getattr(settings, met, None)
+    config = f"{settings.task} --config {shlex.quote(str(Path(settings.out, SETTINGS)))}"
     if judgement.improving and limit is not None:
-        return f"train longer: the same command with --resume {_flag(met)} {3 * limit:g}"
-    start = "" if settings.start_from else f"start from a pretrained model (--from {model}), or "
-    files = shlex.join(settings.train)
-    return f"{start}check the examples, and add more: heedful audit {settings.task} --train {files}"
+        longer = f"{3 * limit:g}" if isinstance(limit, float) else 3 * limit
+        return f"train longer: heedful train {config} --resume {_flag(met)} {longer}"
+    start = "" if model is None else f"start from a pretrained model (--from {model}), or "
+    return f"{start}check the examples, and add more: heedful audit {config}"
 
 
 def _flag(limit: str) -> str:
