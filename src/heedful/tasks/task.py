@@ -466,6 +466,14 @@ class Task(ABC):
         return {name: self.columns.get(name, "text") for name in names if name not in optional}
 
     @property
+    def reads(self) -> int | None:
+        """Maximum number of tokens of an input that the model reads; None if it has no such limit.
+
+        That is so if inputs are images, or if longer ones are split into windows.
+        """
+        return None
+
+    @property
     def request_columns(self) -> dict[str, Kind]:
         """Columns of an input in a request of the server: ``input_columns``, and others that ``predict`` takes."""
         return self.input_columns

@@ -724,6 +724,11 @@ class TextGeneration(Task):
         firsts = [[] if talk else self.before for talk in conversations]  # a template has its own begin token
         return [[*first, *row] or [self.end] for first, row in zip(firsts, rows, strict=True)]
 
+    @property
+    def reads(self) -> int | None:
+        """The context: prompt and continuation together."""
+        return self.context
+
     def limit(self, model: Model, batch_tokens: int | None = None) -> int:
         """Returns the maximum number of tokens to read: the context, or the model's positions; without either, as many
         as a batch holds.
