@@ -170,9 +170,10 @@ def test_a_shared_embedding_speaks_for_both_sides() -> None:
 
 def test_a_recording_in_which_the_model_did_not_run_is_an_error() -> None:
     """As around the pipeline of a run, which computes with a model of its own."""
-    model, other, ids = heedful.create("gpt-micro", seed=0), heedful.create("gpt-micro", seed=0), torch.tensor([[1, 2]])
+    model, other = (heedful.create("gpt-micro", seed=0) for _ in range(2))
+    ids = torch.tensor([[1, 2]])
     with (
-        pytest.raises(HeedfulError, match=r"no call of this model ran .*pipe\.model"),
+        pytest.raises(HeedfulError, match=r"no call of this model .*pipe\.model"),
         heedful.record(model, "pattern"),
     ):
         other(ids)
