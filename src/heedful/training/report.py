@@ -62,9 +62,10 @@ def opening_lines(
     batch = plural(t.batch_tokens, "token") if t.batch_tokens else plural(t.batch_size or 0)
     weights = "each with a shard of the weights" if t.shard else "each with all of the weights"
     kind, case = settings.tokenizer.kind, ", in lower case" if settings.tokenizer.lowercase else ""
+    columns = ", ".join(shown_columns(rows))
     made = f", of a new {kind} vocabulary{case}" if kind and not settings.start_from else ""
     return [
-        f"data       {plural(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
+        f"data       {plural(len(rows))} ({columns}){left_out}; {len(valid.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
         *_unlabelled_lines(rows.unlabelled),
         f"           {task.row_line(rows[0])}",
@@ -78,6 +79,12 @@ def opening_lines(
         *([f"processes  {processes}, {weights}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",
     ]
+
+
+def shown_columns(rows: Rows) -> list[str]:
+    """Returns the names of the columns that were read; of columns without names what each number stands for."""
+    names = {number: name for name, number in rows.mapping.items()}
+    return [f"{names[name]} in column {name}" if name.isdecimal() and name in names else name for name in rows.columns]
 
 
 def _unlabelled_lines(rows: Rows | None) -> list[str]:
