@@ -16,7 +16,6 @@ import pytest
 
 import heedful
 from heedful import cli, presets, tasks
-from heedful.cli.train import _predict_command
 from heedful.errors import HeedfulError
 from heedful.settings import RunSettings
 
@@ -37,7 +36,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         say("reading the data")
         seen.on_train(settings)
         metrics = {"bleu": 41.25, "loss": float("nan"), "accuracy": float("inf")}
-        return {"task": settings.task, "model": Path(settings.out), "metrics": metrics, "seconds": 1.5}
+        tried = ["predict", settings.out, "it's"]
+        return {"task": settings.task, "model": settings.out, "metrics": metrics, "seconds": 1.5, "next": tried}
 
     def evaluate(model: str, data: Any, **options: Any) -> dict[str, Any]:
         options.pop("say")("scoring")
@@ -443,6 +443,7 @@ def only_json(text: str) -> Any:
                 "model": "run",
                 "metrics": {"bleu": 41.25, "loss": None, "accuracy": None},
                 "seconds": 1.5,
+                "next": ["predict", "run", "it's"],
             },
         ),
         (
@@ -474,8 +475,7 @@ def test_people_read_text(calls: Calls, folder: Path, capsys: pytest.CaptureFixt
     assert out.splitlines()[0] == "reading the data"
     assert "bleu" in out
     assert "41.25" in out
-    assert "next: heedful predict run --in train.en" in out
-    assert _predict_command(calls["train"], "it's") == """heedful predict run 'it'"'"'s'"""
+    assert "next: heedful predict run 'it'\"'\"'s'" in out
     assert calls["quiet"] is False
     assert cli.main(["presets"]) == 0
     lines = capsys.readouterr().out.splitlines()

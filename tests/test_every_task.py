@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from heedful.errors import HeedfulError
 from heedful.serving.run_attention import RunAttention
 from heedful.serving.runs import WatchedRun
 from heedful.settings import RunSettings
-from heedful.training import Checkpoints, Loop
+from heedful.training import Checkpoints, Loop, report
 from heedful.training import run as training
 from heedful.training.resolve import with_recipe
 from heedful.verify.run_comparison import TIMED, compare_runs
@@ -174,6 +175,18 @@ def test_a_folder_answers_alone_together_and_empty(run: tuple[str, Path, list[st
         empty = pipe(["", inputs[0]], **given)
         assert empty[0]["score"] is None
         assert empty[1]["output"] == plain(together[0]["output"])
+
+
+def test_the_command_that_a_run_suggests_runs(
+    run: tuple[str, Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, command = run
+    monkeypatch.setattr(report, "remedy", lambda *given: None)
+    assert cli.main([*command, "--out", str(folder), "--max-steps=6", "--resume"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("next: heedful predict ")
+    assert cli.main(shlex.split(line)[2:]) == 0
+    assert capsys.readouterr().out.strip()
 
 
 def test_what_is_measured_is_made_of_the_rows(run: tuple[str, Path, list[str]]) -> None:

@@ -390,6 +390,9 @@ class StackConfig(Config):
             object.__setattr__(self, "position", position_called(self.position))
         if isinstance(self.window, list):
             object.__setattr__(self, "window", tuple(self.window))
+        if isinstance(self.window, tuple) and 0 in self.window:  # which --model.window takes for all tokens
+            dense = tuple(width or None for width in self.window)
+            raise HeedfulError(f"stack.window is 0; give at least 1, or None for all tokens: window={dense}")
         super().__post_init__()
         if self.head_dim is None and self.dim % self.heads:
             raise HeedfulError(f"dim {self.dim} is not a multiple of {self.heads} heads; change one, or give head_dim")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data import Kind, read
+from heedful.data.column_inference import orange_header
 from heedful.data.file_formats import detect_format
 from heedful.data.prediction_inputs import read_inputs
 from heedful.errors import HeedfulError
@@ -257,3 +258,30 @@ def test_a_published_line_that_is_no_utf8_says_how_it_is_converted() -> None:
         pytest.skip(f"{path} is not here")
     with pytest.raises(HeedfulError, match=r"TREC\.train\.xz:66; .*xz -dc .* \| iconv -f"):
         read(path, CLASSES)
+
+
+ORANGE = {
+    "flags.tab": "mS#name\tC#label\n{}",
+    "flags.csv": "mS#name,cD#label\n{}",
+    "rows.tab": "name\tsort\nstring\tdiscrete\nmeta\tclass\n{}",
+    "rows.tsv": "name\tsort\ns\td\n\tclass\n{}",
+}
+
+
+@pytest.mark.parametrize("name", ORANGE)
+def test_the_header_of_an_orange_file_is_no_row(name: str, tmp_path: Path) -> None:
+    texts = [f"a {size} {thing} of {n}" for size in ("large", "small") for thing in ("fig", "saw") for n in range(9)]
+    delimiter = "," if name.endswith(".csv") else "\t"
+    lines = "".join(f"{text}{delimiter}{n % 2}\n" for n, text in enumerate(texts))
+    (tmp_path / name).write_text(ORANGE[name].format(lines), encoding="utf-8")
+    rows = read(tmp_path / name, {"text": "text", "label": "label"})
+    assert [row.values for row in rows] == [{"text": text, "label": str(n % 2)} for n, text in enumerate(texts)]
+    assert rows[0].line == (2 if name.startswith("flags") else 4)
+    assert rows.columns[0] == "name"
+    assert any("has an Orange header" in note for note in rows.notes)
+
+
+def test_a_table_that_only_resembles_one_of_orange(tmp_path: Path) -> None:
+    """Types or roles alone, and names with a "#" of their own."""
+    for name, head in {"a": "text\tlabel\nstring\tclass", "b": "C# code\tA#b", "c": "text\tlabel\n\t\n\t"}.items():
+        assert orange_header([line.split("\t") for line in [*head.split("\n"), "a fine\tx", "b\ty"]]) is None, name

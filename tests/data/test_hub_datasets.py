@@ -14,6 +14,7 @@ import pytest
 
 from heedful import cli
 from heedful.data import hub_datasets, read, splits, texts_on_disk
+from heedful.data.prediction_inputs import read_inputs
 from heedful.data.texts_on_disk import any_on_disk
 from heedful.errors import HeedfulError
 from heedful.util import downloads
@@ -60,6 +61,18 @@ LAYOUTS: dict[str, dict[str, list[str]]] = {
     "names": {"train": ["a", "b", "c"], "val": ["d"], "trainer": ["e"], "unsupervised": ["f"]},
     "folders": {"train__0": ["a"], "train__1": ["b", "c"], "dev__0": ["d"]},
 }
+
+
+def test_inputs_for_prediction_are_those_of_the_test_split(asked: Asked, tmp_path: Path) -> None:
+    def inputs(source: str) -> list[str]:
+        return [item.input for item in read_inputs(source, {"text": "text"})]
+
+    put(tmp_path, train=["a", "b"], val=["c"])
+    assert inputs("hub:org/set") == ["a", "b"], "without a test split, the first"
+    put(tmp_path, train=["a", "b"], val=["c"], **{"test-0": ["d"], "test-1": ["e"]})
+    hub_datasets._download.cache_clear()
+    assert inputs("hub:org/set") == ["d", "e"]
+    assert inputs("hub:org/set:val") == ["c"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -31,6 +31,7 @@ from heedful.export import export
 from heedful.export.gguf_vocabulary import PATTERNS, vocabulary_of
 from heedful.models import Model, build
 from heedful.pretrained import load, save
+from heedful.tasks.defaults import DECODER, DecoderSize
 from heedful.tasks.text_generation import TextGeneration
 from heedful.text import Tokenizer, chat_template
 
@@ -448,6 +449,64 @@ def test_a_tokenizer_of_bytes(tmp_path: Path) -> None:
             assert opened.tokens(text) == tokenizer.encode([text])[0]
 
 
+LETTERS = "Straße, naïve façade — 12 € „Zitat“ 한국어 🎉\n\t<s>"  # of one to four bytes
+
+
+@pytest.mark.parametrize("size", DECODER, ids=lambda entry: f"{entry[1].preset}, {entry[0]:g}")
+def test_the_default_language_model_is_that_of_llama_cpp(size: tuple[float, DecoderSize], tmp_path: Path) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text(
+        "".join(f"{LETTERS} {n} the cat sat on the mat, and {n} dogs barked.\n" for n in range(99)), "utf-8"
+    )
+    kind, context = size[1].kind, 48
+    command = ["train", "text-generation", "--train", str(text), "--out", str(tmp_path / "run"), "--max-steps=20"]
+    command += ["--tokenizer.kind", kind, "--tokenizer.size=400", "--data.max-length", str(context)]
+    assert cli.main([*command, "--model.dim=32", "--model.depth=1", "--training.lr=0.01", "--json"]) == 0
+    told = export(tmp_path / "run", "gguf", tmp_path / "model.gguf")
+    assert told["context_length"] == context
+    task, model = TextGeneration.load(tmp_path / "run"), load(tmp_path / "run")
+    with engine(tmp_path / "model.gguf") as opened:
+        for part in ("the cat sat", LETTERS, "한국어\n\n\t🎉 9"):
+            assert opened.tokens(part, special=False) == task.tokenizer.encode([part])[0]
+        ids = task.tokenizer.encode(["the cat"])[0]
+        wanted, scores = ours(model, ids)
+        found = opened.greedy("the cat")
+        assert found["tokens"] == wanted[: len(found["tokens"])]
+        assert len(found["tokens"]) == NEW
+        expected = scores[0].sort(descending=True).values[:4].tolist()
+        top = found["completion_probabilities"][0]["top_logprobs"][:4]
+        assert [one["logprob"] for one in top] == pytest.approx(expected, abs=2e-4)
+
+
+def test_the_context_is_that_of_training(tmp_path: Path) -> None:
+    """Learned and rotary positions: in the configuration, the tokenizer, the task, and the file."""
+    text = tmp_path / "book.txt"
+    text.write_text("the cat sat on the mat.\n" * 40, encoding="utf-8")
+    for preset in ("gpt2", "stories260k"):
+        out = tmp_path / preset
+        command = ["train", "text-generation", "--train", str(text), "--out", str(out), "--preset", preset]
+        command += ["--tokenizer.kind=bpe", "--tokenizer.size=300", "--data.max-length=24", "--max-steps=1"]
+        assert cli.main([*command, "--model.dim=16", "--model.heads=2", "--model.kv-heads=2", "--model.depth=1"]) == 0
+        config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+        assert config.get("max_position_embeddings", config.get("n_positions")) == 24
+        assert TextGeneration.load(out).reads == 24
+        assert json.loads((out / "tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"] == 24
+        assert export(out, "gguf", tmp_path / f"{preset}.gguf")["context_length"] == 24
+    tokenizer = json.loads((out / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (out / "tokenizer_config.json").write_text(json.dumps({**tokenizer, "model_max_length": 16}), encoding="utf-8")
+    assert export(out, "gguf", tmp_path / "shorter.gguf")["context_length"] == 16
+
+
+def test_characters_that_a_vocabulary_lacks_are_left_out(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["ab é"], 50, "character", template="none")
+    vocabulary = vocabulary_of(tokenizer, tokenizer.vocab_size)
+    assert vocabulary.merges == ["Ã ©"]
+    assert set(vocabulary.tokens) == {"<pad>", "<s>", "</s>", "<unk>", "a", "b", "Ġ", "Ã©"}
+    assert "leaves out characters that are not in the vocabulary" in vocabulary.notes[0]
+    with pytest.raises(HeedfulError, match="of characters with the normaliser Lowercase"):
+        vocabulary_of(Tokenizer.train(["ab"], 50, "character", lowercase=True, template="none"), 6)
+
+
 def test_rows_that_are_no_whole_blocks_are_float16(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     folder = made(replace(CASES["gpt2"], stack=replace(GPT2, ff_dim=100)), tmp_path / "model")
@@ -489,7 +548,7 @@ REFUSED = {
     ),
     "words": (
         replace(CASES["gpt2"], tokenizer=lambda: Tokenizer.train(TEXTS, 200, "unigram", template="none")),
-        "of type Unigram; .*--data.tokenizer.kind bpe",
+        "of type Unigram; .*--tokenizer.kind bpe",
     ),
     "lowercase": (
         replace(CASES["gpt2"], tokenizer=lambda: Tokenizer.train(TEXTS, 300, lowercase=True, template="none")),

@@ -114,6 +114,22 @@ def test_a_graph_gives_our_numbers(case: str, tmp_path: Path) -> None:
         assert close(found, ours, given["attention_mask"].bool() if by_token else None)
 
 
+@pytest.mark.parametrize("case", ["encoder, sequence, 1", "decoder, learned"])
+def test_a_note_says_that_the_default_precision_gives_other_answers(case: str, tmp_path: Path) -> None:
+    has_state = case in STATEFUL
+    model, told = exported(CASES[case], tmp_path)
+    given = inputs(model, 3, 12, 1)
+    if has_state:
+        given = {name: given[name] for name in ("input_ids", "attention_mask")} | {"beam_idx": torch.arange(3)}
+        given["attention_mask"][:] = 1
+    by_default = core().compile_model(tmp_path / "out" / "openvino_model.xml", "CPU").create_infer_request()
+    named = {name: given[name] for name in told["graphs"]["openvino_model"]}
+    differs = not close(run(by_default, **named), run(opened(tmp_path / "out" / "openvino_model.xml"), **named))
+    (note,) = told["notes"] or [""]
+    assert ('"INFERENCE_PRECISION_HINT": "f32"' in note) == differs
+    assert ("keeps the state in" in note) <= has_state
+
+
 def pieces(length: int) -> list[slice]:
     """A prompt, two more tokens at once, then one by one."""
     return [slice(0, length - 5), slice(length - 5, length - 3), *(slice(n, n + 1) for n in range(length - 3, length))]

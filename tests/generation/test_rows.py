@@ -71,7 +71,7 @@ def test_learned_positions_end_a_row_without_stopping_the_others(prompts, option
 
 def test_a_context_longer_than_learned_positions_is_refused(prompts):
     model = heedful.create("gpt-micro", seed=0)
-    with pytest.raises(HeedfulError, match=r"prompt 1 has 65 tokens .* 64 learned positions"):
+    with pytest.raises(HeedfulError, match=r"prompt 1 has 65 tokens .* 64 learned positions.*context=64.*context_keep"):
         generate(model, *prompts([3, 65]))
     with pytest.raises(HeedfulError, match=r"prompt 0 has 60 tokens and needs 6 .*; lower max_new_tokens"):
         generate(model, *prompts([60, 3]), max_new_tokens=6)

@@ -46,6 +46,16 @@ def test_the_text_itself_is_nearest(folder: Path, capsys: pytest.CaptureFixture[
     }
 
 
+def test_the_column_of_a_table_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["nearest", str(folder / "model"), "three five", "--among"]
+    assert cli.main([*command, str(folder / "pairs.tsv"), "--json"]) == 0
+    assert f"searches column text of {folder / 'pairs.tsv'}" in capsys.readouterr().err
+    assert cli.main([*command, str(folder / "pairs.tsv"), "--column", "text_pair"]) == 0
+    assert "searches column text_pair" in capsys.readouterr().err
+    assert cli.main([*command, str(folder / "texts.txt")]) == 0
+    assert "column" not in capsys.readouterr().err
+
+
 def test_progress_is_shown_while_texts_are_read(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

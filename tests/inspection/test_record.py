@@ -166,3 +166,28 @@ def test_a_shared_embedding_speaks_for_both_sides() -> None:
     with torch.no_grad():
         assert_close(changed, model(source.flip(1), target))
     assert not is_close(changed, plain)
+
+
+def test_a_recording_in_which_the_model_did_not_run_is_an_error() -> None:
+    """As around the pipeline of a run, which computes with a model of its own."""
+    model, other = (heedful.create("gpt-micro", seed=0) for _ in range(2))
+    ids = torch.tensor([[1, 2]])
+    with (
+        pytest.raises(HeedfulError, match=r"no call of this model .*pipe\.model"),
+        heedful.record(model, "pattern"),
+    ):
+        other(ids)
+    with pytest.raises(ZeroDivisionError), heedful.record(model, "pattern"):
+        raise ZeroDivisionError
+    for run in (model, model.hidden, model.decoder, lambda ids: model.generate(ids, max_new_tokens=1)):
+        with heedful.record(model, "pattern") as recorded:
+            run(torch.zeros(1, 2, 128) if run is model.decoder else ids)
+        assert recorded
+    assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_a_recorded_encoder_that_ran_alone_is_no_error() -> None:
+    model = heedful.create("transformer-tiny", seed=0)
+    with heedful.record(model, "cross_attention.pattern") as recorded:
+        model.encode(torch.tensor([[1, 2]]))
+    assert not recorded

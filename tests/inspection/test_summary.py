@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import heedful
-from heedful import presets
+from heedful import cli, presets
 from heedful.config import (
     DecoderConfig,
     DisentangledPosition,
@@ -228,3 +228,21 @@ def test_it_prints_as_a_table_and_as_json() -> None:
     assert data["flops"] == 2 * data["multiply_adds"] > 0
     assert all(layer["flops"] == 2 * layer["multiply_adds"] for layer in data["layers"])
     assert {layer["path"] for layer in data["layers"]} >= {"encoder.block.1.attention.query", "head.pooler.dense"}
+
+
+def test_the_table_says_what_is_trainable_and_has_the_depth_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = heedful.create("gpt-micro", seed=0)
+    model.embedding.requires_grad_(False)
+    frozen = sum(parameter.numel() for parameter in model.embedding.parameters())
+    info = heedful.summary(model, depth=1)
+    assert f"{info.parameters - frozen:,} trainable, {frozen:,} frozen" in str(info)
+    paths = [layer.path for layer in info.layers]
+    for depth in (1, 2, 5):
+        assert cli.main(["summary", "gpt-micro", "--depth", str(depth)]) == 0
+        printed = capsys.readouterr().out
+        shown = {line.split()[0] for line in printed.split("\n\n")[0].splitlines()[1:]}
+        assert shown == {path for path in paths if path.count(".") < depth}
+    assert cli.main(["summary", "gpt-micro", "--depth", "0"]) == 2
+    assert "depth is 0; give at least 1" in capsys.readouterr().err

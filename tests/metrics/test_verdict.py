@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -246,16 +248,19 @@ def test_still_improving_is_told_beside_the_kind() -> None:
 
 
 def test_the_remedy_names_what_to_do() -> None:
-    settings = RunSettings(task="text-classification", train=("my labels.tsv",), out="out", max_minutes=2.0)
+    settings = RunSettings(task="text-classification", train=("labels.tsv",), out="my out", max_minutes=2.0)
     below = verdict(first(120), "accuracy", baseline=SIMPLE)
     told = remedy(below, settings, "max_minutes")
     assert told is not None
     assert "--from" in told
-    assert "heedful audit text-classification --train 'my labels.tsv'" in told
+    assert "heedful audit text-classification --config 'my out/run.toml'" in told
+    assert "--from" not in str(remedy(below, settings, "max_minutes", None))
     late = verdict(first(120), "accuracy", baseline=SIMPLE, improving=True)
     told = remedy(late, settings, "max_minutes")
     assert told is not None
-    assert "--resume --max-minutes 6" in told
+    assert told.endswith("heedful train text-classification --config 'my out/run.toml' --resume --max-minutes 6")
+    long = replace(settings, max_minutes=None, max_steps=1_000_000)
+    assert str(remedy(late, long, "max_steps")).endswith("--resume --max-steps 3000000"), "a whole number of steps"
     assert remedy(verdict(first(180), "accuracy", baseline=SIMPLE), settings, "max_steps") is None
 
 
@@ -311,6 +316,7 @@ def test_a_useless_model_does_not_end_with_predict(tmp_path: Path, capsys: pytes
     assert end.startswith("next:")
     assert "predict" not in end
     assert "audit" in end or "--resume" in end
+    assert cli.main(shlex.split(end[end.index("heedful ") :])[1:]) == 0
 
 
 def test_a_good_model_is_better_than_guessing_and_ends_with_predict(

@@ -20,8 +20,13 @@ from typing import Any
 import httpx
 import pytest
 
+import heedful
+from answering_folders import saved
 from heedful import cli
+from heedful.cli.serve import _head
 from heedful.serving import run
+from heedful.serving.openai_routes import model_entry
+from heedful.serving.service import Service
 
 SLOW = """
 import sys, time
@@ -207,3 +212,25 @@ def test_a_collection_of_garbage_leaves_out_what_the_start_made() -> None:
     assert run.serve(service, stub, bound) is False
     assert frozen[0] > before + 50_000
     assert gc.get_freeze_count() <= before
+
+
+@pytest.mark.parametrize(
+    ("task", "read"),
+    [("text-classification", 48), ("summarization", 48), ("text-generation", 48), ("question-answering", 2048)],
+)
+def test_what_is_said_to_be_read_is_what_the_model_reads(task: str, read: int, tmp_path: Path) -> None:
+    """A context that is split into windows has no limit but the server's."""
+    service = Service(heedful.pipeline(None, saved(task, tmp_path / "model", length=48)), "model")
+    assert f" {read:,} tokens each" in _head(service, "http://host", has_token=False)
+    assert model_entry(service)["heedful"]["max_tokens"] == read
+    if service.decoder is not None:
+        assert service.decoder.capacity == read
+
+
+def test_a_context_shorter_than_the_positions_is_what_is_served(tmp_path: Path) -> None:
+    folder = saved("text-generation", tmp_path / "model", length=48)
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**tokenizer, "model_max_length": 20}), encoding="utf-8")
+    service = Service(heedful.pipeline(None, folder), "model")
+    assert service.decoder is not None
+    assert service.decoder.capacity == service.tokens_read == 20

@@ -579,3 +579,10 @@ def test_a_resumed_run_draws_the_same_changes(tmp_path: Path) -> None:
     whole, twice = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "twice"))
     for name, tensor in whole.items():
         assert torch.equal(tensor, twice[name]), name
+
+
+def test_equal_images_are_not_called_too_few() -> None:
+    images = [LazyImage.of(np.full((8, 8), 50 * (n % 2), np.uint8), f"{n}") for n in range(20)]
+    rows = Rows(Row({"image": image, "label": "ab"[n % 2]}, "set", n + 1) for n, image in enumerate(images))
+    with pytest.raises(HeedfulError, match=r"^set: only 2 of 20 examples are different, and equal ones are never"):
+        ImageClassification.split_rows(rows, 0.2, 0)

@@ -214,7 +214,20 @@ def test_a_run_from_scratch_is_advised_in_its_head(
     assert "advice     on 64 examples a pretrained model is probably better" in head
     assert "none is here and HF_HUB_OFFLINE is set" in head
     remedy = read_card(run.folder)["verdict"]["remedy"]
-    assert remedy is None or "--from auto" in remedy or "--resume" in remedy
+    assert remedy is None or "--from auto" not in remedy, "the head has said that it is out of reach"
+
+
+@pytest.mark.parametrize("state", ["downloaded", "answers", "silent"])
+def test_the_end_of_a_run_advises_no_model_that_its_head_called_out_of_reach(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_models, "downloaded", lambda name: state == "downloaded")
+    monkeypatch.setattr(known_models, "hub_answers", lambda seconds: state == "answers")
+    monkeypatch.setattr(known_models, "check_hub", lambda: None)
+    kind, few = tasks.get("text-classification"), rows_of("a film") * 3
+    assert known_models.is_out_of_reach(kind, few, settings_of()) == (state == "silent")
+    assert not known_models.is_out_of_reach(kind, few * 10_000, settings_of()), "the head has said nothing"
+    assert not known_models.is_out_of_reach(tasks.get("image-classification"), few, settings_of())
 
 
 def test_a_silent_hub_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from heedful.settings import read_toml
 from heedful.tasks.task import Measured
 from heedful.tasks.translation import Translation
 from heedful.training import Checkpoints
+from heedful.training.report import shown_columns
 from tolerances import assert_close
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -732,3 +733,13 @@ def test_a_model_whose_run_was_stopped_is_used_and_says_so(
     assert "step 40" in told.err
     assert f"--out {out} --resume" in told.err
     assert "--resume" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [("kind\ttext\n", "kind"), ("", "text in column 2, label in column 1")]
+)
+def test_the_head_says_what_a_column_without_a_name_is(header: str, expected: str, tmp_path: Path) -> None:
+    lines = [f"{'ab'[i % 2]}\tthe text {i} of a {word}\n" for i in range(20) for word in ("fig", "saw")]
+    (tmp_path / "set.tsv").write_text(header + "".join(lines), encoding="utf-8")
+    rows = read(tmp_path / "set.tsv", {"text": "text", "label": "label"})
+    assert expected in ", ".join(shown_columns(rows))

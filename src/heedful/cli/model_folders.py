@@ -23,6 +23,7 @@ def summary(
     length: Annotated[int | None, Parameter(help="number of input tokens; 128 by default")] = None,
     batch: Annotated[int | None, Parameter(help="number of input rows; 1 by default")] = None,
     image_size: Annotated[int | None, Parameter(help="side of an image in pixels; the model's by default")] = None,
+    depth: Annotated[int, Parameter(help="levels of layers in the table; 3 by default")] = 3,
     json: Json = False,
 ) -> None:
     """Show a model's layers, parameters, operations and memory."""
@@ -32,7 +33,7 @@ def summary(
         raise HeedfulError(f"{name} is not a folder, file or preset; {nearest(name, presets.names())}")
     import heedful
 
-    info = heedful.summary(name, length=length, batch=batch, image_size=image_size)
+    info = heedful.summary(name, length=length, batch=batch, image_size=image_size, depth=depth)
     print(to_json(info.as_dict()) if json else info)
 
 

@@ -219,6 +219,8 @@ def nearest(
         vectors = Index.open(str(index), pipe, engine)
     else:
         texts = texts_among(among, column)
+        if texts.mapping:
+            print(f"searches column {texts.mapping['text']} of {among}; another: --column NAME", file=sys.stderr)
         with Progress(len(texts), unit="texts") as progress:
             vectors = Index(pipe, engine).add(texts, progress.tick)
         if index is not None:

@@ -121,7 +121,7 @@ def _head(service: Service, address: str, has_token: bool) -> str:
         "task": task.name,
         "open": f"{address}/" + (" (asks for the token)" if has_token else ""),
         "clients": ", ".join([*openai, f"{address} (Hugging Face)", f"{address}/openapi.json"]),
-        "limits": f"{limits.queue:,} inputs wait, {service.max_tokens:,} tokens each, {limits.timeout:g} s",
+        "limits": f"{limits.queue:,} inputs wait, {service.tokens_read:,} tokens each, {limits.timeout:g} s",
     }
     if service.decoder is not None:
         rows["limits"] = f"{limits.slots} answers at once, " + rows["limits"]

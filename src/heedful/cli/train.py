@@ -77,13 +77,8 @@ def train(
         if (page := Path(settings.out, "watch.html")).is_file():
             print(f"watch: {page}")
         remedy = result.get("verdict", {}).get("remedy")
-        print(f"next: {remedy or _predict_command(settings, result.get('example'))}")
-
-
-def _predict_command(settings: RunSettings, example: str | None) -> str:
-    """Returns a command that predicts with the new model: ``example``, or a file of the run if there is none."""
-    inputs = [example] if example else ["--in", (settings.valid or settings.train)[0]]
-    return f"{program()} predict {shlex.join([settings.out, *inputs])}"
+        advised = remedy or f"{program()} {shlex.join(result['next'])}"
+        print(f"next: {advised}")
 
 
 def _check(settings: RunSettings) -> None:

@@ -375,6 +375,32 @@ def is_header(first: Sequence[str], others: Sequence[Sequence[str]], label: int 
     return usual or (len(others) > 1 and has_numbers and all(NAME.fullmatch(cell) for cell in filled))
 
 
+ORANGE_FLAGS = re.compile(r"(?=\w+#)[cmi]?[DCSTdcst]?#(?P<name>.+)")  # role and type before a name: "mS#author"
+ORANGE_TYPES = {"continuous", "c", "numeric", "n", "discrete", "d", "categorical", "string", "s", "text", "time", "t"}
+ORANGE_ROLES = {"class", "c", "meta", "m", "ignore", "i", "weight", "w"}
+
+
+def orange_header(rows: Sequence[Sequence[str]]) -> tuple[list[str], int] | None:
+    """Returns the names of the columns in the header of an Orange file, and its number of rows; None for other files.
+
+    Orange writes role and type of a column before its name, or in a second and a third row.
+
+    >>> orange_header([["mS#text", "cD#kind"], ["a fine day", "good"]])
+    (['text', 'kind'], 1)
+    >>> orange_header([["text", "kind"], ["string", "discrete"], ["meta", "class"], ["a fine day", "good"]])
+    (['text', 'kind'], 3)
+    """
+    cells = [[cell.strip() for cell in row] for row in rows[:3]]
+    flagged = [ORANGE_FLAGS.fullmatch(cell) for cell in cells[0]]
+    if any(flagged) and all(match or "#" not in cell for match, cell in zip(flagged, cells[0], strict=True)):
+        return [match["name"] if match else cell for match, cell in zip(flagged, cells[0], strict=True)], 1
+    if len(rows) < 4:
+        return None
+    types, roles = ({*row} - {""} for row in cells[1:])
+    is_orange = bool(types and roles) and types <= ORANGE_TYPES and roles <= ORANGE_ROLES
+    return (cells[0], 3) if is_orange else None
+
+
 MAX_DISTINCT_NAMES = 20  # distinct values of a small column of names
 
 

@@ -189,7 +189,7 @@ class Arrays(NamedTuple):
 
 def npz_splits(path: str) -> tuple[str, ...]:
     """Returns the splits ("train", "valid", "test") of which an ``.npz`` file has images."""
-    keys = _keys(path)
+    keys = npz_keys(path)
     return tuple(split for split, pairs in NAMES.items() if any(images in keys for images, _ in pairs))
 
 
@@ -199,7 +199,7 @@ def read_npz(path: str, split: str | None, names: Sequence[str] | None, with_lab
     `names` gives the arrays of images and labels, instead of the usual names. Labels are read only `with_labels`.
     Nothing is unpickled. Raises `HeedfulError` for a broken file and for missing arrays.
     """
-    keys = _keys(path)
+    keys = npz_keys(path)
     if names is not None:
         chosen = tuple(names)
     else:
@@ -215,7 +215,8 @@ def read_npz(path: str, split: str | None, names: Sequence[str] | None, with_lab
         return Arrays(file[chosen[0]], file[chosen[1]] if with_labels else None, classes, chosen)
 
 
-def _keys(path: str) -> list[str]:
+def npz_keys(path: str) -> list[str]:
+    """Returns the names of the arrays in an ``.npz`` file."""
     with _npz(path) as file:
         return list(file)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -141,6 +142,13 @@ def _described_images(
     return rows
 
 
+def is_idx_folder(source: str) -> bool:
+    """Returns True for a folder with MNIST's IDX files, which hold arrays in place of image files."""
+    from heedful.data import image_arrays
+
+    return os.path.isdir(source) and bool(image_arrays.mnist_files(source))
+
+
 def splits(sources: Sequence[str]) -> tuple[str, ...]:
     """Returns the splits ("train", "valid", "test") of an image folder, ``.npz`` file or folder of IDX files.
 
@@ -168,7 +176,7 @@ def _read(
     file_columns = None if names is None else dict(zip(columns, names, strict=True))
     first, kind = sources[0], extension(sources[0])
     if len(sources) == 1 and kind == ".npz":
-        return _npz(first, requested, file_columns, None if names else _chosen_split(sources, split))
+        return _npz(first, requested, file_columns, partial(_chosen_split, sources, split), remembered or {})
     if len(sources) == 1 and (kind in TABLES or first == STDIN):
         return _table_rows(first, columns, names, requested.limit, remembered)
     if names is not None:
@@ -236,18 +244,28 @@ def _idx(images: str, labels: str | None, requested: ImageColumns) -> Rows:
     return _rows(pixels, texts, images, requested, [images] if labels is None else [images, labels])
 
 
-def _npz(path: str, requested: ImageColumns, names: Mapping[str, str] | None, split: str | None) -> Rows:
+def _npz(
+    path: str,
+    requested: ImageColumns,
+    names: Mapping[str, str] | None,
+    split: Callable[[], str | None],
+    remembered: Mapping[str, str],
+) -> Rows:
     from heedful.data import image_arrays
 
+    if names is None and {remembered.get(column) for column in requested.columns} <= {*image_arrays.npz_keys(path)}:
+        names = remembered
     keys = None if names is None else [names[column] for column in requested.columns]
-    arrays = image_arrays.read_npz(path, split, keys, requested.label is not None)
+    arrays = image_arrays.read_npz(path, split() if keys is None else None, keys, requested.label is not None)
     pixels = image_arrays.stack_images(arrays.images, f"{arrays.keys[0]!r} of {path}")
     texts = (
         None
         if arrays.labels is None
         else image_arrays.label_names(arrays.labels, arrays.classes, f"{arrays.keys[1]!r} of {path}")
     )
-    return _rows(pixels, texts, path, requested, arrays.keys)
+    rows = _rows(pixels, texts, path, requested, arrays.keys)
+    rows.mapping = {} if keys is None else dict(zip(requested.columns, keys, strict=True))
+    return rows
 
 
 def _rows(

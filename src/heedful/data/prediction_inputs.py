@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from heedful.data import builtin, image_folder, image_reader, mixtures
+from heedful.data import builtin, hub_datasets, image_folder, image_reader, mixtures
 from heedful.data.cell_values import checked_text
 from heedful.data.conll import read_sentences, without_prefix
 from heedful.data.file_formats import EXTENSIONS, detect_format
@@ -55,10 +56,12 @@ def read_inputs(
       receives notes on the choice. ``id`` is read too, other columns are ignored. Images are paths, relative to the
       table's folder, or bytes in Parquet. For words, records may have a list ``words`` or ``tokens``, or a ``text``;
       for documents, ``prompt`` or ``messages``.
-    - A folder, for images: all images below it, in the order of their paths.
+    - A folder, for images: all images below it, in the order of their paths. Of IDX files in a folder, and of an
+      ``.npz`` file, the test split if there is one; the arrays are those of ``names`` or, in ``.npz``, ``remembered``.
     - For words, CoNLL (``.conll``, ``.conllu``, ``.bio``, ``.iob``, ``.iob2``): one sentence an input; other columns
       are ignored. For questions with contexts, SQuAD's ``.json``.
-    - ``builtin:NAME``: the test split of a built-in set.
+    - ``builtin:NAME``: the test split of a built-in set; ``hub:ORG/NAME``: the same of a data set of the Hub, or its
+      first split.
     - A mixture (``heedful.data.mixtures``, ``.toml``): the rows of its test files under each template; an input with
       choices is a mapping of the first column and ``choices``.
     - Any other file, and ``-``, standard input: text, one line an input.
@@ -110,6 +113,10 @@ def _read_source(
 ) -> Iterator[Input]:
     if source.startswith(builtin.PREFIX):
         return _rows(source, columns, names)
+    if source.startswith(hub_datasets.PREFIX):
+        splits = hub_datasets.splits(source)
+        files = hub_datasets.files(source, "test" if "test" in splits else next(iter(splits), None))
+        return chain.from_iterable(_read_source(file, columns, names, remembered, say) for file in files)
     if mixtures.is_mixture([source]):
         return _prompts(source, next(iter(columns)), names)
     is_table = source != STDIN and extension(source) in (*EXTENSIONS, TAB)
@@ -238,11 +245,12 @@ def _images(
     source: str, columns: Mapping[str, Kind], names: Sequence[str] | None, is_table: bool, remembered: Mapping[str, str]
 ) -> Iterator[Input]:
     (column,) = columns
-    if os.path.isdir(source) and names is None:
+    if os.path.isdir(source) and names is None and not image_reader.is_idx_folder(source):
         for path in image_folder.all_images(source)[0]:
             yield Input(LazyImage.of(path), path)
     elif not is_table:
-        for row in image_reader.read_rows([source], columns, names):
+        split = "test" if "test" in image_reader.splits([source]) else None
+        for row in image_reader.read_rows([source], columns, names, split, remembered=remembered):
             yield Input(row.values[column], f"{row.file}:{row.line}")
     else:
         for item in _table(source, columns, names, remembered, _ignore_note):

@@ -20,6 +20,7 @@ from heedful.data.column_inference import (
     columns_option,
     infer_columns,
     is_header,
+    orange_header,
     resembles_header,
 )
 from heedful.data.file_formats import Format, detect_format
@@ -73,6 +74,7 @@ class Table:
     chosen_columns: tuple[str, ...] = field(default=(), init=False)
     file_columns: tuple[str, ...] = field(default=(), init=False)
     notes: list[str] = field(default_factory=list, init=False)
+    _has_header: bool = field(default=False, init=False)  # as the form of the first rows shows
     _reason: str = field(default="", init=False)  # why no columns could be inferred
     _candidates: list[str] = field(default_factory=list, init=False)  # likely names of the required columns
 
@@ -190,7 +192,7 @@ class Table:
 
         With `headless`, a table without a header and without names is read by position.
         """
-        rows = iter(rows)
+        rows = self._without_orange_flags(iter(rows))
         blank = []
         for line, first in rows:
             if first:
@@ -217,6 +219,17 @@ class Table:
             ]
             yield number, values
 
+    def _without_orange_flags(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+        """Returns the rows; of an Orange file with the names alone as its header."""
+        first = list(islice(rows, 4))
+        header = orange_header([cells for _, cells in first]) if first and all(cells for _, cells in first) else None
+        if header is None:
+            return chain(first, rows)
+        names, count = header
+        self._has_header = True
+        self.notes.append(f"{display_name(self.path)} has an Orange header; its types and roles are not read")
+        return chain([(first[0][0], names)], first[count:], rows)
+
     def _has_all_names(self, first: list[str]) -> bool:
         """Returns True if a first row holds the names of all required columns."""
         cells = {*first, *(cell.strip() for cell in first)}
@@ -238,7 +251,8 @@ class Table:
             self._note_columns("as in training")
             return True, [header.index(name) for name in self.file_columns]
         # A known name among the cells shows that the row is a header, in which another column has another name.
-        is_known_header = any(name in cells for name in self.file_columns) or resembles_header(cells, self.file_columns)
+        is_known_header = self._has_header or any(name in cells for name in self.file_columns)
+        is_known_header = is_known_header or resembles_header(cells, self.file_columns)
         may_choose = self.names is None
         if may_choose and not is_known_header and self._use_remembered_numbers(len(first)):
             return False, [int(name) - 1 for name in self.file_columns]

@@ -2,8 +2,8 @@
 
 llama.cpp has two of the kinds of tokenizers that decoders have: byte-level BPE (Radford et al. 2019), whose
 pre-tokenizer is a name from llama.cpp's list, and SentencePiece's BPE (Kudo & Richardson 2018), where a score ranks the
-merges that make a token. A tokenizer that it would read differently is refused; where it differs for rare texts alone,
-a note says so.
+merges that make a token. Single characters are a byte-level BPE that merges the bytes of a character. A tokenizer that
+it would read differently is refused; where it differs for rare texts alone, a note says so.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenizers import pre_tokenizers
+
 from heedful.errors import HeedfulError
 from heedful.text import Tokenizer
 from heedful.text.sentencepiece import SPACE
+from heedful.text.tokenizer_training import CHARACTER
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -50,6 +53,9 @@ NFC_NOTE = "llama.cpp does not normalise texts to NFC as the tokenizer does; giv
 DIGITS_NOTE = (
     "llama.cpp has no pre-tokenizer of single digits like this tokenizer's; 'gpt-2' gives other tokens only where "
     "several line ends or tabs stand before a digit, and for digits of some scripts"
+)
+CHARACTERS_NOTE = (
+    "llama.cpp leaves out characters that are not in the vocabulary, where this tokenizer reads the token {unknown!r}"
 )
 FIRST_NOTE = (
     "llama.cpp puts a space before every part of a text or before none; this tokenizer puts one before the first part "
@@ -88,10 +94,12 @@ def vocabulary_of(tokenizer: Tokenizer, rows: int) -> Vocabulary:
     """
     state = json.loads(tokenizer.backend.to_str())
     model, kinds = state["model"], [step["type"] for step in _steps(state["pre_tokenizer"])]
+    if _is_of_characters(state):
+        return _characters(state, *_tokens(state, rows))
     if model["type"] != "BPE":
         raise _error(
-            f"of type {model['type']}; only byte-level and SentencePiece BPE can be written: train with "
-            "--data.tokenizer.kind bpe"
+            f"of type {model['type']}; only characters, byte-level and SentencePiece BPE can be written: train with "
+            "--tokenizer.kind bpe"
         )
     for name, values in PLAIN_BPE.items():
         if model.get(name) not in values:
@@ -133,6 +141,48 @@ def _tokens(state: dict[str, Any], rows: int) -> tuple[list[str], list[int]]:
     if len(set(tokens)) < rows:
         raise _error("one with two tokens of the same text")
     return tokens, [types.get(number, UNUSED) for number in range(rows)]
+
+
+# ----------------------------------------------------------------------------------------------------------- characters
+
+
+def _is_of_characters(state: Mapping[str, Any]) -> bool:
+    """Returns True for a vocabulary of single characters, as ``--tokenizer.kind character`` trains it."""
+    splits = [(step["type"], step.get("pattern"), step.get("behavior")) for step in _steps(state["pre_tokenizer"])]
+    return state["model"]["type"] == "WordLevel" and splits == [("Split", {"Regex": CHARACTER}, "Isolated")]
+
+
+def _characters(state: Mapping[str, Any], tokens: list[str], types: list[int]) -> Vocabulary:
+    """Returns characters as the tokens of a byte-level BPE whose merges join the bytes of each character."""
+    if normalizers := [step["type"] for step in _steps(state["normalizer"])]:
+        raise _error(f"of characters with the normaliser {' and '.join(normalizers)}")
+    names = [_byte_text(token) if kind == NORMAL else token for token, kind in zip(tokens, types, strict=True)]
+    merges = dict.fromkeys(
+        f"{name[:end]} {name[end]}"
+        for name, kind in zip(names, types, strict=True)
+        if kind == NORMAL
+        for end in range(1, len(name))
+    )
+    unknown = state["model"]["unk_token"]
+    types = [UNKNOWN if token == unknown else kind for token, kind in zip(tokens, types, strict=True)]
+    return Vocabulary(
+        model="gpt2",
+        pre="gpt-2",
+        tokens=names,
+        types=types,
+        merges=list(merges) or [NO_MERGE],
+        notes=(CHARACTERS_NOTE.format(unknown=unknown),),
+    )
+
+
+def _byte_text(text: str) -> str:
+    """Returns a text as byte-level BPE writes it: a printable character for each byte of its UTF-8.
+
+    >>> _byte_text(" é")
+    'ĠÃ©'
+    """
+    ((letters, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    return letters
 
 
 # ----------------------------------------------------------------------------------------------------------- byte-level

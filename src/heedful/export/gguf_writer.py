@@ -81,7 +81,7 @@ def write_file(source: Path, file: Path, quantization: str | None = None) -> dic
     task = TextGeneration.load(source)
     vocabulary = vocabulary_of(task.tokenizer, config.embedding.vocab_size)
     kind = (quantization or STORED.get(stored_dtype(source) or "", "f32")).upper()
-    context = _context(config)
+    context = _context(config, task.context)
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -95,7 +95,7 @@ def write_file(source: Path, file: Path, quantization: str | None = None) -> dic
     writer.write_tensors_to_file()
     writer.close()
     details = {"architecture": architecture, "quantization": kind.lower(), "tokenizer": vocabulary.pre}
-    return {**details, "context_length": context, "notes": [*vocabulary.notes, *_notes(config)], "beside": []}
+    return {**details, "context_length": context, "notes": [*vocabulary.notes, *_notes(config, context)], "beside": []}
 
 
 # ------------------------------------------------------------------------------------------------------------ the model
@@ -128,11 +128,14 @@ def _architecture(model: Model) -> tuple[str, DecoderConfig]:
     return architecture, config
 
 
-def _context(config: DecoderConfig) -> int:
-    """Returns the number of tokens of the context. A window ends it, since llama.cpp's layouts here have no window."""
+def _context(config: DecoderConfig, read: int | None) -> int:
+    """Returns the number of tokens of the context: those that the task reads, or the model's positions.
+
+    A window ends it, since llama.cpp's layouts here have no window.
+    """
     position = config.decoder.position
     assert isinstance(position, LearnedPosition | RotaryPosition)  # as the layouts have
-    return min(position.length, _window(config.decoder) or position.length)
+    return min(position.length, read or position.length, _window(config.decoder) or position.length)
 
 
 def _window(stack: StackConfig) -> int | None:
@@ -140,9 +143,8 @@ def _window(stack: StackConfig) -> int | None:
     return min(filter(None, stack.windows), default=None)
 
 
-def _notes(config: DecoderConfig) -> list[str]:
-    position = config.decoder.position
-    if _context(config) == getattr(position, "length", None):
+def _notes(config: DecoderConfig, context: int) -> list[str]:
+    if context != _window(config.decoder):
         return []
     return [
         f"llama.cpp computes this architecture without the sliding window of {_window(config.decoder)} tokens; the "

@@ -13,13 +13,16 @@ rows of the state to continue. Keys and values of a source are computed at each 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,11 @@ from heedful.export.traced_decoding import (
 )
 from heedful.models import Model
 
+DEFAULTS = """
+import sys, openvino
+core = openvino.Core()
+print(*(core.get_property("CPU", name).get_type_name() for name in sys.argv[1:]))
+"""
 PAST, PRESENT = "past_key_values", "present"
 
 
@@ -81,7 +89,27 @@ def write(source: Path, out: Path, quantization: str | None = None) -> dict[str,
         openvino.save_model(converted, out / f"{graph.name}.xml", compress_to_fp16=kind == "float16")
         written[graph.name] = [port.get_any_name() for port in converted.inputs]
     copy_configuration(source, out)
-    return {"graphs": written, "quantization": kind, "beside": copy_beside(source, out)}
+    notes = _precision_notes("beam_idx" in chain.from_iterable(written.values()))
+    return {"graphs": written, "quantization": kind, "notes": notes, "beside": copy_beside(source, out)}
+
+
+def _precision_notes(has_state: bool) -> list[str]:
+    """Returns a note if OpenVINO rounds float32 by default on this machine's CPU; ``has_state``: a state, too.
+
+    A process of its own asks, since the engine's CPU part leaves a process with a freed signal stack.
+    """
+    names = ["INFERENCE_PRECISION_HINT", *(["KV_CACHE_PRECISION"] if has_state else [])]
+    answer = subprocess.run([sys.executable, "-c", DEFAULTS, *names], capture_output=True, encoding="utf-8")
+    kinds = dict(zip(names, answer.stdout.split(), strict=False))
+    rounded = {name: kind for name, kind in kinds.items() if kind != "f32"}
+    if not rounded:
+        return []
+    parts = {"INFERENCE_PRECISION_HINT": "computes in {}", "KV_CACHE_PRECISION": "keeps the state in {}"}
+    how = " and ".join(parts[name].format(kind) for name, kind in rounded.items())
+    return [
+        f"OpenVINO {how} by default on this CPU, so its answers differ in the last digits; for those of float32: "
+        f"compile_model(..., config={json.dumps(dict.fromkeys(rounded, 'f32'))})"
+    ]
 
 
 def graphs(model: Model) -> list[Graph]:

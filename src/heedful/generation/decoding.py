@@ -302,9 +302,11 @@ def limits_of(state: DecoderState, options: Options, context: int | None = None)
         if bool((required > room).any()):
             row = int((required - room).argmax())
             read = plural(int(state.prompt_lengths[row]), "token")
+            may_slide = not isinstance(state, EncoderDecoderState) and not options.base.needs_whole_text
+            slide = f", or go on with context={positions}, which reads the last context_keep tokens again"
             raise HeedfulError(
                 f"prompt {row} has {read} and needs {int(required[row])} new ones, but the model has {positions} "
-                "learned positions; lower max_new_tokens, or shorten the prompt"
+                f"learned positions; lower max_new_tokens, or shorten the prompt{slide if may_slide else ''}"
             )
         limits = limits.minimum(room)
     if options.min_new_tokens > int(limits.min()):

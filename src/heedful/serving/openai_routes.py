@@ -137,7 +137,7 @@ def model_entry(service: Service) -> dict[str, Any]:
         "has_template": has_template(service),
         "streams": isinstance(task, Streams),
         "embeds": isinstance(task, Embeds),
-        "max_tokens": service.max_tokens,
+        "max_tokens": service.tokens_read,
     }
     entry = {"id": service.name, "object": "model", "created": service.created, "owned_by": "heedful"}
     return {**entry, "heedful": about}

@@ -117,9 +117,8 @@ class Service:
         self.draining = False
         self.decoder: SlotDecoder | None = None
         if isinstance(pipe.task, Continues):
-            self.decoder = SlotDecoder(
-                pipe.model, slots=self.limits.slots, capacity=self.limits.max_tokens, exact=exact
-            )
+            capacity = min(self.limits.max_tokens, pipe.task.reads or self.limits.max_tokens)
+            self.decoder = SlotDecoder(pipe.model, slots=self.limits.slots, capacity=capacity, exact=exact)
         self.max_tokens = self.limits.max_tokens if self.decoder is None else self.decoder.capacity
         special = getattr(pipe.model.config, "special", None)
         self._ends = frozenset(special.end) if special is not None else frozenset()
@@ -160,6 +159,11 @@ class Service:
         """Waits for the inference thread; returns True if it has ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    @property
+    def tokens_read(self) -> int:
+        """Maximum number of tokens of an input that the model reads; with an answer, both together."""
+        return min(self.max_tokens, self.pipe.task.reads or self.max_tokens)
 
     @property
     def is_alive(self) -> bool:

@@ -46,6 +46,11 @@ def are_instructions(rows: Sequence[Row]) -> bool:
     return any(flags)
 
 
+def is_conversation(row: Row) -> bool:
+    """Returns True for a row of messages: a conversation, or a preference whose prompt has messages."""
+    return "messages" in row.values or isinstance(row.values.get("prompt"), tuple)
+
+
 def instruction_texts(row: Row) -> list[str]:
     """Returns the texts of a row: the prompt and the completion of an instruction, or all messages with their roles.
 
@@ -90,8 +95,7 @@ def add_default_template(tokenizer: Tokenizer, rows: Sequence[Row]) -> bool:
 
     From then on, the tokenizer encodes an end token in a text, as the template writes it, as one special token.
     """
-    has_messages = any("messages" in row.values or isinstance(row.values.get("prompt"), tuple) for row in rows)
-    needed = has_messages and "chat_template" not in tokenizer.config
+    needed = any(map(is_conversation, rows)) and "chat_template" not in tokenizer.config
     if needed:
         chat_template.set_template(tokenizer, "plain")
     return needed

@@ -460,14 +460,16 @@ def decoder(size: DecoderSize, given: RunSettings, context: int) -> RunSettings:
     """Returns settings for a language model on windows of ``context`` tokens; the tokenizer is left to the caller.
 
     The learning rate, its cosine decay to a tenth, the warm-up, weight decay and β₂ are those of nanoGPT
-    (config/train_shakespeare_char.py).
+    (config/train_shakespeare_char.py). The activation is GPT-2's, which llama.cpp computes.
     """
+    is_own = bool(given.start_from or given.preset)
+    model = ModelSettings() if is_own else ModelSettings(dropout=0.0, activation="gelu_tanh")
     return replace(
         given,
         preset=None if given.start_from else given.preset or size.preset,
         max_epochs=FINETUNING_EPOCHS if given.start_from else size.epochs,
         data=DataSettings(max_length=context),
-        model=ModelSettings(dropout=None if given.start_from or given.preset else 0.0),
+        model=model,
         training=_training(
             lr=DECODER_FINETUNING_LR if given.start_from else FROM_SCRATCH_LR,
             schedule="cosine",

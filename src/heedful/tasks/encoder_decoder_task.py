@@ -150,6 +150,11 @@ class EncoderDecoderTask(Task):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @property
+    def reads(self) -> int | None:
+        """``longest``: further tokens of an input are not read."""
+        return self.longest
+
+    @property
     def longest(self) -> int | None:
         """The maximum number of tokens of a source; None if there is no limit."""
         return self.positions

@@ -160,6 +160,11 @@ class EncoderTask(Task):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @property
+    def reads(self) -> int | None:
+        """``longest``: further tokens of an input are not read."""
+        return self.longest
+
+    @property
     def longest(self) -> int:
         """The maximum number of tokens of an example, special tokens included."""
         return longest_of(self.tokenizer)

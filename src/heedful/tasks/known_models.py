@@ -163,5 +163,16 @@ def advice(models: KnownModels, rows: Sequence[Row]) -> str:
     return f"advice     on {plural(len(rows))} a pretrained model is probably better{gain}: {how}"
 
 
+def is_out_of_reach(kind: type[Task], rows: Sequence[Row], settings: RunSettings) -> bool:
+    """Returns True if the advice of this run says that its model is not here and cannot be downloaded."""
+    if kind.known_models is None or advice_for(kind, rows, replace(settings, resume=False)) is None:
+        return False
+    return not _is_within_reach(chosen_model(kind.known_models, rows)[0])
+
+
+def _is_within_reach(model: KnownModel) -> bool:
+    return downloaded(model.name) or hub_answers(WAIT)
+
+
 def _elsewhere(model: KnownModel) -> str:
     return f"download huggingface.co/{model.name} where there is a network, and give its folder: --from FOLDER"

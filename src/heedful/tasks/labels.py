@@ -147,7 +147,15 @@ def with_learnable_labels(train: Rows, held: Rows, by: str, same: Same = content
     moved = [row for row, key in zip(held, keys, strict=True) if key in unknown]
     if len(moved) == len(held):
         where = f"{moved[0].file}: " if moved else ""
-        raise HeedfulError(f"{where}{_too_few([*train, *held], train.columns)}")
+        rows = [*train, *held]
+        different = len({same(row.values[by]) for row in rows})
+        counts = Counter(label for row in rows for label in row_labels(row))
+        if different <= len(counts) < len(rows):
+            raise HeedfulError(
+                f"{where}only {different} of {plural(len(rows))} are different, and equal ones are never divided "
+                "between training and validation, so none can be held out; remove copies, or give --valid FILE"
+            )
+        raise HeedfulError(f"{where}{_too_few(rows, train.columns)}")
     remaining = (row for row, key in zip(held, keys, strict=True) if key not in unknown)
     return Rows([*train, *moved], train.skipped, train.columns), Rows(remaining, 0, held.columns)
 

@@ -90,8 +90,12 @@ def with_settings(stack: StackConfig, model: ModelSettings, depth: int | None) -
 
 
 def with_positions(stack: StackConfig, length: int) -> StackConfig:
-    """Returns a stack's configuration with ``length`` positions, if its positions are learned."""
-    if not isinstance(stack.position, LearnedPosition):
+    """Returns the configuration of a new stack with ``length`` learned or rotary positions; others have no length.
+
+    Scaled rotary positions keep theirs, for which their scaling was made.
+    """
+    is_scaled = isinstance(stack.position, RotaryPosition) and stack.position.scaling != "default"
+    if is_scaled or not isinstance(stack.position, LearnedPosition | RotaryPosition):
         return stack
     return replace(stack, position=replace(stack.position, length=length))
 

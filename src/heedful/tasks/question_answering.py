@@ -215,6 +215,11 @@ class QuestionAnswering(EncoderTask):
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
     @property
+    def reads(self) -> None:
+        """No limit: longer contexts are split into windows."""
+        return None
+
+    @property
     def longest(self) -> int:
         """The maximum number of tokens of a window, special tokens included."""
         return min(self.window, super().longest)

@@ -241,6 +241,10 @@ class RewardModel(TextRegression):
         """Columns of a file of inputs: a text, or a prompt as ``text`` and its answer as ``text_pair``."""
         return {"text": "text", "text_pair": "text?"}
 
+    def shown_input(self, row: Row) -> Any:
+        """Returns the last message of the chosen answer."""
+        return texts_of(row.values["chosen"])[-1]
+
     def input_and_target(self, row: Row) -> tuple[Any, Any]:
         """Returns the last messages of prompt and answers, and "chosen", what the model should prefer."""
         prompt, chosen, rejected = (texts_of(row.values[name])[-1] for name in ("prompt", *ANSWERS))

@@ -424,12 +424,20 @@ class Task(ABC):
         """Returns inputs for trying a model, from plain texts; by default the texts themselves."""
         return list(texts)
 
+    def shown_input(self, row: Row) -> Any:
+        """Returns the value of a row from which ``example_input`` is made; None if an input has several columns."""
+        return row.values.get(next(iter(self.input_columns))) if len(self.input_columns) == 1 else None
+
+    def is_conversation(self, row: Row) -> bool:
+        """Returns True if the model was trained on messages, so that ``heedful chat`` is the way to try it."""
+        return False
+
     def example_input(self, row: Row) -> str | None:
         """Returns an input for ``heedful predict`` on the command line: the first words of a row's text, or its image.
 
         Returns None if an input has several columns, or would be read as an option.
         """
-        value = row.values.get(next(iter(self.input_columns))) if len(self.input_columns) == 1 else None
+        value = self.shown_input(row)
         if isinstance(value, LazyImage):
             return value.name if os.path.isfile(value.name) else None
         parts = [value] if isinstance(value, str) else value
@@ -456,6 +464,14 @@ class Task(ABC):
         names = self.input_names or tuple(self.columns)[:1]
         optional = type(self).columns.keys() - self.columns.keys()  # columns that the training data did not have
         return {name: self.columns.get(name, "text") for name in names if name not in optional}
+
+    @property
+    def reads(self) -> int | None:
+        """Maximum number of tokens of an input that the model reads; None if it has no such limit.
+
+        That is so if inputs are images, or if longer ones are split into windows.
+        """
+        return None
 
     @property
     def request_columns(self) -> dict[str, Kind]:

@@ -58,6 +58,7 @@ from heedful.tasks.conversations import (
     encode_instructions,
     instruction_line,
     instruction_texts,
+    is_conversation,
     prompt_and_target,
     tokenizer_with_template,
 )
@@ -385,6 +386,14 @@ class TextGeneration(Task):
         ``heedful audit`` shows it. In it the target at each token is the next token.
         """
         return [next_token_side("text", batch["ids"][row], batch["labels"][row], self.tokenizer)]
+
+    def is_conversation(self, row: Row) -> bool:
+        """Returns True for a row of messages."""
+        return is_conversation(row)
+
+    def shown_input(self, row: Row) -> Any:
+        """Returns the text of a document, or the prompt of an instruction."""
+        return row.values.get("text", row.values.get("prompt"))
 
     # --------------------------------------------------------------------------------------------------------- training
 
@@ -714,6 +723,11 @@ class TextGeneration(Task):
                 )
         firsts = [[] if talk else self.before for talk in conversations]  # a template has its own begin token
         return [[*first, *row] or [self.end] for first, row in zip(firsts, rows, strict=True)]
+
+    @property
+    def reads(self) -> int | None:
+        """The context: prompt and continuation together."""
+        return self.context
 
     def limit(self, model: Model, batch_tokens: int | None = None) -> int:
         """Returns the maximum number of tokens to read: the context, or the model's positions; without either, as many

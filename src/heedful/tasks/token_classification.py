@@ -189,6 +189,11 @@ class TokenClassification(EncoderTask):
 
     # ---------------------------------------------------------------------------------------------- examples to tensors
 
+    @property
+    def reads(self) -> None:
+        """No limit: longer texts are split into windows."""
+        return None
+
     def encode(self, rows: Rows, max_length: int | None = None) -> Encoded:
         """Encodes each row as one window, or as several if it is longer than ``max_length`` tokens or the model's
         limit.

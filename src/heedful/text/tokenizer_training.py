@@ -18,6 +18,7 @@ TEMPLATES = {
     "none": ("$A", "$A $B:1"),
 }
 MAX_ALPHABET = 1000  # letters of a WordPiece vocabulary, the default of the library's trainer
+CHARACTER = r"[\s\S]"  # pattern of a token of the kind "character"
 PART_LENGTH = 1 << 18  # minimum number of characters of a part of a long text
 # Places where a text may be split. Every word tokenizer also splits between a letter and a line's end. One that gives a
 # word the same tokens alone as within a text also splits before a word.
@@ -127,7 +128,7 @@ def _untrained(kind: str, lowercase: bool, unknown: str, is_bare: bool, has_gaps
     else:
         tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
         tokenizer.normalizer = normalizers.Sequence(lower)
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTER), "isolated")
         tokenizer.decoder = decoders.Fuse()
     return tokenizer
 

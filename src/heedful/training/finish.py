@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.data import Rows
 from heedful.errors import HeedfulError
 from heedful.settings import ResolvedSettings
-from heedful.tasks.task import Measured
+from heedful.tasks.task import Measured, Task
 from heedful.training.loop import Loop
 from heedful.training.loop_parts import Outcome
 from heedful.training.pace import texts_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heedful.training.run import Run
 
 WORTHWHILE = 2**20  # bytes of a checkpoint above which it leaves out weights that the folder stores
+EXAMPLES = 20  # rows among which an input for the command line is looked for
 Say = Callable[[str], None]
 Draw = Callable[[Path, Measured, Rows], object]
 
@@ -72,7 +73,7 @@ def finish(
         "parameters": run.model.count(),
         "trained": trained_parameters(run.model),
         "settings": settings.to_dict(),
-        "example": task.example_input(rows[0]) if rows else None,
+        "next": _next_command(task, rows, settings),
         **judgement,
         **(validation.best.details if validation.best is not None else {}),
     }
@@ -84,6 +85,15 @@ def _final_settings(run: Run, loop: Loop) -> ResolvedSettings:
         return run.settings
     training = replace(run.settings.training, replanned=texts_of(loop.pace.changes))
     return replace(run.settings, training=training)
+
+
+def _next_command(task: Task, rows: Rows, settings: ResolvedSettings) -> list[str]:
+    """Returns the arguments of ``heedful`` that try the new model: on an input of ``rows``, or on a file of the run."""
+    folder = settings.out
+    if rows and task.is_conversation(rows[0]):
+        return ["chat", folder]
+    example = next((text for row in rows[:EXAMPLES] if (text := task.example_input(row)) is not None), None)
+    return ["predict", folder, *(["--in", (settings.valid or settings.train)[0]] if example is None else [example])]
 
 
 def _save_last(run: Run, loop: Loop, outcome: Outcome) -> None:

@@ -29,9 +29,11 @@ from heedful.pretrained.folder import HEEDFUL_JSON, find, to_json
 from heedful.pretrained.model_card import describe
 from heedful.settings import AUTO, ResolvedSettings, RunSettings
 from heedful.tasks.baselines import evenly_spaced
+from heedful.tasks.known_models import is_out_of_reach
 from heedful.tasks.run_data import equality_entry, has_validation_data
 from heedful.tasks.task import Baseline, Encoded, Measured, Task
 from heedful.training.loop_parts import Outcome
+from heedful.training.run_folder import SETTINGS
 from heedful.util.files import write
 
 NAMES = {"adamw": "AdamW", "muon": "Muon and AdamW"}
@@ -62,9 +64,10 @@ def opening_lines(
     batch = plural(t.batch_tokens, "token") if t.batch_tokens else plural(t.batch_size or 0)
     weights = "each with a shard of the weights" if t.shard else "each with all of the weights"
     kind, case = settings.tokenizer.kind, ", in lower case" if settings.tokenizer.lowercase else ""
+    columns = ", ".join(shown_columns(rows))
     made = f", of a new {kind} vocabulary{case}" if kind and not settings.start_from else ""
     return [
-        f"data       {plural(len(rows))} ({', '.join(rows.columns)}){left_out}; {len(valid.rows):,} for validation",
+        f"data       {plural(len(rows))} ({columns}){left_out}; {len(valid.rows):,} for validation",
         *(f"columns    {note}" for note in notes),
         *_unlabelled_lines(rows.unlabelled),
         f"           {task.row_line(rows[0])}",
@@ -78,6 +81,12 @@ def opening_lines(
         *([f"processes  {processes}, {weights}"] if processes > 1 else []),
         f"out        {settings.out} (all settings: run.toml)",
     ]
+
+
+def shown_columns(rows: Rows) -> list[str]:
+    """Returns the names of the columns that were read; of columns without names what each number stands for."""
+    names = {number: name for name, number in rows.mapping.items()}
+    return [f"{names[name]} in column {name}" if name.isdecimal() and name in names else name for name in rows.columns]
 
 
 def _unlabelled_lines(rows: Rows | None) -> list[str]:
@@ -173,8 +182,8 @@ def save_verdict(
         improving=still_improving,
         more=_more_examples(settings),
     )
-    model = AUTO if task.known_models is not None else "MODEL"
-    entry = {"verdict": {**judgement.as_dict(), "remedy": remedy(judgement, settings, outcome.met, model)}}
+    advised = remedy(judgement, settings, outcome.met, _start(task, train, settings))
+    entry = {"verdict": {**judgement.as_dict(), "remedy": advised}}
     write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
     describe(out)
     return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
@@ -262,19 +271,27 @@ def _losses(log: Path) -> list[tuple[int, float]]:
     return losses
 
 
-def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str = "MODEL") -> str | None:
+def _start(task: Task, rows: Rows, settings: RunSettings) -> str | None:
+    """Returns the pretrained model to advise; None after a run from one, and if the model is out of reach."""
+    if settings.start_from or is_out_of_reach(type(task), rows, settings):
+        return None
+    return AUTO if task.known_models is not None else "MODEL"
+
+
+def remedy(judgement: Verdict, settings: RunSettings, met: str, model: str | None = "MODEL") -> str | None:
     """Returns the remedy for a model that is not better than the baseline; None if it is better, or if that is unknown.
 
-    ``met`` is the limit that ended the run, and ``model`` a pretrained model to start from.
+    ``met`` is the limit that ended the run, and ``model`` a pretrained model to start from, if one is to be advised.
     """
     if judgement.kind in ("better", "cannot tell"):
         return None
     limit = getattr(settings, met, None)
+    config = f"{settings.task} --config {shlex.quote(str(Path(settings.out, SETTINGS)))}"
     if judgement.improving and limit is not None:
-        return f"train longer: the same command with --resume {_flag(met)} {3 * limit:g}"
-    start = "" if settings.start_from else f"start from a pretrained model (--from {model}), or "
-    files = shlex.join(settings.train)
-    return f"{start}check the examples, and add more: heedful audit {settings.task} --train {files}"
+        longer = f"{3 * limit:g}" if isinstance(limit, float) else 3 * limit
+        return f"train longer: heedful train {config} --resume {_flag(met)} {longer}"
+    start = "" if model is None else f"start from a pretrained model (--from {model}), or "
+    return f"{start}check the examples, and add more: heedful audit {config}"
 
 
 def _flag(limit: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def summary(
     length: int | None = None,
     batch: int | None = None,
     image_size: Size = None,
+    depth: int = 3,
 ) -> Summary:
     """Counts layers, shapes, parameters, multiply-adds and memory of a model for one input.
 
@@ -62,6 +64,7 @@ def summary(
             positions if that is less.
         batch: rows of the default input; default 1.
         image_size: side in pixels, or (height, width): counts a vision model that is built for images of this size.
+        depth: levels of modules in the printed table; ``layers`` has all.
 
     Multiply-adds are half of PyTorch's own count of FLOPs in a forward pass on the meta device: no weights are
     allocated.
@@ -89,6 +92,8 @@ def summary(
     >>> heedful.summary("gpt2", length=1024).memory["bfloat16"].cache
     CacheBytes(token=36864, source_token=0, window=None, total=37748736)
     """
+    if depth < 1:
+        raise HeedfulError(f"depth is {depth}; give at least 1")
     module, name = module_of(what, image_size)
     if isinstance(module, Ensemble):
         raise HeedfulError(
@@ -98,7 +103,7 @@ def summary(
     inputs = _inputs(module, input_shape, length, batch)
     meta_module = _on_meta(module)
     try:
-        return _count(meta_module, name, inputs)
+        return replace(_count(meta_module, name, inputs), depth=depth)
     except Exception as error:  # modules of other libraries raise any error for a wrong input
         if isinstance(module, Model):
             raise

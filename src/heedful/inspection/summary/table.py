@@ -101,7 +101,7 @@ class Summary:
         }
 
     def __str__(self) -> str:
-        """Returns a table of the layers down to the third level, in the order of their calls, then the totals."""
+        """Returns a table of the layers down to the level ``depth``, in the order of their calls, then the totals."""
         parts = [_aligned(self._rows(), left=4), self._totals()]
         if self.memory:
             parts.append(_aligned(self._memory_rows(), left=1))
@@ -126,7 +126,7 @@ class Summary:
         inputs = ", ".join(map(_shape, self.input))
         return (
             f"{self.name}: {self.parameters:,} parameters ({self.parameters * 4 / 1e6:,.1f} MB in float32), "
-            "tied parameters once\n"
+            f"tied parameters once\n{self.trainable:,} trainable, {self.parameters - self.trainable:,} frozen\n"
             f"forward of {inputs}: {short(self.multiply_adds).strip()} multiply-adds, {short(self.flops)}FLOPs"
         )
 
