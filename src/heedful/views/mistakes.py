@@ -9,14 +9,13 @@ import numpy as np
 
 from heedful.views import raster
 from heedful.views.page import page
-from heedful.views.svg import document, label
+from heedful.views.svg import EDGE, document, label, width_for
 from heedful.views.text import cut, escaped, visible, width
 
 MAX_IMAGES = 40  # images of a figure
 ACROSS = 8  # images side by side
 TILE = 104  # pixels a side of an image, which is stored at twice the density
 WIDEST = 150  # pixels of a caption
-EDGE = 24
 LONGEST = 1000  # characters of a text
 
 STYLE = (
@@ -88,7 +87,7 @@ def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = No
         else:
             parts.append(_caption(truth, output, share, middle, y + TILE + 19))
     size = (
-        max(2 * EDGE + across * column - 18, 2 * EDGE + width(title, 17, bold=True), 2 * EDGE + width(note, 13)),
+        max(2 * EDGE + across * column - 18, width_for(note, 13)),
         78 + row * -(-len(shown) // across),
     )
     return document(size, title, _described(captions, note), STYLE, parts)
