@@ -435,6 +435,26 @@ def test_the_words_of_a_caption_show_the_patches_behind_them(opened: Open, until
         assert place.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_frame_is_as_high_as_its_page_and_the_bar_stays_in_view(
+    opened: Open, until: Callable[..., None], width: int
+) -> None:
+    page, _, _ = opened("text-generation", width=width)
+    page.locator("textarea[name=text]").fill("the apple is a tool, and the pear is a fruit")
+    page.locator(".go").click()
+    answered(page)
+    word(page, ".result .given", "apple").click()
+    frame = look_of(page)
+    frame.locator(".framed").wait_for()
+    until(frame, "document.documentElement.scrollHeight <= innerHeight")
+    assert frame.evaluate("innerHeight - document.querySelector('main').offsetHeight") <= 2
+    assert frame.evaluate("innerHeight") > 900
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("scrollTo(0, document.querySelector('iframe').offsetTop + 500)")
+    until(page, "document.querySelector('iframe').getBoundingClientRect().top < -400")
+    until(frame, "Math.abs(document.querySelector('.bar').getBoundingClientRect().top - 500) < 12")
+
+
 # ------------------------------------------------------------------------------------------------------------- the page
 
 
