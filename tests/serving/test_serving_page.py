@@ -458,6 +458,31 @@ def test_the_frame_is_as_high_as_its_page_and_the_bar_stays_in_view(
 # ------------------------------------------------------------------------------------------------------------- the page
 
 
+@pytest.mark.parametrize(
+    "name", ["text-generation", "chat", "translation", "question-answering", "fill-mask", "feature-extraction",
+             "text-classification", "token-classification", "image-classification"]
+)  # fmt: skip
+def test_an_example_fills_the_form_and_runs(opened: Open, name: str) -> None:
+    page, _, _ = opened(name, width=390)
+    buttons = page.locator(".examples button")
+    assert 1 <= buttons.count() <= 2
+    text = buttons.first.text_content()
+    buttons.first.click()
+    answered(page)
+    assert page.locator(".error").is_hidden()
+    if name == "image-classification":
+        assert page.locator(".drop img").get_attribute("src") == page.locator(".result img").get_attribute("src")
+    elif name == "chat":
+        assert page.locator(".talk li.user").text_content() == text
+    else:
+        assert (
+            " / ".join(filter(None, page.locator(".fields textarea").evaluate_all("all => all.map(f => f.value)")))
+            == text
+        )
+        assert page.locator(".answer").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_errors_are_one_line(opened: Open) -> None:
     page, server, _ = opened("text-generation", expected="400 (Bad Request)")  # the browser reports the status
     page.locator(".go").click()
