@@ -213,7 +213,7 @@ function clickable(text, onChoose, marks = [], box = make("p", "text")) {  // a 
 
 // ---- attention ----
 
-const bare = (text) => text.normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
+const bare = (text) => text.replaceAll("⁇", "").normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
 
 function placeOf(tokens, texts, which, offset, word) {     // the token at an offset of one of the texts, which follow one another in the tokens, most often in their order
   const ends = [];
