@@ -364,6 +364,8 @@ def test_masks_are_filled(opened: Open) -> None:
     fills = heedful.pipeline(None, folder)(text, top_k=5)["output"]
     assert page.locator(".result h2").all_text_contents() == ["mask 1", "mask 2"]
     assert page.locator(".bars .name").all_text_contents() == [one["label"] for mask in fills for one in mask]
+    page.evaluate("find('.result').append(bars([{ label: '', score: 0.5, text: 'the whole text' }]))")
+    assert page.locator(".bars .name").last.text_content() == "␣"  # a token of nothing but a space
 
 
 def test_two_texts_are_compared(opened: Open) -> None:
@@ -533,6 +535,7 @@ def test_the_keyboard_reaches_everything(opened: Open) -> None:
 
 INFO = {"task": "one's own", "family": "encoder", "options": {}, "has_template": False, "streams": False}
 INFO |= {"embeds": False, "max_tokens": 9, "has_token": True, "model": "<i>", "nonce": "abc"}
+INFO |= {"examples": []}
 
 
 def test_the_form_follows_from_the_columns(open_page: Open) -> None:

@@ -36,6 +36,14 @@ td:first-child { width: 60%; }
 .sure { white-space: nowrap; text-align: end; font-variant-numeric: tabular-nums; padding-inline-end: 0; }
 .bar { width: 4.5rem; height: .5rem; margin-inline-end: .6rem; vertical-align: middle; fill: var(--wrong); }
 .bar :first-child { fill: var(--edge); }
+@media (max-width: 40rem) {
+  tbody, td:first-child { display: block; }
+  tr { display: grid; grid-template-columns: 1fr 1fr auto; column-gap: .8rem; border-bottom: 1px solid var(--edge); }
+  th, td { border: 0; padding-inline-end: 0; }
+  th:first-child { display: none; }
+  td:first-child { grid-column: 1 / -1; width: auto; padding-bottom: 0; }
+  .bar { display: none; }
+}
 :root { --wrong: #b3461f; }
 @media (prefers-color-scheme: dark) { :root { --wrong: #ff8f6b; } }
 """

@@ -272,9 +272,10 @@ function paintChart(name, section, all, kinds, height) {   // kinds: {curve: das
     pen.fillText(number(tick), left - 8, y(tick));
   }
   pen.textAlign = "center"; pen.textBaseline = "alphabetic";
-  for (const tick of ticks(0, most, width > 600 ? 6 : 3).filter((tick) => tick <= most)) pen.fillText(number(tick), between(left, x(tick), right - 12), height - 6);
-  pen.textAlign = "right";
-  pen.fillText(state.over === "time" ? "minutes" : "steps", right, floor - 6);
+  const across = ticks(0, most, width > 600 ? 6 : 3).filter((tick) => tick <= most), unitName = state.over === "time" ? "minutes" : "steps";
+  for (const tick of across.slice(0, -1)) pen.fillText(number(tick), Math.max(left, x(tick)), height - 6);
+  const axisEnd = `${number(across.at(-1))} ${unitName}`;        // the unit stands at the last number, where no curve is
+  pen.fillText(axisEnd, between(left, x(across.at(-1)), right - pen.measureText(axisEnd).width / 2), height - 6);
   const style = getComputedStyle(document.documentElement), some = anyChosen(all);
   const drawn = some ? [...lines.filter(({ run }) => !chosen.has(run.name)), ...lines.filter(({ run }) => chosen.has(run.name))] : lines;
   pen.lineJoin = "round";

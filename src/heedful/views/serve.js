@@ -297,7 +297,7 @@ const isList = (value) => Array.isArray(value);
 
 function bars(rows) {
   const list = make("ul", "bars");
-  fillBars(list, rows.map(({ label, answer, text, score }, i) => ({ name: label || answer || text || "(no answer)", share: score, kind: i ? "" : "chosen" })));
+  fillBars(list, rows.map(({ label, answer, score }, i) => ({ name: (label === "" ? "␣" : label) || answer || "(no answer)", share: score, kind: i ? "" : "chosen" })));
   return list;
 }
 

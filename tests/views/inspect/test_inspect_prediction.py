@@ -17,8 +17,10 @@ import heedful
 from answering_folders import saved
 from heedful.pretrained.preprocessing import read_preprocessing
 from heedful.text import Tokenizer
-from heedful.views.inspect.inspect import inspect
+from heedful.views.inspect.inspect import inspect, run_view
+from heedful.views.inspect.opened_model import opened_of
 from heedful.views.inspect.prediction import _parts, _percent
+from heedful.views.inspect.request import Request
 
 Make = Callable[[str], Path]
 TEXT = "a small dog sees two cats"
@@ -102,6 +104,14 @@ def test_numbers_several_labels_and_nothing() -> None:
     ]
     many = [{"text": str(i), "start": i, "label": "T", "score": 1.0} for i in range(45)]
     assert _parts(many, many)[-1] == ("and 5 more", "", False)
+
+
+@pytest.mark.parametrize("task", ["feature-extraction", "translation", "text-classification"])
+def test_a_watched_run_shows_it_too(tmp_path: Path, task: str) -> None:
+    pipe = heedful.pipeline(None, saved(task, tmp_path / task))
+    opened = opened_of(pipe.model, tmp_path / task, "tiny")
+    result = run_view(opened, Request.of("the saw", "heads"), pipe.task)
+    assert ('class="predicted"' in result.html()) == (task == "text-classification")
 
 
 def test_models_that_generate_have_no_such_line(made: Make) -> None:

@@ -41,8 +41,11 @@ def task_for(opened: OpenedModel) -> Task | None:
 def predicted(task: Task, model: Model, item: Any) -> tuple[Any, Any] | None:
     """Returns what ``heedful predict`` returns for an input, and the same with the likeliest others.
 
-    None if the task refuses the input, such as a text without a mask.
+    None for a model with another head than one of an encoder, and if the task refuses the input, such as a text without
+    a mask.
     """
+    if not isinstance(model.config.head, HEADS) or model.fresh:
+        return None
     item = LazyImage.of(item) if reads_images(model.config) else item
     others = {"top_k": COUNT} if "top_k" in task.options else {}
     try:
