@@ -364,6 +364,8 @@ def test_masks_are_filled(opened: Open) -> None:
     fills = heedful.pipeline(None, folder)(text, top_k=5)["output"]
     assert page.locator(".result h2").all_text_contents() == ["mask 1", "mask 2"]
     assert page.locator(".bars .name").all_text_contents() == [one["label"] for mask in fills for one in mask]
+    page.evaluate("find('.result').append(bars([{ label: '', score: 0.5, text: 'the whole text' }]))")
+    assert page.locator(".bars .name").last.text_content() == "␣"  # a token of nothing but a space
 
 
 def test_two_texts_are_compared(opened: Open) -> None:
@@ -435,7 +437,52 @@ def test_the_words_of_a_caption_show_the_patches_behind_them(opened: Open, until
         assert place.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_frame_is_as_high_as_its_page_and_the_bar_stays_in_view(
+    opened: Open, until: Callable[..., None], width: int
+) -> None:
+    page, _, _ = opened("text-generation", width=width)
+    page.locator("textarea[name=text]").fill("the apple is a tool, and the pear is a fruit")
+    page.locator(".go").click()
+    answered(page)
+    word(page, ".result .given", "apple").click()
+    frame = look_of(page)
+    frame.locator(".framed").wait_for()
+    until(frame, "document.documentElement.scrollHeight <= innerHeight")
+    assert frame.evaluate("innerHeight - document.querySelector('main').offsetHeight") <= 2
+    assert frame.evaluate("innerHeight") > 900
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("scrollTo(0, document.querySelector('iframe').offsetTop + 500)")
+    until(page, "document.querySelector('iframe').getBoundingClientRect().top < -400")
+    until(frame, "Math.abs(document.querySelector('.bar').getBoundingClientRect().top - 500) < 12")
+
+
 # ------------------------------------------------------------------------------------------------------------- the page
+
+
+@pytest.mark.parametrize(
+    "name", ["text-generation", "chat", "translation", "question-answering", "fill-mask", "feature-extraction",
+             "text-classification", "token-classification", "image-classification"]
+)  # fmt: skip
+def test_an_example_fills_the_form_and_runs(opened: Open, name: str) -> None:
+    page, _, _ = opened(name, width=390)
+    buttons = page.locator(".examples button")
+    assert 1 <= buttons.count() <= 2
+    text = buttons.first.text_content()
+    buttons.first.click()
+    answered(page)
+    assert page.locator(".error").is_hidden()
+    if name == "image-classification":
+        assert page.locator(".drop img").get_attribute("src") == page.locator(".result img").get_attribute("src")
+    elif name == "chat":
+        assert page.locator(".talk li.user").text_content() == text
+    else:
+        assert (
+            " / ".join(filter(None, page.locator(".fields textarea").evaluate_all("all => all.map(f => f.value)")))
+            == text
+        )
+        assert page.locator(".answer").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_errors_are_one_line(opened: Open) -> None:
@@ -488,6 +535,7 @@ def test_the_keyboard_reaches_everything(opened: Open) -> None:
 
 INFO = {"task": "one's own", "family": "encoder", "options": {}, "has_template": False, "streams": False}
 INFO |= {"embeds": False, "max_tokens": 9, "has_token": True, "model": "<i>", "nonce": "abc"}
+INFO |= {"examples": []}
 
 
 def test_the_form_follows_from_the_columns(open_page: Open) -> None:

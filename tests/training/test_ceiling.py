@@ -174,6 +174,19 @@ def test_nothing_is_done_before_its_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made == ["measured", "counted", "counted"]
 
 
+def test_no_run_reaches_more_than_the_ceiling() -> None:
+    """A peak that was measured too low is measured again, twice at most; what exceeds it all the same is not told."""
+    peaks = [100.0, 50.0, 200.0, 1000.0]
+    one = Ceiling(lambda batch: 150.0, lambda: peaks.pop(0), after=0.0)
+    assert one.share(1.0) is None
+    shares = []
+    for seconds in (2.0, 1.0, 1.0, 0.5, 1.0):
+        one.add([{}])
+        shares.append(one.share(seconds))
+    assert shares == [0.75, None, 0.75, None, 0.75]
+    assert peaks == [1000.0]
+
+
 def test_what_cannot_be_measured_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Ceiling(lambda batch: 1.0, lambda: None, after=0.0)
     assert one.share(1.0) is None
@@ -220,7 +233,8 @@ def test_a_run_tells_its_share_and_learns_the_same(
     told = capsys.readouterr().err
     assert "ceiling" not in told, "the word is not explained on the screen"
     shares = [line.pop("share_of_ceiling", None) for line in logs[0.0]]
-    assert all(0 < share < 3 for share in shares)
+    assert all(share is None or 0 < share <= 1 for share in shares)
+    assert any(shares)
     assert not any("share_of_ceiling" in line for line in logs[1e9])
     for one, other in zip(logs[0.0], logs[1e9], strict=True):
         assert {k: v for k, v in one.items() if "second" not in k} == {

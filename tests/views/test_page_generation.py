@@ -272,6 +272,8 @@ def test_a_source_and_the_tokens_themselves_are_two_maps(open_page):
     given = GenerationSteps(prompt=source, generated=out, chosen=[0.5, 0.5], candidates=[[], []], maps=maps)
     page = open_page(steps_page(given, title="Two"))
     assert page.locator(".seen .name").all_inner_texts() == ["chat", "le"]
+    assert page.locator(".word.now bdi").inner_text() == "cat"
+    assert page.locator(".word.unknown").count() == 0  # "the" was written before, and is no key of cross-attention
     assert page.locator(".aside").is_hidden()
     page.keyboard.press("m")
     assert page.locator(".aside .word i").all_inner_texts() == ["25", "75", ""]
@@ -287,6 +289,9 @@ def test_weights_that_were_left_out_are_not_drawn_as_zero(open_page):
     )  # fmt: skip
     page = open_page(steps_page(steps(maps=[window]), title="Window"), "#step=3")
     assert page.locator("[data-text='0'] .unknown bdi").all_inner_texts() == ["<s>", "s", "at", "down"]
+    decorations = page.locator(".word").evaluate_all("words => words.map(w => getComputedStyle(w).textDecorationLine)")
+    assert decorations.count("underline") == 4
+    assert "line-through" not in decorations
     assert page.locator(".seen .share").all_inner_texts() == ["30 %", "30 %", "40 %"]
     assert "A window." in page.locator("footer").inner_text()
     page.keyboard.press("End")

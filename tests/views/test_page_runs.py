@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
 from heedful.serving import server as serving
@@ -18,6 +22,7 @@ from heedful.serving.runs import Runs, SavedModel
 from heedful.serving.server import Server
 from heedful.views.attention_data import AttentionMaps
 from heedful.views.attention_html import attention_page
+from heedful.views.page import asset
 from heedful.views.page import page as page_of
 from heedful.views.runs_html import runs_page
 
@@ -28,11 +33,9 @@ def line(step: int, **more: Any) -> str:
     return json.dumps(numbers | more) + "\n"
 
 
-def begun(folder: Path, lines: list[str]) -> Path:
+def begun(folder: Path, lines: list[str], task: str = "translation") -> Path:
     folder.mkdir(parents=True)
-    text = (
-        f'task = "translation"\ntrain = ["a"]\nout = "{folder.name}"\npreset = "transformer-tiny"\nmax_steps = 1000\n'
-    )
+    text = f'task = "{task}"\ntrain = ["a"]\nout = "{folder.name}"\npreset = "transformer-tiny"\nmax_steps = 1000\n'
     (folder / "run.toml").write_text(text, encoding="utf-8")
     (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
@@ -194,7 +197,7 @@ def inked(page: Any) -> dict[str, int]:
         copy.drawImage(canvas, 0, 0);
         const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
         for (const run of runs.values()) {
-          const hex = style.getPropertyValue(`--run${run.id % COLOURS}`).trim().slice(1);
+          const hex = style.getPropertyValue(colour(run)).trim().slice(1);
           const rgb = [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
           found[run.name] = 0;
           for (let i = 0; i < data.length; i += 4)
@@ -214,7 +217,7 @@ def test_curves_lie_over_each_other_and_chosen_ones_stand_out(
     page.locator("td.name").first.wait_for()
     before = inked(page)
     assert min(before.values()) > 300
-    assert page.evaluate("frames.get('rate').lines.map(({ points }) => points.length)") == [79, 49]
+    assert page.evaluate("frames.get('').lines.map(({ points }) => points.length)") == [79, 49]
     page.locator(".legend button", has_text="a, b").click()
     assert page.locator(".legend button[aria-pressed=true]").inner_text() == "a, b"
     assert page.locator("td.name button[aria-pressed=true]").inner_text() == "a, b"
@@ -246,7 +249,7 @@ def test_it_is_used_by_keys_and_pointer(tmp_path: Path, open_runs: Callable[...,
     page.keyboard.press("x")
     assert page.locator(".scale[aria-pressed=false]").count() == 1
     assert "scale=linear" in page.url
-    spot = page.evaluate("[frames.get('loss').x(200), frames.get('loss').y(3)]")
+    spot = page.evaluate("[frames.get('translation').x(200), frames.get('translation').y(3)]")
     box = page.locator(".loss canvas").bounding_box()
     page.mouse.move(box["x"] + spot[0] + 2, box["y"] + spot[1] - 2)
     assert page.locator(".tip").inner_text() == "first: validation 3 at step 200"
@@ -286,6 +289,124 @@ def test_it_says_when_nobody_answers_and_goes_on(
     page.close()
 
 
+LOOKS = "Object.fromEntries([...runs.values()].map((run) => [run.name, [colour(run), shape(run)].join()]))"
+
+
+def test_a_look_belongs_to_a_name_whatever_else_there_is(
+    tmp_path: Path, open_runs: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    """The same after a filter, beside newer runs, without older ones of other looks, and from another server."""
+    for i in range(12):
+        os.utime(begun(tmp_path / f"run{i}", [line(100)]) / "run.toml", (1000 + i, 1000 + i))
+    page = open_runs()
+    page.locator("td.name").first.wait_for()
+    before = page.evaluate(LOOKS)
+    assert len(set(before.values())) == 12
+    page.locator(".only").fill("run3")
+    assert page.evaluate(LOOKS) == before
+    page.locator(".only").fill("")
+    for i in range(30):
+        os.utime(begun(tmp_path / f"newer{i}", [line(100)]) / "run.toml", (2000 + i, 2000 + i))
+    until(page, "runs.size === 42")
+    after = page.evaluate(LOOKS)
+    assert len(set(after.values())) == 42
+    assert {name: after[name] for name in before} == before
+    again = open_runs()
+    again.locator("td.name").first.wait_for()
+    assert again.evaluate(LOOKS) == after
+    for name in ("run0", "run5", "newer7"):  # of a name alone, as long as no older run has the same hash
+        shutil.rmtree(tmp_path / name)
+    until(page, "runs.size === 39")
+    assert {name: look for name, look in after.items() if name in page.evaluate(LOOKS)} == page.evaluate(LOOKS)
+
+
+def _linear(hexes: list[str]) -> NDArray[np.float64]:
+    c = np.array([[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in hexes]) / 255
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def _lab(linear: NDArray[np.float64]) -> NDArray[np.float64]:
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    x = linear.clip(0, 1) @ np.array(to_xyz).T / [0.95047, 1, 1.08883]
+    f = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16 / 116)
+    return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], -1)
+
+
+VISION = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+@pytest.mark.parametrize("kind", VISION)
+def test_colours_differ_for_every_kind_of_sight_and_from_the_ground(kind: str) -> None:
+    styles = re.findall(r":root \{ --run0:.*?\}", asset("runs.css"))
+    assert len(styles) == 2
+    for style, ground in zip(styles, ("#fbfaf7", "#16171b"), strict=True):
+        colours = re.findall(r"#[0-9a-f]{6}", style)
+        assert len(colours) == 8
+        linear = _linear([ground, *colours])
+        low, high = np.sort(
+            np.stack(np.broadcast_arrays(*(linear[i] @ [0.2126, 0.7152, 0.0722] for i in ([0], slice(1, None))))), 0
+        )
+        assert ((high + 0.05) / (low + 0.05)).min() > 3  # WCAG 2.2, 1.4.11
+        lab = _lab(linear[1:] @ np.array(VISION[kind]).T)
+        apart = np.linalg.norm(lab[:, None] - lab, axis=-1)[~np.eye(8, dtype=bool)]
+        assert apart.min() > 20
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_runs_of_each_task_have_a_chart_of_their_own(tmp_path: Path, open_runs: Callable[..., Any], width: int) -> None:
+    begun(tmp_path / "one", [line(100, loss=8.0), line(200, loss=6.0)])
+    begun(tmp_path / "two", [line(100, loss=0.5), line(200, loss=0.25)], task="text-classification")
+    begun(tmp_path / "three", [line(100, loss=0.4, valid_accuracy=50.0)], task="text-classification")
+    page = open_runs(width=width)
+    page.locator("td.name").first.wait_for()
+    heads = page.locator(".charts .chart:visible h2")
+    assert sorted(heads.all_inner_texts()) == ["text-classification: loss", "translation: loss"]
+    runs_of = "(task) => frames.get(task).lines.map(({ run }) => run.name).sort()"
+    assert page.evaluate(runs_of, "translation") == ["one"]
+    assert page.evaluate(runs_of, "text-classification") == ["three", "two"]
+    span = "(task) => [0, 6].map((value) => frames.get(task).y(value)).reduce((a, b) => a - b)"  # pixels of 6 of loss
+    assert page.evaluate(span, "text-classification") > 5 * page.evaluate(span, "translation") > 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator(".chart:visible", has_text="translation").locator("canvas").press("ArrowRight")
+    assert page.locator(".status").inner_text() == "step 100: \u2068one\u2069 8"
+    page.locator(".metric").select_option("valid_accuracy")
+    assert heads.all_inner_texts() == ["text-classification: valid accuracy"]
+    page.locator(".only").fill("one")
+    assert heads.all_inner_texts() == ["translation: valid accuracy"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_columns_are_explained_and_no_run_reaches_more_than_the_ceiling(
+    tmp_path: Path, open_runs: Callable[..., Any], width: int
+) -> None:
+    begun(tmp_path / "fast", [line(100, share_of_ceiling=1.82)])
+    done = begun(tmp_path / "done", [line(200, share_of_ceiling=0.5)])
+    (done / "last").mkdir()
+    (done / "last" / "heedful.json").write_text("{}", encoding="utf-8")
+    page = open_runs(width=width)
+    page.locator("td.name").first.wait_for()
+    cells = {
+        row.locator("td.name").inner_text(): {
+            cell.get_attribute("data-what"): cell.inner_text() for cell in row.locator("td").all()
+        }
+        for row in page.locator("tbody tr").all()
+    }
+    assert (cells["fast"]["ceiling"], cells["done"]["ceiling"]) == ("", "50 %")
+    assert cells["done"]["time"] == "took 2 min"
+    assert cells["fast"]["time"].endswith(" min left")
+    explained = dict(zip(*(page.locator(f".terms {kind}").all_inner_texts() for kind in ("dt", "dd")), strict=True))
+    assert {"state", "time", "best", "ceiling", "speed"} <= explained.keys() <= cells["done"].keys()
+    assert page.locator(".terms").is_visible()  # no pointer that hovers is needed
+    titles = page.locator(".runs th abbr").evaluate_all("all => all.map((one) => [one.textContent, one.title])")
+    assert dict(titles) == explained
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_seventeen_runs_are_told_apart_and_nothing_is_clipped(tmp_path: Path, open_runs: Callable[..., Any]) -> None:
     for i in range(17):
         folder = begun(
@@ -297,12 +418,12 @@ def test_seventeen_runs_are_told_apart_and_nothing_is_clipped(tmp_path: Path, op
     page.locator("td.name").first.wait_for()
     looks = page.evaluate(
         """() => [...runs.values()].map((run) => {
-          const style = getComputedStyle(document.documentElement).getPropertyValue(`--run${run.id % COLOURS}`).trim();
+          const style = getComputedStyle(document.documentElement).getPropertyValue(colour(run)).trim();
           return [style, shape(run)].join();
         })"""
     )
-    assert len({look.split(",")[0] for look in looks}) == 17  # colours
     assert len(set(looks)) == 17
+    assert len({look.split(",")[0] for look in looks}) > 4  # colours
     assert page.locator(".legend button svg").count() == 17
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
     assert (
@@ -321,7 +442,7 @@ def test_every_number_of_the_log_can_be_shown_over_steps_or_time(tmp_path: Path,
     names = page.locator(".metric option").evaluate_all("options => options.map((option) => option.value)")
     assert names == ["loss", "gradient_norm", "tokens_per_second", "valid_bleu"]
     page.locator(".metric").select_option("valid_bleu")
-    read = "frames.get('loss').lines.map(({ run, points }) => [run.name, points.map(([x, y]) => [x, y])])"
+    read = "frames.get('translation').lines.map(({ run, points }) => [run.name, points.map(([x, y]) => [x, y])])"
     assert page.evaluate(read) == [["one", [[step, step] for step in range(10, 100, 10)]]]
     page.locator(".over").select_option("time")
     [[_, points]] = page.evaluate(read)

@@ -233,3 +233,24 @@ def test_how_many_mistakes_there_were_is_said_without_a_confusion(tmp_path):
 def test_nothing_to_report_is_nothing_written(tmp_path):
     assert draw_report(tmp_path / "run", measured(by_format={}), []) == []
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_text_is_read_across_a_narrow_screen(open_page, width):
+    mistakes = [
+        Mistake(
+            "What was Colonel Drake the first to drill?",
+            "abbreviation",
+            "entity",
+            0.5,
+            "/a/long/path/to/a/table.tsv:12",
+        )
+    ]
+    page = open_page(mistakes_html(mistakes, "a run"), width=width)
+    cells = [cell.bounding_box() for cell in page.locator("td").all()]
+    assert cells[0]["width"] > 0.5 * width
+    assert len({round(cell["y"]) for cell in cells[1:]}) == 1  # truth, prediction and probability in one line
+    assert page.locator(".truth bdi").bounding_box()["height"] < 30  # in one line
+    heads = [page.get_by_role("columnheader", name=name).bounding_box() for name in ("truth", "prediction")]
+    assert [round(head["x"]) for head in heads] == [round(cell["x"]) for cell in cells[1:3]]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

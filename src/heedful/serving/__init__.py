@@ -22,6 +22,7 @@ Of the service, in the order of a request:
     attention         the views of ``heedful inspect`` for the service's model
     responses         JSON, server-sent events, clients that go
     metrics           Prometheus
+    examples          inputs to try, for the page
 
 The dashboard imports torch with the first attention view: it starts at once, also while trainings run.
 """

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from heedful import __version__
 from heedful.serving.admission import RequestError
 from heedful.serving.attention_routes import attention_routes
-from heedful.serving.openai_routes import model_entry, openai_routes
+from heedful.serving.examples import examples_of
+from heedful.serving.openai_routes import has_template, model_entry, openai_routes
 from heedful.serving.responses import error_response, json_response
 from heedful.serving.service import WORKING_FOR, Service, failure_of, report
 from heedful.serving.task_routes import task_routes
@@ -108,10 +109,13 @@ def _add_state_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_page(app: FastAPI, service: Service, guard: Guard) -> None:
+    model, templated = service.pipe.model, has_template(service)
+    examples = examples_of(service.pipe.task, model.source or "", templated)
+
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         nonce = secrets.token_urlsafe(16)
-        own = {"model": service.name, "nonce": nonce, "has_token": guard.token is not None}
+        own = {"model": service.name, "nonce": nonce, "has_token": guard.token is not None, "examples": examples}
         html = serving_page({**model_entry(service)["heedful"], **own})
         return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY.format(nonce=nonce)})
 

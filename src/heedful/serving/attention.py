@@ -21,6 +21,7 @@ from heedful.views.inspect.catalogue import VIEWS, has_target, reads_images
 from heedful.views.inspect.inspect import run_view
 from heedful.views.inspect.model_input import Array
 from heedful.views.inspect.opened_model import OpenedModel, opened_of
+from heedful.views.inspect.prediction import task_for
 from heedful.views.inspect.request import Request, check_request, model_name
 from heedful.views.inspect.result import InspectionResult
 
@@ -77,7 +78,7 @@ def look(opened: OpenedModel, data: Mapping[str, Any]) -> dict[str, Any] | str:
         raise HeedfulError("encoding_format has no effect on a page or figure; leave it out, or give format json")
     request = check_request(opened.model.config, opened.name, _request(opened, given))
     _check_one_forward(opened, request)
-    result = run_view(opened, request)
+    result = run_view(opened, request, task_for(opened) if form == "html" else None)
     if form != "json":
         _check_size(result, MAX_WEIGHTS)
         return result.html() if form == "html" else result.svg()

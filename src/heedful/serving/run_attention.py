@@ -75,7 +75,7 @@ class RunAttention:
             views = [other for other, entry in VIEWS.items() if _shows_one(entry, config)]
             item = _input(opened, opened.rows[number])
             request = Request.of(item, view if view in views else None)
-            result = run_view(opened.model, check_request(config, name, request))
+            result = run_view(opened.model, check_request(config, name, request), opened.task)
             return {
                 "page": result.html(),
                 "view": result.view,

@@ -275,7 +275,7 @@ class WatchedRun:
             "verdict": self.verdict(),
             "unit": visible(unit.replace("_", " ")) if unit else "",
             "speed": speed,
-            "ceiling": latest.get("share_of_ceiling"),
+            "ceiling": reached if 0 <= (reached := latest.get("share_of_ceiling", -1)) <= 1 else None,
             "pages": self.pages(),
             "saved": None if (model := self.saved_model()) is None else model.time // 1_000_000,
         }

@@ -8,13 +8,12 @@ import numpy as np
 
 from heedful.errors import HeedfulError
 from heedful.views.attention_data import AttentionMaps, Weights, most_informative_layer
-from heedful.views.svg import LINE, document, ink, label, thread
+from heedful.views.svg import EDGE, LINE, document, ink, label, thread, width_for
 from heedful.views.text import cut, visible, width
 
 SIZE = 14  # of the words, in pixels
 ROW = 25  # pixels from one word to the next
 GAP = 150  # pixels between the columns, for the lines
-EDGE = 24  # margin
 MAX_PIECES = 120  # readable queries, and readable keys
 WIDEST = 160  # pixels of a word; a longer one is cut
 FAINT = 0.05  # smaller weights have no line and no number
@@ -44,9 +43,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
     line_right = line_left + GAP
     grid_left = line_right + 8 + max(width(word, SIZE) for word in target) + 12
     overhang = max((s + 0.5) * cell + 0.71 * width(word, SIZE) for s, word in enumerate(source))
-    right = max(
-        grid_left + max(cell * len(source), overhang), EDGE + width(title, 17, bold=True), EDGE + width(note, 13)
-    )
+    right = grid_left + max(cell * len(source), overhang)
 
     head = EDGE + (38 if note else 18)
     rise = 0.71 * max(width(word, SIZE) for word in source) + 24
@@ -68,7 +65,7 @@ def draw(source: list[str], target: list[str], weights: Weights, title: str, not
     for t, row in enumerate(weights):
         for s, w in enumerate(row):
             parts += _cell(grid_left + s * cell, grid_top + t * ROW, cell, w)
-    size = right + EDGE, head + rise + rows * ROW + EDGE
+    size = max(right + EDGE, width_for(note, 13)), head + rise + rows * ROW + EDGE
     return document(size, title, f"Strongest key of each query: {strongest}", STYLE, parts)
 
 

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
-from heedful.views.svg import document, ink, label, titled
+from heedful.views.svg import EDGE, document, ink, label, titled, width_for
 from heedful.views.text import cut, visible, width
 
 Counts = NDArray[np.int64]
 
 MAX_CLASSES = 30  # largest number of classes that are all shown; of more, the ``SHOWN`` most confused
 SHOWN = 25
-EDGE = 24  # margin
 WIDEST = 150  # pixels of a class's name; a longer one is cut, and complete in its title
 DIGITS = 11  # size of the counts, in pixels
 SIDES = ((6, 64), (12, 44), (20, 34), (MAX_CLASSES, 30))  # largest number of classes: pixels of a cell's side
@@ -126,8 +125,7 @@ def _draw(names: list[str], matrix: Counts, shown: list[int], title: str, notes:
         end + 10 + width("recall, %", 12) + EDGE,
         left + overhang + EDGE,
         left + 390,
-        *(2 * EDGE + width(note, 13) for note in notes),
-        2 * EDGE + width(title, 17, bold=True),
+        *(width_for(note, 13) for note in notes),
     )
     return document((size, bottom + 44 + 30 + EDGE), title, _described(names, matrix, notes), STYLE, parts)
 

@@ -116,8 +116,7 @@ def _panels(panels: Sequence[tuple[str, Scale, list[Line]]], title: str, x_label
     bottom = TOP + len(panels) * (HIGH + GAP)
     right = LEFT + WIDE + 36 + max(width(end, 13, bold=True) for _, end in ends)
     parts.append(label(x_label, LEFT + WIDE / 2, bottom - 22, "quiet", "middle"))
-    size = max(right, 48 + width(title, 17, bold=True)), bottom
-    return document(size, title, "Last values: " + "; ".join(end for _, end in ends), STYLE, parts)
+    return document((right, bottom), title, "Last values: " + "; ".join(end for _, end in ends), STYLE, parts)
 
 
 def _panel(lines: list[Line], name: str, scale: Scale, x_range: Point, top: float) -> list[str]:

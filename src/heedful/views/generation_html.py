@@ -198,6 +198,7 @@ def _map_facts(maps: AttentionMaps, text: Text, byte_budget: int) -> tuple[dict[
         "first": top,
         "from": chips[0],
         "keys": keys,
+        "reach": sum(start < len(maps.keys) for start in text.chip_starts),
         **kept_rows(weights, chosen),
     }
     note = chosen.note(heads, steps, keys)

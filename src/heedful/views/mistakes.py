@@ -9,14 +9,13 @@ import numpy as np
 
 from heedful.views import raster
 from heedful.views.page import page
-from heedful.views.svg import document, label
+from heedful.views.svg import EDGE, document, label, width_for
 from heedful.views.text import cut, escaped, visible, width
 
 MAX_IMAGES = 40  # images of a figure
 ACROSS = 8  # images side by side
 TILE = 104  # pixels a side of an image, which is stored at twice the density
 WIDEST = 150  # pixels of a caption
-EDGE = 24
 LONGEST = 1000  # characters of a text
 
 STYLE = (
@@ -37,6 +36,14 @@ td:first-child { width: 60%; }
 .sure { white-space: nowrap; text-align: end; font-variant-numeric: tabular-nums; padding-inline-end: 0; }
 .bar { width: 4.5rem; height: .5rem; margin-inline-end: .6rem; vertical-align: middle; fill: var(--wrong); }
 .bar :first-child { fill: var(--edge); }
+@media (max-width: 40rem) {
+  tbody, td:first-child { display: block; }
+  tr { display: grid; grid-template-columns: 1fr 1fr 5.5rem; column-gap: .8rem; border-bottom: 1px solid var(--edge); }
+  th, td { border: 0; padding-inline-end: 0; }
+  th:first-child { display: none; }
+  td:first-child { grid-column: 1 / -1; width: auto; padding-bottom: 0; }
+  .bar { display: none; }
+}
 :root { --wrong: #b3461f; }
 @media (prefers-color-scheme: dark) { :root { --wrong: #ff8f6b; } }
 """
@@ -88,7 +95,7 @@ def mistakes_svg(mistakes: Sequence[Mistake], title: str, total: int | None = No
         else:
             parts.append(_caption(truth, output, share, middle, y + TILE + 19))
     size = (
-        max(2 * EDGE + across * column - 18, 2 * EDGE + width(title, 17, bold=True), 2 * EDGE + width(note, 13)),
+        max(2 * EDGE + across * column - 18, width_for(note, 13)),
         78 + row * -(-len(shown) // across),
     )
     return document(size, title, _described(captions, note), STYLE, parts)

@@ -58,6 +58,11 @@ def page(
 """
 
 
+def with_lead(html: str, lead: str) -> str:
+    """Returns a page with the HTML ``lead`` below its heading."""
+    return html.replace("</h1>\n", f"</h1>\n{lead}\n", 1) if lead else html
+
+
 def frame(tools: str = "") -> str:
     """Returns the section of a page in which ``frame.js`` shows pages of attention, with ``tools`` beside its heading.
 

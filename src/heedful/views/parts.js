@@ -157,4 +157,16 @@ function whole(name, most) {       // a whole number of the address, or -1
   return given !== null && /^\d+$/.test(given) && Number(given) < most ? Number(given) : -1;
 }
 
+// ---- within a frame of another page ----
+
+if (window.parent !== window) {    // frame.js around it gives the frame the height of this page, and says how much of it is above the window
+  new ResizeObserver(([{ target }]) => window.parent.postMessage({ height: target.offsetHeight }, "*")).observe(find("main"));
+  window.addEventListener("message", ({ source, data: told }) => {
+    if (source !== window.parent || !(told?.above >= 0)) return;
+    document.documentElement.classList.add("framed");
+    const bar = find(".bar"), down = parseFloat(bar?.style.top) || 0;
+    if (bar) bar.style.top = `${Math.max(0, told.above - bar.offsetTop + down)}px`;  // it stays in view
+  });
+}
+
 const typing = (event) => event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input[type=text]");

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
 from heedful.views import raster
-from heedful.views.svg import document, label
+from heedful.views.svg import EDGE, document, label, width_for
 from heedful.views.text import cut, visible, width
 
 MAX_PATCHES = 4096  # patches that can be told apart
 STORED = 512  # pixels a side of a stored image
-EDGE, TOP = 24, 78
+TOP = 78
 WIDE = 620  # pixels of the grid
 PIECE, GAP = 36, 4  # pixels of a patch in the strip, and of the space to the next
 SLOTS = 24  # patches in a row of the strip
@@ -62,7 +62,7 @@ def patch_grid_svg(pixels: Any, patch: int, title: str) -> str:
     if side >= 26:
         numbered = {0, 1, 2, columns - 1, columns, rows * columns - 1} & set(range(rows * columns))
         parts += [_number(i + 1, EDGE + i % columns * step, TOP + i // columns * step) for i in sorted(numbered)]
-    size = _wide(EDGE * 2 + columns * step, title, _counted(array, patch)), TOP + rows * step + EDGE
+    size = max(EDGE * 2 + columns * step, width_for(_counted(array, patch), 13)), TOP + rows * step + EDGE
     return document(size, title, f"An image cut into its patches: {_counted(array, patch)}", STYLE, parts)
 
 
@@ -89,7 +89,7 @@ def strip_svg(pixels: Any, patch: int, title: str) -> str:
     parts.append(label("0", left - 8, TOP + PIECE / 2 + 4, "small", "end"))
     lines = -(-(rows * columns + 2) // SLOTS)
     slots = min(SLOTS, rows * columns + 2)
-    size = _wide(left + slots * step + EDGE, title, note), TOP + lines * (step + 4) + EDGE - 8
+    size = max(left + slots * step + EDGE, width_for(note, 13)), TOP + lines * (step + 4) + EDGE - 8
     return document(size, title, f"{note}. {_counted(array, patch)}", STYLE, parts)
 
 
@@ -124,7 +124,7 @@ def feature_maps_svg(maps: Any, names: Sequence[str], title: str) -> str:
         parts.append(label(f"{low:.3g}".replace("-", "−"), x, y + high + 30, "end"))
         parts.append(label(f"{top:.3g}".replace("-", "−"), x + column - 22, y + high + 30, "end", "end"))
     across = min(ACROSS, len(array))
-    size = _wide(2 * EDGE + across * column - 22, title, note), TOP + 14 + row * -(-len(array) // ACROSS) - 24
+    size = max(2 * EDGE + across * column - 22, width_for(note, 13)), TOP + 14 + row * -(-len(array) // ACROSS) - 24
     return document(size, title, "; ".join(ranges), STYLE, parts)
 
 
@@ -186,10 +186,6 @@ def _piece(name: str, column: int, row: int, x: float, y: float, side: float) ->
     """Returns one patch of the image with the id ``name``, with its upper left corner at (x, y)."""
     box = f'x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"'
     return f'<svg class="patch" {box} viewBox="{column} {row} 1 1"><use href="#{name}"/></svg>'
-
-
-def _wide(wide: float, title: str, note: str) -> float:
-    return max(wide, 2 * EDGE + width(title, 17, bold=True), 2 * EDGE + width(note, 13))
 
 
 def _number(number: int, x: float, y: float) -> str:

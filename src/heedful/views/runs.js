@@ -3,9 +3,8 @@
 const runs = new Map();            // number → the data of the run, with its curves
 const rows = new Map();            // number → {row, cells}
 const chosen = new Set(asked().has("runs") ? list(asked().get("runs")) : []);     // by name: numbers are the server's own
-const state = { log: asked().get("scale"), metric: asked().get("metric") ?? "loss", over: asked().get("over") === "time" ? "time" : "step", step: null, only: "" };
-const LEGEND = 24, COLOURS = 18;
-const MARKS = 5;                   // 18 colours and 5 marks: neighbours differ in both, and 90 runs in one of them
+const state = { log: asked().get("scale"), metric: asked().get("metric") ?? "loss", over: asked().get("over") === "time" ? "time" : "step", step: null, at: "", only: "" };     // step: of the keys, on the chart of the task `at`
+const LEGEND = 24, COLOURS = 8;
 const NAMES = { loss: "loss", rate: "learning rate", lr: "learning rate" };
 let version = "", late = null;
 
@@ -37,7 +36,7 @@ const COLUMNS = {
     bar.style.width = `${run.share * 100}%`;
     return [`${rounded(run.step)} (${Math.floor(run.share * 100)} %)`, make("span", "way", bar)];
   },
-  left: (run) => [run.seconds_left !== null ? time(run.seconds_left) : run.state === "done" && run.seconds !== null ? `took ${time(run.seconds)}` : ""],
+  time: (run) => [run.seconds_left !== null ? `${time(run.seconds_left)} left` : run.state === "done" && run.seconds !== null ? `took ${time(run.seconds)}` : ""],
   loss: (run) => [number(run.loss)],
   best: (run) => {
     if (!run.best) return [""];
@@ -59,13 +58,40 @@ const COLUMNS = {
   }), ...(run.saved === null ? [] : [opener(run)])],
 };
 
+const TERMS = {                    // what the columns mean
+  state: "running: its log grows; done: it has reached its last step; stopped: its log has not grown for a while; unreadable: a file is damaged",
+  step: "updates of the weights so far, and their share of the planned ones",
+  time: "of a running run the estimated time left, of one that is done the time that it took",
+  loss: "the last training loss; losses of different tasks cannot be compared",
+  best: "the best score of the metric that chooses the saved weights, on the validation examples",
+  verdict: "whether the model is better than a simple method, on the validation examples",
+  speed: "of the training, in what the task counts",
+  ceiling: "the training's speed as a share of the highest speed of matrix products that was measured on this machine",
+  pages: "figures and pages that the run has written",
+};
+
 // ---- selection ----
 
-const colour = (run) => `var(--run${run.id % COLOURS})`;
-const shape = (run) => run.id % MARKS;
 const SHAPES = [                   // corners of a mark around (0, 0); the first is a circle
   null, [[-1, -1], [1, -1], [1, 1], [-1, 1]], [[0, -1.3], [1.2, 1], [-1.2, 1]], [[0, -1.4], [1.4, 0], [0, 1.4], [-1.4, 0]], [[0, 1.3], [1.2, -1], [-1.2, -1]],
+  [[-0.4, -1.4], [0.4, -1.4], [0.4, -0.4], [1.4, -0.4], [1.4, 0.4], [0.4, 0.4], [0.4, 1.4], [-0.4, 1.4], [-0.4, 0.4], [-1.4, 0.4], [-1.4, -0.4], [-0.4, -0.4]],
+  [[-1.4, -0.8], [-0.8, -1.4], [0, -0.6], [0.8, -1.4], [1.4, -0.8], [0.6, 0], [1.4, 0.8], [0.8, 1.4], [0, 0.6], [-0.8, 1.4], [-1.4, 0.8], [-0.6, 0]],
+  [[-0.5, -1.5], [0.5, -1.5], [0.5, 1.5], [-0.5, 1.5]],
 ];
+const LOOKS = COLOURS * SHAPES.length, looks = new Map();        // by name: the number of a colour and a mark
+
+function assignLooks() {           // by a hash of the name (FNV-1a); of two runs with one hash, the one that began later takes the next free
+  const waiting = [...runs.values()].filter(({ name }) => !looks.has(name)).sort((a, b) => a.started - b.started || (a.name < b.name ? -1 : 1));
+  for (const { name } of waiting) {
+    let look = [...new TextEncoder().encode(name)].reduce((hash, byte) => Math.imul(hash ^ byte, 16777619) >>> 0, 2166136261) % LOOKS;
+    const taken = new Set(looks.values());
+    for (let i = 0; i < LOOKS && taken.has(look); i++) look = (look + COLOURS + 1) % LOOKS;       // another colour and another mark
+    looks.set(name, look);
+  }
+}
+
+const colour = (run) => `--run${looks.get(run.name) % COLOURS}`;
+const shape = (run) => Math.floor(looks.get(run.name) / COLOURS);
 const matches = (run) => [run.name, run.task ?? "", run.model ?? ""].some((text) => text.toLowerCase().includes(state.only));
 const shown = () => [...runs.values()].filter(matches).sort((a, b) => b.started - a.started || a.name.localeCompare(b.name));
 const bright = (run) => chosen.size === 0 || chosen.has(run.name);
@@ -96,7 +122,7 @@ function sample(run) {             // a piece of its line with its mark
   const mark = corners ? `<polygon points="${corners.map(([x, y]) => `${17.5 + 4 * x},${6 + 4 * y}`).join(" ")}"/>` : '<circle cx="17.5" cy="6" r="4"/>';
   whole.className = "sample";
   whole.innerHTML = `<svg viewBox="0 0 35 12" aria-hidden="true"><line x1="0" x2="35" y1="6" y2="6" stroke-width="2.5"/>${mark}</svg>`;
-  whole.firstChild.style.stroke = whole.firstChild.style.fill = colour(run);
+  whole.firstChild.style.stroke = whole.firstChild.style.fill = `var(${colour(run)})`;
   return whole;
 }
 
@@ -167,7 +193,34 @@ function logTicks(low, high) {
   return marks.slice(first, Math.max(last, first + 1) + 1);
 }
 
-const frames = new Map();          // by chart: how steps and values lie on its canvas
+const frames = new Map();          // by task, and "" for the learning rate: how steps and values lie on the chart's canvas
+const charts = new Map();          // by task: the section of its chart
+const taskOf = (run) => run.task ?? "unknown task";
+
+function chartOf(task) {
+  if (!charts.has(task)) {
+    const canvas = make("canvas"), section = make("section", "chart loss", make("h2"), canvas);
+    canvas.tabIndex = 0;
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${task}: the chosen number against steps or time, one line per run; arrow keys go along the steps, and the line below the charts tells the values.`);
+    listen(canvas, task);
+    find(".charts").append(section);
+    charts.set(task, section);
+  }
+  return charts.get(task);
+}
+
+function paintCharts(all) {        // a chart a task: their losses have different scales
+  const kinds = state.metric === "loss" ? { training: [], validation: [7, 4] } : { [state.metric]: [] };
+  const isDrawn = (run) => Object.keys(kinds).some((kind) => run.curves?.[kind]?.length);
+  const tasks = [...new Set(all.map(taskOf))], drawn = tasks.filter((task) => all.some((run) => taskOf(run) === task && isDrawn(run)));
+  const shownTasks = drawn.length ? drawn : tasks.slice(0, 1), name = NAMES[state.metric] ?? state.metric.replaceAll("_", " ");
+  for (const task of shownTasks) chartOf(task).querySelector("h2").textContent = `${task}: ${name}`;
+  for (const [task, section] of charts) section.hidden = !shownTasks.includes(task);
+  for (const task of charts.keys()) frames.delete(task);
+  const logs = shownTasks.map((task) => paintChart(task, charts.get(task), all.filter((run) => taskOf(run) === task), kinds, shownTasks.length > 1 ? 220 : 320));
+  find(".scale").setAttribute("aria-pressed", logs.some(Boolean));
+}
 
 function metrics() {               // what some run has a curve of
   const found = new Set(["loss"]);
@@ -200,20 +253,18 @@ function moved(run, points) {      // the points of a curve by the axis that is 
   return found;
 }
 
-function paintChart(name, all, kinds, height) {   // kinds: {curve: dash}
-  const canvas = find(`.${name} canvas`), width = find(`.${name}`).clientWidth, pen = sharp(canvas, width, height);
+function paintChart(name, section, all, kinds, height) {   // kinds: {curve: dash}; true if its scale is logarithmic
+  const canvas = section.querySelector("canvas"), width = section.clientWidth, pen = sharp(canvas, width, height);
   const lines = all.flatMap((run) => Object.keys(kinds).map((kind) => ({ run, kind, points: moved(run, run.curves?.[kind] ?? []) }))).filter(({ points }) => points.length);
   frames.delete(name);
-  find(`.${name}`).classList.toggle("bare", !lines.length);
   if (!lines.length) {
     pen.font = font(14); pen.fillStyle = ink("quiet"); pen.fillText("no line yet", 8, 24);
-    return;
+    return false;
   }
   let [low, high, last] = [Infinity, -Infinity, 0];
   for (const { points } of lines) for (const [step, value] of points) { low = Math.min(low, value); high = Math.max(high, value); last = Math.max(last, step); }
-  const log = name === "loss" && low > 0 && (state.log === null ? high > 20 * low : state.log === "log");
-  if (name === "loss") find(".scale").setAttribute("aria-pressed", log);
-  const up = log ? logTicks(low, high) : ticks(low > 0 && (low < 0.4 * high || name !== "loss") ? 0 : low, high, height > 200 ? 6 : 3);
+  const log = name !== "" && low > 0 && (state.log === null ? high > 20 * low : state.log === "log");
+  const up = log ? logTicks(low, high) : ticks(low > 0 && (low < 0.4 * high || name === "") ? 0 : low, high, height > 200 ? 6 : 3);
   const unit = log ? Math.log10 : (value) => value, [bottom, top] = [unit(up[0]), unit(up.at(-1))];
   pen.font = font(12);
   const left = Math.ceil(Math.max(...up.map((tick) => pen.measureText(number(tick)).width))) + 12, right = width - 12;
@@ -226,29 +277,31 @@ function paintChart(name, all, kinds, height) {   // kinds: {curve: dash}
     pen.fillText(number(tick), left - 8, y(tick));
   }
   pen.textAlign = "center"; pen.textBaseline = "alphabetic";
-  for (const tick of ticks(0, most, width > 600 ? 6 : 3).filter((tick) => tick <= most)) pen.fillText(number(tick), between(left, x(tick), right - 12), height - 6);
-  pen.textAlign = "right";
-  pen.fillText(state.over === "time" ? "minutes" : "steps", right, floor - 6);
+  const across = ticks(0, most, width > 600 ? 6 : 3).filter((tick) => tick <= most), unitName = state.over === "time" ? "minutes" : "steps";
+  for (const tick of across.slice(0, -1)) pen.fillText(number(tick), Math.max(left, x(tick)), height - 6);
+  const axisEnd = `${number(across.at(-1))} ${unitName}`;        // the unit stands at the last number, where no curve is
+  pen.fillText(axisEnd, between(left, x(across.at(-1)), right - pen.measureText(axisEnd).width / 2), height - 6);
   const style = getComputedStyle(document.documentElement), some = anyChosen(all);
   const drawn = some ? [...lines.filter(({ run }) => !chosen.has(run.name)), ...lines.filter(({ run }) => chosen.has(run.name))] : lines;
   pen.lineJoin = "round";
   for (const { run, kind, points } of drawn) {
     const clear = !some || chosen.has(run.name);
-    pen.strokeStyle = pen.fillStyle = style.getPropertyValue(`--run${run.id % COLOURS}`).trim();
+    pen.strokeStyle = pen.fillStyle = style.getPropertyValue(colour(run)).trim();
     pen.globalAlpha = clear ? 1 : 0.22; pen.lineWidth = some && clear ? 2.6 : 1.6;
     pen.setLineDash(kinds[kind]);
     pen.beginPath();
     points.forEach(([step, value], i) => (i ? pen.lineTo(x(step), y(value)) : pen.moveTo(x(step), y(value))));
     pen.stroke();
     pen.setLineDash([]);
-    const every = Math.max(1, Math.ceil(points.length / (kind === "validation" ? 20 : 6))), first = (run.id * 3) % every;      // marks of neighbours do not hide each other
+    const every = Math.max(1, Math.ceil(points.length / (kind === "validation" ? 20 : 6))), first = (looks.get(run.name) * 3) % every;      // marks of neighbours do not hide each other
     points.forEach(([step, value], i) => { if (i % every === first || points.length === 1) drawMark(pen, shape(run), x(step), y(value)); });
   }
   pen.globalAlpha = 1;
   frames.set(name, { x, y, left, right, most, lines });
-  if (state.step === null || name !== "loss") return;
+  if (state.step === null || name !== state.at) return log;
   pen.strokeStyle = ink("text"); pen.lineWidth = 1;
   pen.beginPath(); pen.moveTo(x(state.step), ceiling); pen.lineTo(x(state.step), floor); pen.stroke();
+  return log;
 }
 
 function drawMark(pen, kind, x, y) {
@@ -264,7 +317,7 @@ function at(points, step) {        // the value of a curve nearest to a step, nu
 }
 
 function paintStatus(all) {
-  const status = find(".status"), some = all.filter((run) => bright(run)).slice(0, 5);
+  const status = find(".status"), some = all.filter((run) => bright(run) && taskOf(run) === state.at).slice(0, 5);
   if (state.step === null || !some.length) { status.textContent = ""; return; }
   const each = some.map((run) => {
     const kinds = state.metric === "loss" ? ["training", "validation"] : [state.metric];
@@ -274,8 +327,8 @@ function paintStatus(all) {
   status.textContent = `${state.over === "time" ? `minute ${number(state.step)}` : `step ${rounded(state.step)}`}: ${each.join(", ") || "no value"}`;
 }
 
-function nearest(event) {          // the point of a curve that is pointed at
-  const frame = frames.get("loss"), box = find(".loss canvas").getBoundingClientRect();
+function nearest(event, task) {    // the point of a curve that is pointed at
+  const frame = frames.get(task), box = event.target.getBoundingClientRect();
   if (!frame) return null;
   let found = null, least = 24 ** 2;
   for (const { run, kind, points } of frame.lines) for (const [step, value, of = step] of points) {
@@ -342,9 +395,9 @@ function paint() {
   document.title = running ? `${running} running: Runs` : "Runs";
   find(".clear").disabled = !chosen.size;
   if (!runs.size) return;
-  paintTable(all); paintLegend(all); paintMetrics(); paintStatus(all);
-  paintChart("loss", all, state.metric === "loss" ? { training: [], validation: [7, 4] } : { [state.metric]: [] }, 320);
-  paintChart("rate", all, { rate: [] }, 110);
+  assignLooks();
+  paintTable(all); paintLegend(all); paintMetrics(); paintStatus(all); paintCharts(all);
+  paintChart("", find(".rate"), all, { rate: [] }, 110);
 }
 
 function take(answer) {
@@ -371,29 +424,37 @@ async function look() {
   if (answer) take(answer);
 }
 
-find(".runs thead tr").append(...Object.keys(COLUMNS).map((name) => make("th", "", name)));
+function listen(canvas, task) {    // the pointer and the keys on a chart
+  canvas.addEventListener("pointermove", (event) => {
+    const point = nearest(event, task);
+    showTip(event, point ? `${point.run.name}: ${point.kind.replaceAll("_", " ")} ${number(point.value)} at step ${rounded(point.step)}` : "");
+  });
+  canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
+  canvas.addEventListener("click", (event) => { const point = nearest(event, task); if (point) choose(point.run.name); });
+  canvas.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], frame = frames.get(task);
+    if (!by || !frame || typing(event)) return;
+    event.preventDefault();
+    const steps = [...new Set(frame.lines.filter(({ run }) => bright(run)).flatMap(({ points }) => points.map(([step]) => step)))].sort((a, b) => a - b);
+    if (!steps.length) return;
+    const now = (state.at === task ? state.step : null) ?? (by > 0 ? -1 : Infinity);
+    state.at = task;
+    state.step = by > 0 ? steps.find((step) => step > now) ?? steps.at(-1) : steps.findLast((step) => step < now) ?? steps[0];
+    paint();
+  });
+}
+
+find(".runs thead tr").append(...Object.keys(COLUMNS).map((name) => {
+  const word = make(name in TERMS ? "abbr" : "span", "", name);
+  word.title = TERMS[name] ?? "";
+  return make("th", "", word);
+}));
+find(".terms").append(...Object.keys(COLUMNS).filter((name) => name in TERMS).flatMap((name) => [make("dt", "", name), make("dd", "", TERMS[name])]));
 find(".scale").addEventListener("click", () => { state.log = find(".scale").getAttribute("aria-pressed") === "true" ? "linear" : "log"; keep(); paint(); });
 find(".clear").addEventListener("click", () => { chosen.clear(); keep(); paint(); });
 find(".metric").addEventListener("change", (event) => { state.metric = event.target.value; state.step = null; keep(); paint(); });
 find(".over").addEventListener("change", (event) => { state.over = event.target.value; state.step = null; keep(); paint(); });
 find(".only").addEventListener("input", (event) => { state.only = event.target.value.trim().toLowerCase(); paint(); });
-const canvas = find(".loss canvas");
-canvas.addEventListener("pointermove", (event) => {
-  const point = nearest(event);
-  showTip(event, point ? `${point.run.name}: ${point.kind.replaceAll("_", " ")} ${number(point.value)} at step ${rounded(point.step)}` : "");
-});
-canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
-canvas.addEventListener("click", (event) => { const point = nearest(event); if (point) choose(point.run.name); });
-canvas.addEventListener("keydown", (event) => {
-  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], frame = frames.get("loss");
-  if (!by || !frame || typing(event)) return;
-  event.preventDefault();
-  const steps = [...new Set(frame.lines.filter(({ run }) => bright(run)).flatMap(({ points }) => points.map(([step]) => step)))].sort((a, b) => a - b);
-  if (!steps.length) return;
-  const now = state.step ?? (by > 0 ? -1 : Infinity);
-  state.step = by > 0 ? steps.find((step) => step > now) ?? steps.at(-1) : steps.findLast((step) => step < now) ?? steps[0];
-  paint();
-});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
     if (event.target.matches("input")) { event.target.value = ""; state.only = ""; event.target.blur(); }

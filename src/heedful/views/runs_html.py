@@ -18,7 +18,8 @@ def runs_page(folders: Sequence[str], every: float = EVERY, nonce: str = "") -> 
     """Returns the HTML page of ``heedful watch``, which requests ``/runs.json`` periodically and shows the runs.
 
     The page is not reloaded: rows, curves and the selection stay. The address keeps the selection:
-    ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. Each run has its own colour and mark.
+    ``#runs=["en-fr"]&scale=log&metric=valid_bleu&over=time``. A run's colour and mark
+    follow from its name. Runs of one task share a chart.
 
     A run with saved weights has a button that opens, in a sandboxed frame, an attention view of its model, of a
     validation example. The page requests it when it is opened, and again when the run has saved newer weights.
@@ -44,23 +45,20 @@ aria-label="only runs whose name or task holds"></label>
 <button type="button" class="scale" aria-pressed="false">log scale</button>
 <button type="button" class="clear" disabled>choose none</button>
 </div>
-<section class="chart loss"><h2>
-<span class="key"><i class="line"></i>training<i class="line dashed"></i>validation</span></h2>
-<canvas tabindex="0" role="img" aria-label="The chosen number against steps or time, one line per run; arrow keys go
-along the steps, and the
-line below tells the values."></canvas></section>
+<p class="key"><i class="line"></i>training<i class="line dashed"></i>validation</p>
+<div class="charts"></div>
 <p class="status" role="status"></p>
 <ul class="legend" aria-label="runs of the curves"></ul>
 <section class="chart rate"><h2>learning rate</h2>
 <canvas role="img" aria-label="Learning rate against steps, one line per run"></canvas></section>
 <div class="scroll"><table class="runs"><thead><tr></tr></thead><tbody></tbody></table></div>
+<dl class="terms"></dl>
 {frame(LOOK_TOOLS)}
 </div>
 <div class="tip" hidden></div>
 <footer><p>Press a run's name to choose it, several to compare them; <kbd>/</kbd> finds by name, <kbd>x</kbd> changes
 the scale, arrow keys on the curves go from step to step, <kbd>Esc</kbd> chooses none. The address keeps what is chosen.
-Curves of more than 500 points are means of neighbours. The share of the ceiling is the run's speed as a share of
-the highest speed of this machine.</p></footer>
+Curves of more than 500 points are means of neighbours.</p></footer>
 {data({"every": every, "where": [visible(folder) for folder in folders]})}"""
     style, script = ("".join(asset(f"{name}.{kind}") for name in ("parts", "frame", "runs")) for kind in ("css", "js"))
     return page("Runs", body, style, script, images=True, fetches=True, nonce=nonce)

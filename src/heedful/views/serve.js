@@ -65,6 +65,40 @@ function buildForm() {
   fields.values().next().value?.focus();
 }
 
+// ---- examples ----
+
+function examples() {              // {name, fill}: the name of a button, and what fills the form
+  if (pictured) return [{ name: "a drawn disc", fill: () => readImage(drawnDisc()) }];
+  const [first, second] = data.examples.map((example) => Object.values(example));
+  if (data.embeds) return second ? [{ name: `${first[0]} / ${second[0]}`, texts: { first: first[0], second: second[0] } }] : [];
+  return data.examples.map((example) => ({ name: Object.values(example).join(" / "), texts: chats ? { message: Object.values(example)[0] } : example }));
+}
+
+function drawnDisc() {             // an image file, for models whose folder has none
+  const canvas = make("canvas"), pen = Object.assign(canvas, { width: 96, height: 96 }).getContext("2d");
+  pen.fillStyle = "#8fb8de"; pen.fillRect(0, 0, 96, 96);
+  pen.fillStyle = "#e0563b"; pen.beginPath(); pen.arc(48, 48, 28, 0, 7); pen.fill();
+  const bytes = atob(canvas.toDataURL("image/png").split(",")[1]);
+  return new File([Uint8Array.from(bytes, (letter) => letter.charCodeAt(0))], "disc.png", { type: "image/png" });
+}
+
+function buildExamples() {
+  const all = examples();
+  find(".examples").hidden = !all.length;
+  find(".examples").append(...all.map(({ name, texts, fill }) => {
+    const button = make("button", "", name);
+    button.type = "button";
+    button.title = name;
+    button.addEventListener("click", async () => {
+      if (state.running) return;
+      await fill?.();
+      for (const [field, text] of Object.entries(texts ?? {})) fields.get(field).value = text;
+      send();
+    });
+    return button;
+  }));
+}
+
 const written = (name) => fields.get(name).value;
 
 function chosen() {                // the options that are filled in
@@ -179,7 +213,7 @@ function clickable(text, onChoose, marks = [], box = make("p", "text")) {  // a 
 
 // ---- attention ----
 
-const bare = (text) => text.normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
+const bare = (text) => text.replaceAll("⁇", "").normalize("NFKD").replace(/[\p{M}\s␣▁]/gu, "").toLowerCase();
 
 function placeOf(tokens, texts, which, offset, word) {     // the token at an offset of one of the texts, which follow one another in the tokens, most often in their order
   const ends = [];
@@ -263,7 +297,7 @@ const isList = (value) => Array.isArray(value);
 
 function bars(rows) {
   const list = make("ul", "bars");
-  fillBars(list, rows.map(({ label, answer, text, score }, i) => ({ name: label || answer || text || "(no answer)", share: score, kind: i ? "" : "chosen" })));
+  fillBars(list, rows.map(({ label, answer, score }, i) => ({ name: (label === "" ? "␣" : label) || answer || "(no answer)", share: score, kind: i ? "" : "chosen" })));
   return list;
 }
 
@@ -448,4 +482,4 @@ document.addEventListener("keydown", (event) => {
   if (state.running) state.running.abort();
   else if (!find(".look").hidden) find(".close").click();
 });
-buildForm();
+buildForm(); buildExamples();

@@ -21,7 +21,7 @@ def serving_page(info: Mapping[str, Any]) -> str:
     Args:
         info: the entry "heedful" of ``GET /v1/models``: "task", "family", "columns" (of an input, with their kinds),
             "options" (with a line of help each), "has_template", "streams", "embeds", "max_tokens"; and "model", the
-            model's name, "nonce", and "has_token", True if clients must send one.
+            model's name, "nonce", "has_token", True if clients must send one, and "examples", texts by column.
     """
     facts = {name: value for name, value in info.items() if name != "nonce"}
     facts["options"] = {name: text for name, text in info["options"].items() if name not in HIDDEN}
@@ -32,6 +32,7 @@ def serving_page(info: Mapping[str, Any]) -> str:
 <ol class="talk" aria-label="the conversation" aria-live="polite" hidden></ol>
 <form class="ask" autocomplete="off">
 <div class="fields"></div>
+<div class="tools examples" role="group" aria-label="examples" hidden><span class="quiet">try</span></div>
 <details class="more"><summary>options</summary><div class="options"></div></details>
 <div class="tools">
 <button type="submit" class="go"></button>

@@ -55,7 +55,7 @@ function paintText(weights) {
   const words = texts[here().text];
   words.forEach((word, i) => {
     const w = weights[i - here().from], before = here().text > 0 || i < texts[0].length - M + state.step;
-    word.classList.toggle("unknown", w === undefined && before);   // its weight was left out
+    word.classList.toggle("unknown", w === undefined && before && i < here().reach);   // a key whose weight was left out
     if (!w) return;
     word.style.setProperty("--w", w);
     word.classList.toggle("deep", w > colours.flip);

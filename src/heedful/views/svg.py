@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 
-from heedful.views.text import SCRIPT_FAMILIES, escaped
+from heedful.views.text import SCRIPT_FAMILIES, escaped, width
+
+EDGE = 24  # margin of a figure
+SPARE = 1.12  # safety factor of text widths: some sans-serif fonts are wider than ``width`` estimates
 
 BASE = """
 text{font-family:system-ui,'Segoe UI','Noto Sans','DejaVu Sans','Liberation Sans',Arial,Helvetica,sans-serif,@SCRIPTS@}
@@ -32,15 +35,23 @@ class SvgFigure(str):
 
 
 def document(size: tuple[float, float], title: str, description: str, style: str, parts: Iterable[str]) -> SvgFigure:
-    """Returns an SVG file of ``size`` (width, height); its own background makes it readable on a page of any colour."""
-    wide, high = (f"{side:.0f}" for side in size)
+    """Returns an SVG file of ``size`` (width, height), wider if the title needs more room.
+
+    Its own background makes it readable on a page of any colour.
+    """
+    wide, high = f"{max(size[0], width_for(title, 17, bold=True)):.0f}", f"{size[1]:.0f}"
     return SvgFigure(
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}"'
         f' viewBox="0 0 {wide} {high}">\n'
         f"<title>{escaped(title)}</title>\n<desc>{escaped(description)}</desc>\n<style>{BASE}{style}</style>\n"
         f'<rect class="ground" width="{wide}" height="{high}" rx="10"/>\n'
-        f'<text class="title" x="24" y="36">{escaped(title)}</text>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<text class="title" x="{EDGE}" y="36">{escaped(title)}</text>\n' + "\n".join(parts) + "\n</svg>\n"
     )
+
+
+def width_for(text: str, size: float, bold: bool = False) -> float:
+    """Returns the width of a figure that has room for ``text`` in one line, between margins, in any sans-serif font."""
+    return 2 * EDGE + SPARE * width(text, size, bold)
 
 
 def label(text: str, x: float, y: float, kind: str, anchor: str = "start", more: str = "") -> str:

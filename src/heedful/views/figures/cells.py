@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.errors import HeedfulError
-from heedful.views.svg import document, ink, label, titled
+from heedful.views.svg import EDGE, SPARE, document, ink, label, titled, width_for
 from heedful.views.text import cut, visible, width
 
 Values = NDArray[np.float64]
 
-EDGE = 24  # margin
 WIDE = 460  # width to wrap notes at if the figure is narrower
-SPARE = 1.08  # safety factor of text widths: some sans-serif fonts are wider than ``width`` estimates
 LEVELS = 100  # shades
 SIZE = 13  # of names, in pixels
 
@@ -67,7 +65,7 @@ def figure(
 
     ``described`` is the description that screen readers read.
     """
-    wide = max(size[0], width(title, 17, bold=True))
+    wide = max(size[0], width_for(title, 17, bold=True) - 2 * EDGE)
     lines = [line for note in notes if note for line in wrapped(note, max(wide, WIDE))]
     top = 54 + 19 * len(lines) + (6 if lines else 0)
     wide = max([wide, *(SPARE * width(line, SIZE) for line in lines)])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from heedful.errors import HeedfulError, nearest
 from heedful.generation.options import NAMES
 from heedful.inspection.eval_mode import evaluating
+from heedful.tasks.task import Task
 from heedful.views.inspect.catalogue import OPTIONS
 from heedful.views.inspect.opened_model import ModelSource, OpenedModel, open_model
+from heedful.views.inspect.prediction import lead, predicted, task_for
 from heedful.views.inspect.request import Request, check_view
 from heedful.views.inspect.result import InspectionResult
 
@@ -72,12 +75,17 @@ def inspect(
 
 def run_request(model: ModelSource, request: Request, device: str | None = None) -> InspectionResult:
     """Loads the model, checks a request against it, and returns the requested view."""
-    return run_view(*open_model(model, request, device))
+    opened, request = open_model(model, request, device)
+    return run_view(opened, request, task_for(opened))
 
 
-def run_view(opened: OpenedModel, request: Request) -> InspectionResult:
-    """Returns the view that a checked request asks for, of a loaded model."""
+def run_view(opened: OpenedModel, request: Request, task: Task | None = None) -> InspectionResult:
+    """Returns the view that a checked request asks for, of a loaded model; of one input with the task's prediction."""
     with evaluating(opened.model):
         module, _, function = check_view(request.view).home.partition(":")
         look: InspectionResult = getattr(import_module(module), function)(opened, request)
-    return look
+        prediction = None
+        if task is not None and len(request.inputs) == 1:
+            prediction = predicted(task, opened.model, request.inputs[0])
+    likeliest = None if prediction is None else prediction[1]
+    return replace(look, prediction=likeliest, lead=lead(opened, request, prediction))

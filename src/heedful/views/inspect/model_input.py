@@ -30,6 +30,7 @@ from heedful.views.inspect.request import Request, writes_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Target = str | Sequence[int]  # a text, or token ids
+UNKNOWN = "⁇"  # after what the vocabulary has no token for, as SentencePiece writes it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ def source_of(opened: OpenedModel, item: Any) -> tuple[str, list[str], Tensor]:
         image = _image(opened, item)
         return image.name, image.read["encoder"], image.arguments[0]
     name, ids = read_source(opened, item)
-    return name, pieces_of(opened.source, ids), row_of(opened, ids)
+    return name, pieces_of(opened.source, ids, texts_of(opened, item)), row_of(opened, ids)
 
 
 def read_source(opened: OpenedModel, item: Any) -> tuple[str, list[int]]:
@@ -148,11 +149,11 @@ def _sentence(opened: OpenedModel, item: Any) -> ModelInput:
     parts = tokenizer.encode(sides)
     _check_not_empty(parts)
     ids, segments = tokenizer.template(pair=len(sides) == 2).join(*parts)
-    name, pieces = short(" + ".join(sides)), tokenizer.pieces(ids)
+    name, pieces = short(" + ".join(sides)), pieces_of(tokenizer, ids, sides)
     if isinstance(config, EncoderDecoderConfig):  # a classifier's decoder reads the text too, shifted by one
         shifted = [start_of(config), *ids[:-1]]
         arguments = (row_of(opened, ids), row_of(opened, shifted))
-        read = {"encoder": pieces, "decoder": tokenizer.pieces(shifted)}
+        read = {"encoder": pieces, "decoder": pieces_of(tokenizer, shifted, sides)}
         return ModelInput(name=name, arguments=arguments, ids=ids, read=read)
     if isinstance(config, EncoderConfig):
         mask_and_segments = (None, row_of(opened, segments)) if config.segments > 1 else ()
@@ -164,7 +165,8 @@ def _sentence(opened: OpenedModel, item: Any) -> ModelInput:
 def _prompt(opened: OpenedModel, item: Any, target: Target | None = None) -> ModelInput:
     """Returns a decoder's text or messages, with the tokenizer's special tokens before it, and the target after it."""
     ids, _ = continued(opened, item, target)
-    pieces = pieces_of(opened.source, ids)
+    written = target if isinstance(target, str) else ""
+    pieces = pieces_of(opened.source, ids, [text + written for text in texts_of(opened, item)])
     return ModelInput(
         name=name_of(item),
         arguments=(row_of(opened, ids),),
@@ -231,7 +233,7 @@ def _pair(opened: OpenedModel, item: Any, request: Request) -> ModelInput:
         name=name_of(item),
         arguments=(row_of(opened, ids), row_of(opened, shifted)),
         ids=ids,
-        read={"encoder": source.pieces(ids), "decoder": pieces_of(target, shifted)},
+        read={"encoder": pieces_of(source, ids, texts_of(opened, item)), "decoder": pieces_of(target, shifted)},
         written=pieces_of(target, target_ids),
         answer=target_ids,
         note=note,
@@ -278,9 +280,49 @@ def single_output(request: Request) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------------- shared
 
 
-def pieces_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Returns the pieces of token ids; ``<id 7>`` for an id that the embedding has and the vocabulary has not."""
-    return [piece or f"<id {number}>" for piece, number in zip(tokenizer.pieces(ids), ids, strict=True)]
+def pieces_of(tokenizer: Tokenizer, ids: Sequence[int], texts: Sequence[str] = ()) -> list[str]:
+    """Returns the pieces of token ids; ``<id 7>`` for an id that the embedding has and the vocabulary has not.
+
+    An unknown token of ``texts``, from which the ids were made, is the characters that it stands for, and ``⁇``.
+    """
+    pieces = [piece or f"<id {number}>" for piece, number in zip(tokenizer.pieces(ids), ids, strict=True)]
+    at = [place for place, number in enumerate(ids) if number == tokenizer.unknown]
+    words = _unknown_words(tokenizer, texts) if at else []
+    for place, word in zip(at, words, strict=False) if len(at) == len(words) else ():
+        pieces[place] = word + UNKNOWN
+    return pieces
+
+
+def _unknown_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """Returns the characters of each unknown token, with a leading space where the tokenizer's pieces have one."""
+    words = []
+    for text, (ids, offsets) in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
+        before = 0  # the end of the token before: a space between is part of none, and shown with the word
+        for number, (start, end) in zip(ids, offsets, strict=True):
+            if number == tokenizer.unknown:
+                begins = tokenizer.marks_continuations or start > before or text[start:end][:1].isspace()
+                words.append((" " if begins else "") + text[start:end].strip())
+            before = end
+    return words
+
+
+def unknown_count(opened: OpenedModel, items: Sequence[Any]) -> int:
+    """Returns the number of unknown tokens in the texts of inputs."""
+    if opened.tokenizers is None or opened.source.unknown is None:
+        return 0
+    texts = [text for item in items for text in texts_of(opened, item)]
+    return sum(ids.count(opened.source.unknown) for ids in opened.source.encode(texts))
+
+
+def texts_of(opened: OpenedModel, item: Any) -> Sequence[str]:
+    """Returns the texts of an input, as they are tokenised; none of an image or a conversation."""
+    config = opened.model.config
+    if reads_images(config) or is_conversation(item):
+        return ()
+    if has_target(config) or generates_text(config):
+        text = opened.input_text(item)
+        return (opened.prefix + text,) if isinstance(text, str) else ()
+    return sides_of(item, "text?")
 
 
 def _check_not_empty(parts: Sequence[Sequence[int]], name: str = "the text") -> None:

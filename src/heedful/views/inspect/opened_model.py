@@ -39,6 +39,7 @@ class OpenedModel:
     pooled: PooledHead | None = None  # pooling of the folder's sentence-transformers files
     prefix: str = ""  # before every source, as in training
     task: type[Task] | None = None  # the task for which the folder was trained, if it is known
+    folder: Path | None = None  # of the model, or of the ensemble's member
 
     @property
     def source(self) -> Tokenizer:
@@ -93,7 +94,7 @@ def opened_of(model: Model, folder: Path, name: str) -> OpenedModel:
     """
     member, folder, name = _first_member(model, folder, name)
     model = model if member is None else member
-    return OpenedModel(model=model, name=name, **_preparation(model, folder))
+    return OpenedModel(model=model, name=name, folder=folder, **_preparation(model, folder))
 
 
 def _first_member(model: Model | None, folder: Path, name: str) -> tuple[Model | None, Path, str]:

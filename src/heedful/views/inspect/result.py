@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from heedful.util.files import write
 from heedful.views.inspect.request import check_format
-from heedful.views.page import page
+from heedful.views.page import page, with_lead
 from heedful.views.text import escaped
 
 HIGH = 640  # pixels of a page in a notebook
@@ -40,6 +40,9 @@ class InspectionResult:
         data: the numbers and texts, in dictionaries, lists and numpy arrays.
         page: returns the HTML page.
         picture: returns the SVG figure.
+        prediction: what ``heedful predict`` gives for the input, with ``top_k=5`` where it has that option; None for
+            models that generate.
+        lead: HTML of the page between its heading and the view: what the model predicts.
     """
 
     title: str
@@ -47,6 +50,8 @@ class InspectionResult:
     data: dict[str, Any]
     page: Callable[[], str]
     picture: Callable[[], str]
+    prediction: Any = None
+    lead: str = ""
 
     @classmethod
     def drawn(
@@ -75,7 +80,7 @@ class InspectionResult:
 
     def html(self) -> str:
         """Returns a self-contained HTML page."""
-        return self.page()
+        return with_lead(self.page(), self.lead)
 
     def svg(self) -> str:
         """Returns an SVG figure for a paper or a README."""
