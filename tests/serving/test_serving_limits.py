@@ -477,3 +477,20 @@ def test_text_that_is_no_base64_is_the_clients_error(
     response = server.http.post(path, content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
     assert response.json()["error"]["message"]
+
+
+def test_bodies_of_all_requests_are_bounded(serving: Callable[..., Running], talking: Pipeline) -> None:
+    server = serving(talking, bodies=3000, body=1000)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    guard: Any = server.server.config.app
+    halves = []
+    for number in range(1, 4):
+        halves.append(server.raw(head + b"Content-Length: 1000\r\n\r\n" + b" " * 900))
+        server.until(lambda: guard.received == 900 * number)  # noqa: B023
+    large = {"prompt": "the fig " * 50, "max_tokens": 2}
+    status, error = server.refused("/v1/completions", **large)
+    assert (status, "bodies of other requests" in error["message"]) == (503, True)
+    for half in halves:
+        half.close()
+    server.until(lambda: guard.received == 0)
+    assert server.post("/v1/completions", **large)["choices"]

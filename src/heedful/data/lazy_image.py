@@ -287,7 +287,7 @@ def _tiff_number(image: Any, tag: int, default: int) -> int:
 
 
 def _check_tags(content: bytes) -> None:
-    """Raises ``ValueError`` if a tag of a TIFF occurs twice, of which Pillow and its decoder may read different ones."""
+    """Raises ``ValueError`` if a tag of a TIFF occurs twice: Pillow and its decoder may read different ones."""
     order, is_big = "<" if content[:2] == b"II" else ">", 43 in content[2:4]
     start, *_ = struct.unpack_from(order + ("8xQ" if is_big else "4xI"), content)
     count, *_ = struct.unpack_from(order + ("Q" if is_big else "H"), content, start)

@@ -69,9 +69,14 @@ class ServiceLimits:
     timeout: float = 300.0  #: seconds from a request to the end of its answer
     drain: float = 30.0  #: seconds that running requests have after SIGTERM
     body: int = 16 << 20  #: bytes of a request
+    bodies: int = 256 << 20  #: bytes of all requests in progress
     body_seconds: float = 30.0  #: to receive a request
     pixels: int = 1 << 24  #: of an image
     backlog: int = 512  #: pieces of an answer that wait for a slow reader
+    connections: int = 1024  #: that are open
+    reserve: int = 64  #: further connections, for requests about the server's state; others get 503
+    address_connections: int = 256  #: of one address that have not sent a whole request
+    header_seconds: float = 20.0  #: to receive a request's header, from the start or the last response on
 
     @property
     def queue_tokens(self) -> int:
