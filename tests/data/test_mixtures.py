@@ -190,10 +190,10 @@ def test_sets_are_mixed_by_weight(mixture: Path) -> None:
         (
             "{{text}}",
             "{{'x' * 300000000}}",
-            r"'which' was stopped: .* above 100,000,000, in .*tsv:2; .*mixture.toml:11",
+            r"'which' was stopped: .* above 100,000,000, in .*tsv:2; .*.toml:11",
         ),
         ("{{text}}", "{% macro m() %}{{m()}}{% endmacro %}{{m()}}", r"stopped: .* nested too deeply, in .*tsv:2"),
-        ("{{text}}", "{{" + "(" * 500 + "1" + ")" * 500 + "}}", r"broken \(it is nested too deeply\), in .*toml:11"),
+        ("{{text}}", "{{" + "(" * 500 + "1" + ")" * 500 + "}}", r"broken \(it is nested too deeply.*\), in .*toml:11"),
         ("{{text}}", "{{[1, 2] | random}}", r"broken \(No filter named 'random'.*\), in .*mixture.toml:11"),
     ],
 )

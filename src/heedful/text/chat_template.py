@@ -1,7 +1,7 @@
 """Chat templates: conversations as text, by the template of a published folder.
 
-A template is a program from an unknown author. It runs in Jinja's sandbox (``heedful.util.template_sandbox``), sees only plain data
-(strings, numbers, lists and mappings), and cannot change them.
+A template is a program from an unknown author. It runs in a sandbox (``heedful.util.template_sandbox``), sees only
+plain data (strings, numbers, lists and mappings), and cannot change them.
 """
 
 from __future__ import annotations
