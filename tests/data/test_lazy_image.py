@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import pickle
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import EpsImagePlugin, Image, ImageFile, ImageOps, TiffImagePlugin
 
 from heedful.data import LazyImage, image_arrays, lazy_image, read
 from heedful.data.lazy_image import as_uint8
@@ -233,6 +234,97 @@ def test_a_large_png_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(HeedfulError, match=r"8,200 × 8,200 pixels.*large\.png.*smaller"):
         LazyImage.of(tmp_path / "large.png").pixels(3)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\nshowpage\n"
+
+
+@pytest.mark.parametrize("name", ["a.eps", "a.png"])
+def test_no_image_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    program, started = tmp_path / "programs" / "gs", tmp_path / "started"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho $0 >> {started}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # not looked for yet
+    (tmp_path / name).write_bytes(EPS)
+    message = said(tmp_path / name)
+    assert message.endswith("; save it as PNG, JPEG, WebP, BMP, GIF or TIFF")
+    assert "gs" not in message.replace(str(tmp_path), "")
+    with pytest.raises(HeedfulError):
+        _ = LazyImage.of(EPS).size
+    assert not started.exists()
+
+
+def test_every_image_is_opened_in_named_formats() -> None:
+    calls = [
+        (path.name, call)
+        for path in Path(lazy_image.__file__).parents[1].rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Image.open"
+    ]
+    assert calls
+    assert [name for name, call in calls if "formats" not in {word.arg for word in call.keywords}] == []
+
+
+def exif_after_pixels(image: Image.Image) -> bytes:
+    """A PNG with its EXIF block at the end, as ImageMagick writes it."""
+    whole, exif = encoded(image), image.getexif()
+    exif[0x0112] = 6
+    end = whole.index(b"IEND") - 4
+    return whole[:end] + chunk(b"eXIf", exif.tobytes().removeprefix(b"Exif\0\0")) + whole[end:]
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PNG, EXIF last", "TIFF, turned"])
+def test_size_and_pixel_count_need_no_decoding(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.fromarray(COLOUR)
+    if form == "PNG, EXIF last":
+        stored = exif_after_pixels(image)
+    elif form == "TIFF, turned":
+        stored = encoded(image, "TIFF", tiffinfo={0x0112: 6}, compression="tiff_deflate")
+    else:
+        stored = encoded(image, form)
+    is_turned, picture = "," in form, LazyImage.of(stored)
+    assert picture.pixels().shape[:2] == ((7, 5) if is_turned else (5, 7))
+    for kind in (Image.Image, ImageFile.ImageFile, TiffImagePlugin.TiffImageFile):
+        monkeypatch.setattr(kind, "load", lambda self: pytest.fail("it was decoded"))
+    assert picture.size == ((5, 7) if is_turned else (7, 5))
+    assert picture.decoded_pixels == 35
+
+
+def tiled_tiff(side: int, tile: int, *more: tuple[int, int]) -> bytes:
+    """A grey TIFF of one tile of zeros; ``more`` are further tags with their values."""
+    data = zlib.compress(bytes(tile * tile))
+    tags = [(256, side), (257, side), (258, 8), (259, 8), (262, 1), (277, 1), *more, (322, tile), (323, tile), (324, 0)]
+    tags.append((325, len(data)))
+    start = 8 + 2 + 12 * len(tags) + 4
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, start if tag == 324 else value) for tag, value in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + data
+
+
+def test_tiles_larger_than_the_image_count_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = LazyImage.of(tiled_tiff(20, 64))
+    assert (picture.size, picture.decoded_pixels) == ((20, 20), 64 * 64)
+    assert picture.pixels().shape == (20, 20, 1)
+    monkeypatch.setattr(lazy_image, "MAX_PIXELS", 1000)
+    assert "20 × 20 pixels or larger tiles" in said(tiled_tiff(20, 64))
+    # of two numbers, Pillow might compare the one and its decoder use the other
+    for tag in (256, 322):
+        assert "a TIFF tag occurs twice" in said(tiled_tiff(20, 16, (tag, 16)))
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
+    whole = encoded(Image.fromarray(RANDOM.integers(0, 256, (64, 64, 3), dtype=np.uint8)), "JPEG", progressive=True)
+    scan = whole[whole.rindex(b"\xff\xda") : -2]
+    count = whole.count(b"\xff\xda")
+    few = whole[:-2] + scan * (100 - count) + whole[-2:]
+    assert LazyImage.of(few).pixels().shape == (64, 64, 3)
+    assert said(whole[:-2] + scan * (101 - count) + whole[-2:], "a.jpg").startswith(
+        "the JPEG has more than 100 scans, in a.jpg"
+    )
+    # neither metadata nor what follows the image, as the video of a moving photo, has scans
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + 400) + b"\xff\xda" * 200
+    assert LazyImage.of(whole[:2] + comment + whole[2:] + b"\xff\xda" * 200).pixels().shape == (64, 64, 3)
 
 
 def test_a_large_jpeg_is_decoded_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,14 @@ def test_sets_are_mixed_by_weight(mixture: Path) -> None:
         ("\n[[sets]]", "limit = 0\n[[sets]]", "limit in .* must be at least 1, not 0"),
         ("{{text}} ||| {{ans", "{{text.nothing()}} ||| {{ans", r"fails|nothing"),
         ("colours.tsv", "colour.tsv", r"colour.tsv"),
+        (
+            "{{text}}",
+            "{{'x' * 300000000}}",
+            r"'which' was stopped: .* above 100,000,000, in .*tsv:2; .*.toml:11",
+        ),
+        ("{{text}}", "{% macro m() %}{{m()}}{% endmacro %}{{m()}}", r"stopped: .* nested too deeply, in .*tsv:2"),
+        ("{{text}}", "{{" + "(" * 500 + "1" + ")" * 500 + "}}", r"broken \(it is nested too deeply.*\), in .*toml:11"),
+        ("{{text}}", "{{[1, 2] | random}}", r"broken \(No filter named 'random'.*\), in .*mixture.toml:11"),
     ],
 )
 def test_errors_name_file_and_line(mixture: Path, old: str, new: str, message: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from heedful.inference.pipeline import Pipeline
 from heedful.serving import run
@@ -26,14 +29,20 @@ class Running:
     """A server in a thread of its own."""
 
     def __init__(
-        self, pipe: Pipeline, limits: ServiceLimits, token: str | None = None, before: Any = None, exact: bool = False
+        self,
+        pipe: Pipeline,
+        limits: ServiceLimits,
+        token: str | None = None,
+        before: Any = None,
+        exact: bool = False,
+        certificate: Sequence[str] = (),
     ) -> None:
         self.service = Service(pipe, "tiny", limits, exact)
         if before is not None:
             before(self.service)
         self.socket = run.bound_socket("127.0.0.1", 0)
         self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        self.server = run.server_of(create_app(self.service, token=token))
+        self.server = run.server_of(create_app(self.service, token=token), limits, *certificate)
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -101,3 +110,17 @@ def slow(service: Service, seconds: float = 0.02) -> Iterator[None]:
         yield
     finally:
         del service.decoder.step
+
+
+def certificate(folder: Path) -> list[str]:
+    """Paths of a certificate for this machine, and of its key; skips the test without openssl."""
+    names = [str(folder / name) for name in ("cert.pem", "key.pem")]
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 2 -addext"
+    made = subprocess.run(
+        [*command.split(), "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", names[0], "-keyout", names[1]],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("no openssl makes a certificate")
+    return names

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from running_server import certificate
 
 import heedful
 from answering_folders import saved
@@ -132,15 +133,7 @@ def test_ctrl_c_ends_at_once_with_open_streams(folder: str) -> None:
 
 
 def test_https(folder: str, tmp_path: Path) -> None:
-    names = [str(tmp_path / name) for name in ("cert.pem", "key.pem")]
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 2 -addext"
-    made = subprocess.run(
-        [*command.split(), "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", names[0], "-keyout", names[1]],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("no openssl makes a certificate")
+    names = certificate(tmp_path)
     with process(folder, "--cert", names[0], "--key", names[1]) as (_, address):
         assert address.startswith("https://")
         trusted = ssl.create_default_context(cafile=names[0])

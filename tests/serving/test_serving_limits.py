@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 import socket
@@ -13,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageFile
 from running_server import Running, slow
 
 import heedful
 from heedful.generation.method import MethodInput
 from heedful.inference.pipeline import Pipeline
 from heedful.serving import generation
+from heedful.serving.admission import Admission, RequestError, ServiceLimits
 from heedful.serving.service import Service
 from tolerances import approx
 
@@ -417,3 +421,76 @@ def test_a_server_that_drains_takes_nothing_new(serving: Callable[..., Running],
     assert server.http.get("/health").status_code == 200
     response = server.http.post("/v1/completions", json={"prompt": "a"})
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+
+
+def image_in_base64(width: int, height: int, form: str = "PNG") -> str:
+    stream = io.BytesIO()
+    Image.new("L", (width, height)).save(stream, form)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+@pytest.mark.parametrize("path", ["/predict", "/v1/attention"])
+def test_pixels_are_bounded_before_images_are_decoded(
+    serving: Callable[..., Running],
+    folder_of: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    server = serving(heedful.pipeline(None, folder_of("image-classification")), pixels=10_000)
+    field = "inputs" if path == "/predict" else "input"
+    many = [image_in_base64(100, 100), *[image_in_base64(100, 91)] * 4]
+    with monkeypatch.context() as patched:
+        patched.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
+        for form in ("PNG", "TIFF"):
+            status, error = server.refused(path, **{field: image_in_base64(100, 101, form)})
+            assert (status, "100 × 101 pixels" in error["message"]) == (413, True)
+        assert server.refused(path, **{field: image_in_base64(1, 1 << 17)})[0] == 413
+        status, error = server.refused(path, **{field: many})
+        assert (status, "46,400 pixels, more than 40,000" in error["message"]) == (413, True)
+    assert server.post(path, **{field: many[0]})
+
+
+def test_pixels_of_all_requests_are_bounded() -> None:
+    admission = Admission(ServiceLimits(pixels=100))
+    tickets = [admission.admit(2, 2, 400) for _ in range(4)]
+    with pytest.raises(RequestError) as refused:
+        admission.admit(1, 1, 1)
+    assert refused.value.status == 429
+    tickets[0].release(1)
+    assert admission.pixels == 1400
+    admission.admit(1, 1, 200).release()
+    for ticket in tickets:
+        ticket.release()
+    assert (admission.inputs, admission.tokens, admission.pixels) == (0, 0, 0)
+    with pytest.raises(RequestError) as never:
+        admission.admit(1, 1, 401)
+    assert never.value.status == 413
+
+
+@pytest.mark.parametrize("path", ["/predict", "/", "/v1/attention"])
+@pytest.mark.parametrize("value", ["é", "AAA", "A\udc80", "data:image/png;base64,é"])
+def test_text_that_is_no_base64_is_the_clients_error(
+    serving: Callable[..., Running], folder_of: Callable[[str], Path], path: str, value: str
+) -> None:
+    server = serving(heedful.pipeline(None, folder_of("image-classification")))
+    body = json.dumps({"input" if path == "/v1/attention" else "inputs": value})
+    response = server.http.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"]
+
+
+def test_bodies_of_all_requests_are_bounded(serving: Callable[..., Running], talking: Pipeline) -> None:
+    server = serving(talking, bodies=3000, body=1000)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    guard: Any = server.server.config.app
+    halves = []
+    for number in range(1, 4):
+        halves.append(server.raw(head + b"Content-Length: 1000\r\n\r\n" + b" " * 900))
+        server.until(lambda: guard.received == 900 * number)  # noqa: B023
+    large = {"prompt": "the fig " * 50, "max_tokens": 2}
+    status, error = server.refused("/v1/completions", **large)
+    assert (status, "bodies of other requests" in error["message"]) == (503, True)
+    for half in halves:
+        half.close()
+    server.until(lambda: guard.received == 0)
+    assert server.post("/v1/completions", **large)["choices"]

@@ -85,7 +85,7 @@ def serve(
     address = f"{'http' if cert is None else 'https'}://{shown}:{bound.getsockname()[1]}"
     print(_head(service, address, token is not None), flush=True)
     app = create_app(service, token=token, local_names_only=host in LOCAL)
-    if not run.serve(service, run.server_of(app, cert, key), bound):
+    if not run.serve(service, run.server_of(app, limits, cert, key), bound):
         return
     if service.is_alive:  # in a long step, which nothing can end but the process
         print("heedful: stopped", file=sys.stderr, flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ORIENTATION = 0x0112  # EXIF tag of the camera's orientation
+TIFF_WIDTH, TIFF_HEIGHT, TILE_WIDTH, TILE_LENGTH = 256, 257, 322, 323  # tags of a TIFF
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # not EPS and others, which Pillow gives to outside programs
 MAX_PIXELS = 1 << 26  # 8,192 × 8,192; decoding takes up to 10 bytes a pixel, 670 MB
+MAX_SCANS = 100  # of a JPEG, whose cameras and libraries write 10; each passes over all pixels
 GREY = ("1", "L", "LA", "I", "F")  # Pillow's modes with one channel; 16-bit modes begin with "I;16"
 
 
@@ -81,10 +86,16 @@ class LazyImage:
         if not isinstance(self.source, str | bytes):
             return self.source.shape[1], self.source.shape[0]
         with self._image() as image:
-            if image.format == "TIFF":
-                image.load()  # turns it upright, unlike other formats
-            width, height = image.size
+            width, height = _stored_size(image)
             return (height, width) if _orientation(image) >= 5 else (width, height)
+
+    @property
+    def decoded_pixels(self) -> int:
+        """Number of pixels that decoding computes, from the header alone: of a TIFF, those of its whole tiles."""
+        if not isinstance(self.source, str | bytes):
+            return self.source.shape[0] * self.source.shape[1]
+        with self._image() as image:
+            return _decoded_pixels(image)
 
     def header(self) -> ImageInfo:
         """Returns the properties of the image. Raises ``HeedfulError`` if the header of the file is unreadable."""
@@ -143,7 +154,13 @@ class LazyImage:
         content = self.digest_bytes()
         if not content:
             raise HeedfulError(f"the image file is empty, in {self.name}; copy or download it again")
-        with _one_line_errors(self.name), Image.open(io.BytesIO(content)) as image:
+        with _one_line_errors(self.name), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if image.format == "PNG" and "exif" not in image.info:
+                image.info["exif"] = _exif_of_png(content)  # Pillow's own search for it decodes the pixels
+            if image.format in ("JPEG", "MPO"):
+                _check_scans(content, self.name)
+            if image.format == "TIFF":
+                _check_tags(content)
             yield image
 
     def __eq__(self, other: object) -> bool:
@@ -223,11 +240,72 @@ def _check_size(image: Image.Image, name: str) -> None:
     if width * height > MAX_PIXELS and image.format == "JPEG":
         scale = (MAX_PIXELS / (width * height)) ** 0.5
         image.draft(None, (max(1, int(width * scale / 2)), max(1, int(height * scale / 2))))
-    if image.width * image.height > MAX_PIXELS:
+    if _decoded_pixels(image) > MAX_PIXELS:
         raise HeedfulError(
-            f"the image has {width:,} × {height:,} pixels, more than {MAX_PIXELS // 10**6} million, in {name}; "
-            "make it smaller"
+            f"the image has {width:,} × {height:,} pixels or larger tiles, more than {MAX_PIXELS // 10**6} million, in "
+            f"{name}; make it smaller"
         )
+
+
+def _check_scans(content: bytes, name: str) -> None:
+    """Raises ``HeedfulError`` for a JPEG with too many scans, of which a small file can hold thousands."""
+    scans, place = 0, 2
+    while marker := _MARKER.search(content, place):
+        if marker[1] == b"\xd9":  # end of the image
+            return
+        scans += marker[1] == b"\xda"
+        if scans > MAX_SCANS:
+            raise HeedfulError(f"the JPEG has more than {MAX_SCANS} scans, in {name}; save it again")
+        place = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
+
+
+# of a segment with a length; in the data of a scan, 0 and the restart markers (d0 to d7) follow ff
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")
+
+
+def _decoded_pixels(image: Image.Image) -> int:
+    width, height = _stored_size(image)
+    if image.format == "TIFF":  # its tiles are decoded whole, and may be larger than the image
+        tile_width, tile_height = (_tiff_number(image, tag, 1) for tag in (TILE_WIDTH, TILE_LENGTH))
+        width, height = -(-width // tile_width) * tile_width, -(-height // tile_height) * tile_height
+    return width * height
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """Returns (width, height) before EXIF's orientation, which Pillow's newer versions apply to a TIFF on opening."""
+    if image.format != "TIFF":
+        return image.size
+    width, height = image.size
+    return _tiff_number(image, TIFF_WIDTH, width), _tiff_number(image, TIFF_HEIGHT, height)
+
+
+def _tiff_number(image: Any, tag: int, default: int) -> int:
+    value = image.tag_v2.get(tag, default)
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"its TIFF tag {tag} is not a positive number")
+    return value
+
+
+def _check_tags(content: bytes) -> None:
+    """Raises ``ValueError`` if a tag of a TIFF occurs twice: Pillow and its decoder may read different ones."""
+    order, is_big = "<" if content[:2] == b"II" else ">", 43 in content[2:4]
+    start, *_ = struct.unpack_from(order + ("8xQ" if is_big else "4xI"), content)
+    count, *_ = struct.unpack_from(order + ("Q" if is_big else "H"), content, start)
+    first, size = (start + 8, 20) if is_big else (start + 2, 12)
+    tags = [struct.unpack_from(order + "H", content, place)[0] for place in range(first, first + count * size, size)]
+    if len(set(tags)) < len(tags):
+        raise ValueError("a TIFF tag occurs twice")
+
+
+def _exif_of_png(content: bytes) -> bytes:
+    """Returns the EXIF block of a PNG, which may follow the pixels; empty if there is none."""
+    place = 8
+    while place + 8 <= len(content):
+        length, kind = struct.unpack_from(">I4s", content, place)
+        if kind == b"eXIf":
+            return b"Exif\0\0" + content[place + 8 : place + 8 + length]
+        place += 12 + length
+    return b""
 
 
 def _orientation(image: Image.Image) -> int:

@@ -17,6 +17,8 @@ Jinja, with ``|||`` between the input and the target, and ``answer_choices``, te
     jinja = "What does this question ask for? {{text}} ||| {{answer_choices[label]}}"
 
 Each row of a set becomes a row under each of its templates. A template that writes nothing for a row leaves it out.
+Templates run in a sandbox with limits (``heedful.util.template_sandbox``), which has no filter ``random``: a row has
+the same text each time, so that a run can be resumed.
 """
 
 from __future__ import annotations
@@ -273,8 +275,15 @@ def _choices(mixture: Mixture, template: Template, values: Mapping[str, Any], wh
 def _render(mixture: Mixture, template: Template, program: Any, values: Mapping[str, Any], where: str) -> str:
     import jinja2
 
+    from heedful.util.template_sandbox import LimitExceeded
+
     try:
         text: str = program.render(values)
+    except LimitExceeded as error:
+        raise HeedfulError(
+            f"the template {template.name!r} was stopped: {error}, in {where}; correct it, in "
+            f"{mixture.path}:{template.line}"
+        ) from None
     except jinja2.UndefinedError as error:
         missing = next(iter(sorted(template.columns - values.keys())), None)
         problem = f"there is no column {missing!r}; {nearest(missing, values.keys())}" if missing else f"{error}"
@@ -432,11 +441,12 @@ def _program(text: str, name: str, path: str, line: int) -> tuple[Any, frozenset
     """Returns the compiled template and the names that it reads."""
     import jinja2
     from jinja2 import meta
-    from jinja2.sandbox import SandboxedEnvironment
 
-    environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined)
+    from heedful.util.template_sandbox import data_program
+
     try:
-        return environment.from_string(text), frozenset(meta.find_undeclared_variables(environment.parse(text)))
+        program = data_program(text)
+        return program, frozenset(meta.find_undeclared_variables(jinja2.Environment().parse(text)))
     except jinja2.TemplateError as error:
         inside = getattr(error, "lineno", 1) or 1
         problem = " ".join(str(error).split())

@@ -69,18 +69,33 @@ class ServiceLimits:
     timeout: float = 300.0  #: seconds from a request to the end of its answer
     drain: float = 30.0  #: seconds that running requests have after SIGTERM
     body: int = 16 << 20  #: bytes of a request
+    bodies: int = 256 << 20  #: bytes of all requests in progress
     body_seconds: float = 30.0  #: to receive a request
     pixels: int = 1 << 24  #: of an image
     backlog: int = 512  #: pieces of an answer that wait for a slow reader
+    connections: int = 1024  #: that are open
+    reserve: int = 64  #: further connections, for requests about the server's state; others get 503
+    address_connections: int = 256  #: of one address that have not sent a whole request
+    header_seconds: float = 20.0  #: to receive a request's header, from the start or the last response on
 
     @property
     def queue_tokens(self) -> int:
         """Tokens that wait, those to be generated included."""
         return max(TOKENS * self.queue, 2 * self.max_tokens)
 
+    @property
+    def request_pixels(self) -> int:
+        """Pixels of all images of a request."""
+        return 4 * self.pixels
+
+    @property
+    def queue_pixels(self) -> int:
+        """Pixels of all images that wait."""
+        return 4 * self.request_pixels
+
 
 class Admission:
-    """Counts the inputs and tokens that wait, and refuses what would exceed the limits.
+    """Counts the inputs, tokens and pixels that wait, and refuses what would exceed the limits.
 
     >>> admission = Admission(ServiceLimits(queue=2))
     >>> ticket = admission.admit(2, 10)
@@ -89,7 +104,7 @@ class Admission:
     """
 
     def __init__(self, limits: ServiceLimits) -> None:
-        self.limits, self.inputs, self.tokens = limits, 0, 0
+        self.limits, self.inputs, self.tokens, self.pixels = limits, 0, 0, 0
         self.tokens_per_second = 0.0  # 0 until known
         self.lock = threading.Lock()
 
@@ -98,8 +113,8 @@ class Admission:
         """True if not even one more input may wait."""
         return self.inputs >= self.limits.queue or self.tokens >= self.limits.queue_tokens
 
-    def admit(self, inputs: int, tokens: int) -> Ticket:
-        """Returns a ticket for a request's inputs and tokens.
+    def admit(self, inputs: int, tokens: int, pixels: int = 0) -> Ticket:
+        """Returns a ticket for a request's inputs and tokens, and the pixels of its images.
 
         Raises ``RequestError``: 413 for a request that never fits, 429 for one that does not fit now.
         """
@@ -110,11 +125,21 @@ class Admission:
                 f"the request has {inputs:,} inputs and about {tokens:,} tokens, those to be generated included; at "
                 f"most {limits.queue:,} inputs and {limits.queue_tokens:,} tokens may wait: send it in parts",
             )
+        if pixels > limits.request_pixels:
+            raise RequestError(
+                413,
+                f"the images of the request have {pixels:,} pixels, more than {limits.request_pixels:,}; send them in "
+                "parts, or smaller",
+            )
         with self.lock:
-            if self.inputs + inputs > limits.queue or self.tokens + tokens > limits.queue_tokens:
+            if (
+                self.inputs + inputs > limits.queue
+                or self.tokens + tokens > limits.queue_tokens
+                or self.pixels + pixels > limits.queue_pixels
+            ):
                 raise self.refusal()
-            self.inputs, self.tokens = self.inputs + inputs, self.tokens + tokens
-        return Ticket(self, inputs, tokens)
+            self.inputs, self.tokens, self.pixels = self.inputs + inputs, self.tokens + tokens, self.pixels + pixels
+        return Ticket(self, inputs, tokens, pixels)
 
     def refusal(self) -> RequestError:
         """Returns the error 429, with the seconds after which the queue should be shorter."""
@@ -127,24 +152,25 @@ class Admission:
 class Ticket:
     """A request's part of what waits; its inputs are released one by one when they start, or all at once."""
 
-    def __init__(self, admission: Admission, inputs: int, tokens: int) -> None:
-        self._admission, self._inputs, self._tokens = admission, inputs, tokens
+    def __init__(self, admission: Admission, inputs: int, tokens: int, pixels: int = 0) -> None:
+        self._admission, self._inputs, self._tokens, self._pixels = admission, inputs, tokens, pixels
 
     def release(self, inputs: int | None = None) -> None:
-        """Releases some inputs with their share of the tokens; by default all that are left."""
+        """Releases some inputs with their share of the tokens and pixels; by default all that are left."""
         with self._admission.lock:
             count = self._inputs if inputs is None else min(inputs, self._inputs)
-            tokens = self._tokens if count == self._inputs else self._tokens * count // self._inputs
-            self._change(-count, -tokens)
+            tokens, pixels = (
+                total if count == self._inputs else total * count // self._inputs
+                for total in (self._tokens, self._pixels)
+            )
+            self._change(-count, -tokens, -pixels)
 
     def resize(self, tokens: int) -> None:
         """Replaces the estimated number of tokens by the true one."""
         with self._admission.lock:
-            self._change(0, tokens - self._tokens if self._inputs else 0)
+            self._change(0, tokens - self._tokens if self._inputs else 0, 0)
 
-    def _change(self, inputs: int, tokens: int) -> None:
-        self._inputs, self._tokens = self._inputs + inputs, self._tokens + tokens
-        self._admission.inputs, self._admission.tokens = (
-            self._admission.inputs + inputs,
-            self._admission.tokens + tokens,
-        )
+    def _change(self, inputs: int, tokens: int, pixels: int) -> None:
+        self._inputs, self._tokens, self._pixels = self._inputs + inputs, self._tokens + tokens, self._pixels + pixels
+        whole = self._admission
+        whole.inputs, whole.tokens, whole.pixels = whole.inputs + inputs, whole.tokens + tokens, whole.pixels + pixels

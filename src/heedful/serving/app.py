@@ -24,23 +24,16 @@ from heedful.serving.admission import RequestError
 from heedful.serving.attention_routes import attention_routes
 from heedful.serving.examples import examples_of
 from heedful.serving.openai_routes import has_template, model_entry, openai_routes
-from heedful.serving.responses import error_response, json_response
+from heedful.serving.responses import HEADERS, error_response, json_response
 from heedful.serving.service import WORKING_FOR, Service, failure_of, report
 from heedful.serving.task_routes import task_routes
 from heedful.views.serve_html import serving_page
 
 COOKIE = "heedful"
-OPEN = ("/health", "/ready", "/login")  # routes without a token
+STATE = ("/health", "/ready")  # routes about the server's state, which has a reserve of connections
+OPEN = (*STATE, "/login")  # routes without a token
 LOGIN_BYTES = 4096  # of a request without a token
 LOCAL = frozenset({"127.0.0.1", "localhost", "[::1]"})  # names of this machine in the Host header
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 PAGE_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -189,12 +182,15 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service, token: str | None, local_names_only: bool) -> None:
         self.app, self.service, self.token, self.local_names_only = app, service, token, local_names_only
         secret = secrets.token_bytes(32)
+        self.received = 0  # bytes of the bodies of all requests in progress
         self.cookie = hmac.new(secret, (token or "").encode(), hashlib.sha256).hexdigest()  # of this process alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request; an unexpected error is answered with 500 in one line."""
         if scope["type"] != "http":
             return
+        if scope["method"] == "HEAD":  # the connection leaves the body out
+            scope = {**scope, "method": "GET"}
         started, status, metrics = time.monotonic(), 0, self.service.metrics
         before = WORKING_FOR.set(self.service)
 
@@ -207,9 +203,10 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        limited = LimitedBody(self, scope, receive)
         try:
             self._check(scope)
-            await self.app(scope, self._limited(scope, receive), send_with_headers)
+            await self.app(scope, limited, send_with_headers)
         except RequestError as error:
             if not status:
                 await self._refuse(error, scope, receive, send_with_headers)
@@ -219,6 +216,7 @@ class Guard:
                 await error_response(failure_of(error, "the request"))(scope, receive, send_with_headers)
         finally:
             WORKING_FOR.reset(before)
+            self.received -= limited.size
         route = getattr(scope.get("route"), "path", "other")
         metrics.requests.labels(route, str(status or 499)).inc()
         metrics.seconds.labels(route).observe(time.monotonic() - started)
@@ -247,7 +245,11 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         """Raises ``RequestError`` for a request that is refused by its headers alone."""
-        headers = Headers(scope=scope)
+        headers, connections = Headers(scope=scope), scope.get("state", {}).get("connections")
+        if connections is not None and connections.is_full and scope["path"] not in STATE:
+            raise RequestError(503, "too many connections are open; try again later", retry_after=1)
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may see another end of the body
+            raise RequestError(400, "a request has Transfer-Encoding or Content-Length, not both", "http")
         hosts = headers.getlist("host")
         if len(hosts) != 1:
             raise RequestError(400, "a request has one Host header", "host")
@@ -255,12 +257,12 @@ class Guard:
             raise RequestError(403, "this server answers under this machine's own name alone (localhost)", "host")
         if self.token is not None and scope["path"] not in OPEN and not self._is_known(headers):
             raise RequestError(401, "a token is needed: Authorization: Bearer TOKEN", "no_token")
-        if scope["method"] in ("GET", "HEAD"):
+        if scope["method"] == "GET":
             return
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != hosts[0]):
             raise RequestError(403, "a page of another site sent this request", "other_origin")
-        length, limit = headers.get("content-length", "0"), self._size_limit(scope)
+        length, limit = headers.get("content-length", "0"), self.size_limit(scope)
         if not length.isascii() or not length.isdigit() or int(length) > limit:
             raise _too_large(limit)
         if scope["path"] != "/login":
@@ -273,30 +275,42 @@ class Guard:
         is_session = hmac.compare_digest(cookies.get(COOKIE, "").encode(), self.cookie.encode())
         return is_session or (scheme.lower() == "bearer" and self.is_token(given.strip()))
 
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """Returns a ``receive`` that raises for a body that is too large, or takes too long."""
-        size, limit, is_complete = 0, self._size_limit(scope), False
-        deadline = time.monotonic() + self.service.limits.body_seconds
-
-        async def limited() -> Message:
-            nonlocal size, is_complete
-            if is_complete:
-                return await receive()  # waits for the client to go
-            try:
-                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    message = await receive()
-            except TimeoutError:
-                raise RequestError(408, "the body did not arrive in time; send it again", "timeout") from None
-            size += len(message.get("body", b""))
-            is_complete = not message.get("more_body", False)
-            if size > limit:
-                raise _too_large(limit)
-            return message
-
-        return limited
-
-    def _size_limit(self, scope: Scope) -> int:
+    def size_limit(self, scope: Scope) -> int:
+        """Returns the number of bytes that the body of a request may have."""
         return LOGIN_BYTES if scope["path"] in OPEN else self.service.limits.body
+
+
+class LimitedBody:
+    """A request's ``receive`` that raises for a body that is too large, or takes too long.
+
+    Args:
+        guard: counts the bytes of all requests.
+        scope: the request's.
+        receive: the server's.
+    """
+
+    def __init__(self, guard: Guard, scope: Scope, receive: Receive) -> None:
+        self.guard, self.receive = guard, receive
+        self.size, self.is_complete, self.limit = 0, False, guard.size_limit(scope)
+        self.deadline = time.monotonic() + guard.service.limits.body_seconds
+
+    async def __call__(self) -> Message:
+        """Returns the next message; after the body, waits for the client to go."""
+        if self.is_complete:
+            return await self.receive()
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic())):
+                message = await self.receive()
+        except TimeoutError:
+            raise RequestError(408, "the body did not arrive in time; send it again", "timeout") from None
+        count = len(message.get("body", b""))
+        self.size, self.guard.received = self.size + count, self.guard.received + count
+        self.is_complete = not message.get("more_body", False)
+        if self.size > self.limit:
+            raise _too_large(self.limit)
+        if self.guard.received > self.guard.service.limits.bodies:
+            raise RequestError(503, "the bodies of other requests take all room; try again later", retry_after=1)
+        return message
 
 
 def _too_large(limit: int) -> RequestError:

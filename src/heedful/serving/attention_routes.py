@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from heedful.serving import attention
 from heedful.serving.admission import RequestError
-from heedful.serving.requests import estimated_tokens, image_of, takes_images
+from heedful.serving.requests import estimated_tokens, inputs_of, takes_images
 from heedful.serving.responses import json_response, while_connected
 from heedful.serving.service import Batch, Service
 
@@ -20,13 +21,17 @@ POLICY = (
 )
 
 
-def _tokens_of(service: Service, data: dict[str, Any]) -> int:
-    """Returns about how many tokens a request has; raises ``RequestError`` for too many, or too large an image."""
-    task, values, target = service.pipe.task, data.get("input"), data.get("target") or ""
+def _sizes_of(service: Service, data: dict[str, Any]) -> tuple[int, int]:
+    """Returns about how many tokens, and how many pixels a request has.
+
+    Raises ``RequestError`` for too many tokens, or too large an image.
+    """
+    task, values, target, pixels = service.pipe.task, data.get("input"), data.get("target") or "", 0
     texts = [data.get("messages") or "", target]
     if takes_images(task):
-        for value in values if isinstance(values, list) else [] if values is None else [values]:
-            image_of(value, service.limits)
+        _, pixels = inputs_of(
+            task, values if isinstance(values, list) else [] if values is None else [values], service.limits
+        )
     else:
         texts.append(values or "")
     tokens = estimated_tokens(task, texts, {}, service.limits) + (len(target) if isinstance(target, list) else 0)
@@ -34,7 +39,7 @@ def _tokens_of(service: Service, data: dict[str, Any]) -> int:
         raise RequestError(
             413, f"the input has more than {service.max_tokens:,} tokens; give a shorter one", "too_long"
         )
-    return tokens
+    return tokens, pixels
 
 
 def attention_routes(service: Service) -> APIRouter:
@@ -55,8 +60,8 @@ def attention_routes(service: Service) -> APIRouter:
     @router.post("/attention")
     async def look(request: Request) -> Response:
         data = TypeAdapter(dict[str, Any]).validate_json(await request.body())
-        tokens = _tokens_of(service, data)
-        batch = Batch([data], {}, compute, service.admission.admit(1, tokens), tokens, may_merge=False)
+        tokens, pixels = await asyncio.to_thread(_sizes_of, service, data)
+        batch = Batch([data], {}, compute, service.admission.admit(1, tokens, pixels), tokens, may_merge=False)
         (answer,) = await while_connected(request.receive, service.compute(batch))
         if not isinstance(answer, str):
             return json_response(answer)

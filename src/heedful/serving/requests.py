@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -22,6 +21,7 @@ from heedful.tasks.task import Task
 
 # options of a call that are the server's business: sizes of batches, caches, and other models
 OWN = frozenset({"batch_tokens", "prefill_chunk_size", "context_keep", "cache_implementation", "assistant_model"})
+SIDE = 1 << 16  # pixels; a line of one pixel takes several times as long as it should
 CHARACTERS = 3  # of a token, for an estimate that is rather too high
 ROOM = 50  # tokens of an answer, if neither the request nor the folder says
 CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -83,14 +83,16 @@ def _named(message: str, options: Mapping[str, Any]) -> str | None:
     return min(places, key=lambda name: places[name], default=None)
 
 
-def inputs_of(task: Task, values: Sequence[Any], limits: ServiceLimits) -> list[Any]:
-    """Returns the inputs of a request as the task takes them; images are decoded from base64.
+def inputs_of(task: Task, values: Sequence[Any], limits: ServiceLimits) -> tuple[list[Any], int]:
+    """Returns the inputs of a request as the task takes them, images from base64, and the number of their pixels.
 
-    No input names a file or an address. Raises ``RequestError`` for an image that is none, or is too large.
+    No input names a file or an address, and no image is decoded. Raises ``RequestError`` for an image that is none, or
+    is too large.
     """
     if not takes_images(task):
-        return list(values)
-    return [image_of(value, limits) for value in values]
+        return list(values), 0
+    images = [image_of(value, limits) for value in values]
+    return images, sum(image.decoded_pixels for image in images)
 
 
 def takes_images(task: Task) -> bool:
@@ -105,18 +107,20 @@ def image_of(value: Any, limits: ServiceLimits) -> LazyImage:
             raise RequestError(400, "an image is fetched from no address; send its bytes, in base64", param="inputs")
         try:
             value = base64.b64decode(re.sub(r"^data:[\w/+.-]*;base64,", "", value), validate=True)
-        except binascii.Error:
+        except ValueError:  # the characters, or their number
             raise RequestError(400, "an image is not in base64; encode the bytes of its file", param="inputs") from None
     if not isinstance(value, bytes):
         raise RequestError(400, "an image is text in base64, or the body of a request", param="inputs")
     image = LazyImage.of(value, "the image")
     try:
-        width, height = image.size
+        (width, height), pixels = image.size, image.decoded_pixels
     except HeedfulError as error:
         raise RequestError(400, str(error), param="inputs") from None
-    if width * height > limits.pixels:
+    if pixels > limits.pixels or max(width, height) > SIDE:
         raise RequestError(
-            413, f"the image has {width:,} × {height:,} pixels, more than {limits.pixels:,}; make it smaller"
+            413,
+            f"the image has {width:,} × {height:,} pixels or larger tiles; it may have {limits.pixels:,}, and "
+            f"{SIDE:,} on a side: make it smaller",
         )
     return image
 

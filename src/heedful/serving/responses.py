@@ -16,6 +16,14 @@ from heedful.serving.admission import RequestError
 T = TypeVar("T")
 UNREAD = 60.0  # seconds after which a stream that nobody reads is closed
 DONE = "[DONE]"  # the last event of OpenAI's streams
+HEADERS = {  # of every response
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 def to_json(value: Any) -> str:
@@ -31,7 +39,7 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 def error_response(error: RequestError) -> Response:
     """Returns the response to a request that failed."""
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    if error.status in (408, 413):  # the rest of the body is not read
+    if error.status in (408, 413, 503):  # the rest of the body is not read
         headers["Connection"] = "close"
     return json_response(error.as_dict(), error.status, headers)
 

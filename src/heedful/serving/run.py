@@ -11,18 +11,21 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from heedful.errors import HeedfulError
+from heedful.serving.admission import ServiceLimits
+from heedful.serving.connections import Connection, Connections, Listener
 from heedful.serving.service import Service
 
-CONNECTIONS = 1024  # open at once; more get 503
+FILES = 8192  # that the process may open: more than connections, those that are just being closed included
 STOP_SECONDS = 0.5  # for the inference thread to end its step after Ctrl-C
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int) -> Listener:
     """Returns a socket that is bound and does not listen yet; raises ``HeedfulError`` if the port is taken."""
     if not 0 <= port < 1 << 16:
         raise HeedfulError(f"--port is {port}; give a number from 1 to 65535, or 0 for a free port")
@@ -30,7 +33,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:
         raise HeedfulError(f"--host {host} is no address of this machine; give 127.0.0.1 or 0.0.0.0") from None
-    bound = socket.socket(family, kind, protocol)
+    bound = Listener(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
@@ -54,14 +57,40 @@ def check_certificate(cert: str, key: str) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: ``serve`` has its own."""
+    """uvicorn's server without its signal handlers (``serve`` has its own), and with limits on its connections.
+
+    Args:
+        config: uvicorn's.
+        limits: of the service.
+    """
+
+    def __init__(self, config: uvicorn.Config, limits: ServiceLimits) -> None:
+        super().__init__(config)
+        self.connections = Connections(limits)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to listen."""
+        loop, config, self.servers = asyncio.get_running_loop(), self.config, []
+        make = partial(
+            Connection, self.connections, config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        deadline = self.connections.limits.header_seconds if config.ssl else None
+        for listener in sockets or []:
+            assert isinstance(listener, Listener)
+            listener.connections = self.connections
+            self.servers.append(
+                await loop.create_server(
+                    make, sock=listener, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=deadline
+                )
+            )
+        self.started = True
 
-def server_of(app: ASGIApp, cert: str | None = None, key: str | None = None) -> uvicorn.Server:
+
+def server_of(app: ASGIApp, limits: ServiceLimits, cert: str | None = None, key: str | None = None) -> uvicorn.Server:
     """Returns the HTTP server of an application."""
     config = uvicorn.Config(
         app,
@@ -72,12 +101,21 @@ def server_of(app: ASGIApp, cert: str | None = None, key: str | None = None) -> 
         log_level="critical",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         proxy_headers=False,
         ssl_certfile=cert,
         ssl_keyfile=key,
     )
-    return _Server(config)
+    return _Server(config, limits)
+
+
+def _raise_file_limit() -> None:
+    """Lets the process open more files than a shell's default of 1,024, as far as the system allows it."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def serve(service: Service, server: uvicorn.Server, bound: socket.socket) -> bool:
@@ -86,6 +124,7 @@ def serve(service: Service, server: uvicorn.Server, bound: socket.socket) -> boo
     After SIGTERM, ``/ready`` and new requests get 503, and running ones have ``ServiceLimits.drain`` seconds. Ctrl-C
     ends at once.
     """
+    _raise_file_limit()
     return asyncio.run(_serve(service, server, bound))
 
 

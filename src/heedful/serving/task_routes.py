@@ -142,11 +142,11 @@ async def predicted(service: Service, values: Sequence[Any], options: Mapping[st
     if isinstance(task, Continues) and generates and (found := await _continued(service, values, chosen)) is not None:
         return found
     limits = service.limits
-    inputs = await asyncio.to_thread(inputs_of, task, values, limits)
+    inputs, pixels = await asyncio.to_thread(inputs_of, task, values, limits)
     tokens = estimated_tokens(task, inputs, chosen, limits)
     decoding = chosen.get("decoding")
     is_seeded = decoding is not None and decoding.seed is not None
-    ticket = service.admission.admit(len(inputs), tokens)
+    ticket = service.admission.admit(len(inputs), tokens, pixels)
     batch = Batch(inputs, chosen, service.pipe.predict_block, ticket, tokens, may_merge=not is_seeded)
     return await service.compute(batch)
 

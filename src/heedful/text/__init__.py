@@ -3,7 +3,7 @@
 - tokenizer.py: ``Tokenizer``; tokenizer_training.py: the components of each kind that is trained here
 - tokenizer_config.py, tokenizer_types.py, legacy_files.py, sentencepiece.py, post_processor.py: tokenizers of published
   folders
-- chat_template.py: chat templates; chat_sandbox.py: the sandbox in which they run
+- chat_template.py: chat templates
 - mask_filling.py: masks and sentinels in texts; word_boundaries.py: words in tokens and texts
 - bulk_encoding.py: long documents; bpe_dropout.py: BPE-dropout; readable.py: tokens for display
 

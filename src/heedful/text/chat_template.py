@@ -1,7 +1,7 @@
 """Chat templates: conversations as text, by the template of a published folder.
 
-A template is a program from an unknown author. It runs in Jinja's sandbox (``chat_sandbox.py``), sees only plain data
-(strings, numbers, lists and mappings), and cannot change them.
+A template is a program from an unknown author. It runs in a sandbox (``heedful.util.template_sandbox``), sees only
+plain data (strings, numbers, lists and mappings), and cannot change them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from heedful.text.tokenizer_types import ROLES
 from heedful.util.files import read_bytes
 
 if TYPE_CHECKING:
-    from heedful.text.chat_sandbox import Program
+    from heedful.util.template_sandbox import Program
 
 M = TypeVar("M", bound=Mapping[str, Any])
 FILE = "chat_template.jinja"  # beside tokenizer_config.json; older folders have it there as "chat_template"
@@ -253,10 +253,10 @@ def _render(tokenizer: Tokenizer, messages: list[dict[str, Any]], generation_pro
     variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
     import jinja2
 
-    from heedful.text.chat_sandbox import LimitExceeded
+    from heedful.util.template_sandbox import LimitExceeded
 
     try:
-        return template.render(**special_tokens, **variables)
+        return template.render({**special_tokens, **variables})
     except LimitExceeded as error:
         raise HeedfulError(f"the model's chat template was stopped: {error}; use another {FILE}") from None
     except jinja2.TemplateError as error:
@@ -315,10 +315,10 @@ def _compile(text: str) -> Program:
         raise HeedfulError(
             f"chat templates need Jinja 3.1.6 or later, not {jinja2.__version__}: pip install 'jinja2>=3.1.6'"
         )
-    from heedful.text.chat_sandbox import Program
+    from heedful.util.template_sandbox import chat_program
 
     try:
-        return Program(text, (ASSISTANT_START, ASSISTANT_END))
+        return chat_program(text, (ASSISTANT_START, ASSISTANT_END))
     except jinja2.TemplateSyntaxError as error:
         raise HeedfulError(
             f"the model's chat template is broken in line {error.lineno} ({_one_line(error)}); download it again"

@@ -128,7 +128,7 @@ def _enlarged(address: str) -> str:
     """Returns an embedded image (a ``data:`` address) with its pixels repeated up to ``CRISP`` pixels a side."""
     from PIL import Image
 
-    image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+    image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])), formats=["PNG"])
     times = max(1, CRISP // max(image.size))
     stream = io.BytesIO()
     image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST).save(stream, "PNG")
