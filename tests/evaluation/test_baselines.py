@@ -6,6 +6,7 @@ import json
 import lzma
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,16 +179,11 @@ def test_a_tagger_s_words_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(LinearTagger(rows).tags([["a"], ["b", "a"]])) == 2
 
 
-WNUT = Path("/work/shared/data/wnut17")
-
-
-@pytest.mark.skipif(not WNUT.is_dir(), reason="WNUT-17 is not here")
-def test_a_linear_tagger_is_far_above_the_most_frequent_tag_on_wnut17() -> None:
+def test_a_linear_tagger_is_far_above_the_most_frequent_tag_on_wnut17(shared_data: Callable[[str], Path]) -> None:
     """Each word's most frequent tag has an F1 of 6.0."""
     columns = {"words": "words", "tags": "tags"}
-    learned, asked = (
-        read(str(WNUT / f"{name}.xz"), columns) for name in ("wnut17train.conll", "emerging.test.annotated")
-    )
+    names = ("wnut17train.conll", "emerging.test.annotated")
+    learned, asked = (read(str(shared_data(f"wnut17/{name}.xz")), columns) for name in names)
     scores = EntityScores()
     for row, tags in zip(asked, LinearTagger(learned).tags([row.values["words"] for row in asked]), strict=True):
         scores.add(row.values["tags"], tags)

@@ -153,6 +153,20 @@ def test_what_a_run_looks_at_is_drawn_on_demand_and_again_for_newer_weights(
     assert len(asked) == 4
 
 
+def test_the_verdict_of_a_run_is_shown(
+    tmp_path: Path, open_runs: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    begun(tmp_path / "early", [line(100)])
+    verdict = {"kind": "chance", "text": "has not learned more than <b>: bleu 0.03 against 0.5", "useful": False}
+    card = begun(tmp_path / "en-fr", [line(100)]) / "heedful.json"
+    card.write_text(json.dumps({"verdict": verdict}), encoding="utf-8")
+    page = open_runs()
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    cells = [" ".join(cell.split()) for cell in page.locator("td[data-what=verdict]").all_inner_texts()]
+    assert sorted(cells) == ["", "has not learned more than <b> bleu 0.03 against 0.5"]
+    assert page.locator(".verdict.useless").count() == 1
+
+
 def test_it_follows_without_being_loaded_again(
     tmp_path: Path, open_runs: Callable[..., Any], until: Callable[..., None]
 ) -> None:
