@@ -120,6 +120,11 @@ class Service:
             self.decoder = SlotDecoder(
                 pipe.model, slots=self.limits.slots, capacity=self.limits.max_tokens, exact=exact
             )
+        elif exact:
+            raise HeedfulError(
+                f"exact is for models that continue texts, not for {pipe.task.name}, whose batches may round otherwise "
+                "than an input alone; leave --exact out"
+            )
         self.max_tokens = self.limits.max_tokens if self.decoder is None else self.decoder.capacity
         special = getattr(pipe.model.config, "special", None)
         self._ends = frozenset(special.end) if special is not None else frozenset()
