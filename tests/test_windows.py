@@ -218,8 +218,10 @@ def test_a_folder_keeps_the_pattern(tmp_path: Any) -> None:
     model.save_pretrained(tmp_path)
     again = heedful.from_pretrained(tmp_path)
     assert again.config.decoder.windows == (2, None, 4, 2, None, 4)
-    with torch.no_grad():
-        assert torch.equal(again(IDS), model(IDS))
+    weights = again.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
+    with torch.no_grad():  # products may round by where the weights lie in memory
+        assert_close(again(IDS), model(IDS))
 
 
 def test_layers_of_qwen_share_one_window() -> None:

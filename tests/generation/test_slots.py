@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -73,6 +77,7 @@ class Request(NamedTuple):
     options: dict[str, Any]
     limit: int
     top: int | None
+    prompt_logprobs: bool = False
 
 
 def requests(count: int) -> list[Request]:
@@ -92,12 +97,18 @@ def requests(count: int) -> list[Request]:
 
 
 def joined(decoder: SlotDecoder, request: Request) -> SlotRow:
-    return decoder.join(request.ids, resolve(request.options), limit=request.limit, top_logprobs=request.top)
+    options = {"top_logprobs": request.top, "prompt_logprobs": request.prompt_logprobs}
+    return decoder.join(request.ids, resolve(request.options), limit=request.limit, **options)
 
 
 def alone(decoder: SlotDecoder, request: Request) -> list[tuple[Any, ...]]:
     row = joined(decoder, request)
-    return [token[1:] for tokens in steps(decoder) for token in tokens if token.row is row]
+    tokens = [token[1:] for tokens in steps(decoder) for token in tokens if token.row is row]
+    return with_prompt(row, tokens)
+
+
+def with_prompt(row: SlotRow, tokens: list[Any]) -> list[Any]:
+    return tokens if row.prompt_logprobs is None else [*tokens, row.prompt_logprobs]
 
 
 def steps(decoder: SlotDecoder) -> Iterator[list[SlotToken]]:
@@ -123,7 +134,7 @@ def among_others(model: Model, wanted: list[Request], **settings: Any) -> list[l
         if others and rng.random() < 0.4:
             decoder.leave(others.pop(rng.randrange(len(others))))
     assert decoder.free == decoder.slots
-    return list(results.values())
+    return [with_prompt(row, tokens) for row, tokens in results.items()]
 
 
 # ------------------------------------------------------------------------------------- the tokens of ``decode``
@@ -162,11 +173,72 @@ def test_the_same_bits_alone_and_among_others(
     count = 20
     if request.config.getoption("--full"):
         count = 200 if (name, kernels, threads, slots) in FIRST else 40
-    model, wanted, settings = model_of(name, kernels), requests(count), {"slots": slots, "capacity": 200, "exact": True}
     torch.set_num_threads(threads)
+    assert rows_that_differ(name, kernels, slots, count) == []
+
+
+def rows_that_differ(name: str, kernels: str, slots: int, count: int) -> list[tuple[Any, ...]]:
+    """Returns the requests whose results, alone and among others, are not the same bits, with both."""
+    model, settings = model_of(name, kernels), {"slots": slots, "capacity": 200, "exact": True}
+    wanted = [one._replace(prompt_logprobs=number % 4 == 1) for number, one in enumerate(requests(count))]
     rows, decoder = among_others(model, wanted, **settings), SlotDecoder(model, **settings)
-    for number, row in enumerate(rows):
-        assert row == alone(decoder, wanted[number]), wanted[number]
+    pairs = [(one, row, alone(decoder, one)) for one, row in zip(wanted, rows, strict=True)]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+# switches of the libraries that multiply, which give this processor the kernels of others
+PROCESSORS = ["ONEDNN_MAX_CPU_ISA=AVX2", "MKL_CBWR=COMPATIBLE", "MKL_CBWR=AVX2", "ATEN_CPU_CAPABILITY=avx2"]
+OTHER_PROCESSOR = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+import torch
+from test_slots import rows_that_differ
+torch.set_num_threads(int(sys.argv[2]))
+for name, kernels, slots in json.loads(sys.argv[3]):
+    print(name, kernels, slots, len(rows_that_differ(name, kernels, slots, 12)))
+"""
+
+
+@pytest.mark.parametrize(("threads", "processor"), list(product((2, 1), PROCESSORS)))
+@pytest.mark.full(keep=2)
+def test_the_same_bits_on_other_processors(threads: int, processor: str) -> None:
+    name, _, value = processor.partition("=")
+    environment = {**os.environ, name: value, "OMP_NUM_THREADS": str(threads)}
+    cases = [("rotary", "float32", 32), ("alibi", "float32", 6), ("grouped", "int8", 32), ("window", "", 6)]
+    arguments = [json.dumps(sys.path), str(threads), json.dumps(cases)]
+    command = [sys.executable, "-c", OTHER_PROCESSOR, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    expected = [f"{name} {kernels} {slots} 0" for name, kernels, slots in cases]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+def test_refuses_kernels_whose_bits_depend_on_the_place_of_a_row() -> None:
+    model = copy.deepcopy(model_of("rotary"))
+    part = model.decoder.block[1].feed_forward
+    part.register_forward_hook(lambda _, inputs, output: output + 1e-9 * torch.arange(len(output))[:, None, None])
+    with pytest.raises(HeedfulError, match=r"exact is not possible.* number of threads .* leave exact out"):
+        SlotDecoder(model, slots=3, capacity=50, exact=True)
+    assert SlotDecoder(model, slots=3, capacity=50).free == 3
+
+
+def test_numbers_of_rows_are_those_that_a_part_computes_alike() -> None:
+    """A part that rounds otherwise in blocks that are not full, as many kernels do."""
+    model = model_of.__wrapped__("rotary", "bfloat16")  # an own one
+
+    def rounds(_: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        full = len(output) // 4 * 4
+        return torch.cat((output[:full], output[full:] * 1.1))
+
+    model.decoder.block[0].feed_forward.register_forward_hook(rounds)
+    decoder = SlotDecoder(model, slots=6, capacity=50, exact=True)
+    sizes = []
+    model.head.register_forward_hook(lambda _, inputs, output: sizes.append(len(output)))
+    rows = [decoder.join([20 + number], resolve({}), limit=2) for number in range(5)]
+    assert decoder.free == 1
+    for _ in steps(decoder):
+        pass
+    assert sizes == [8, 8]
+    assert len({len(row.tokens) for row in rows}) == 1
 
 
 @pytest.mark.parametrize("kernels", ["float32", "compiled float32"])

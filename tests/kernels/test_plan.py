@@ -21,7 +21,15 @@ from heedful.config import DropoutRates, StackConfig
 from heedful.kernels import PLANS, Plan, apply_plan, using
 from heedful.kernels.cpu_dropout import cpu_dropout
 from heedful.kernels.onednn_linear import onednn_linear
-from heedful.kernels.plan import AUTO, apply_training_plan, decoding_kernels, filled_slots, recomputed
+from heedful.kernels.plan import (
+    AUTO,
+    apply_training_plan,
+    attending,
+    decoding_kernels,
+    filled_slots,
+    recomputed,
+    two_query_attention,
+)
 from heedful.kernels.unpadded import (
     blocked_row_attention,
     fused_row_attention,
@@ -360,3 +368,25 @@ def test_a_gpus_sublayers_get_their_input_in_autocasts_dtype() -> None:
     assert seen == [torch.float32, torch.bfloat16]
     assert y.dtype is torch.float32
     assert_close(y, plain, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(("kv_heads", "queries"), [(4, 1), (2, 1), (4, 3)])
+@pytest.mark.parametrize("kind", ["none", "boolean", "bias"])
+def test_attention_of_two_queries_is_that_of_one(kv_heads: int, queries: int, kind: str) -> None:
+    q, k, v = torch.randn(3, 4, queries, 8), torch.randn(3, kv_heads, 16, 8), torch.randn(3, kv_heads, 16, 8)
+    masks = {"none": None, "boolean": torch.rand(3, 1, 1, 16) < 0.7, "bias": torch.randn(3, 4, queries, 16)}
+    assert_close(two_query_attention(q, k, v, masks[kind], 0.3), explicit_attention(q, k, v, masks[kind], 0.3), "layer")
+
+
+@pytest.mark.parametrize("plan", ["plain", "cpu-inference"])
+def test_attention_is_replaced_while_entered(plan: str) -> None:
+    model = apply_plan(heedful.create("gpt-micro", seed=0), plan)
+    attentions = [part for part in model.modules() if isinstance(part, Attention)]
+    before = [part.attend for part in attentions]
+    attentions[0].attend = custom = PLANS["export"].attend  # not PyTorch's fused attention: it stays
+    with suppress(ZeroDivisionError), attending(model, two_query_attention):
+        assert [part.attend for part in attentions] == [custom, *[two_query_attention] * (len(attentions) - 1)]
+        raise ZeroDivisionError
+    assert [part.attend for part in attentions] == [custom, *before[1:]]
+    with attending(model, None):
+        assert [part.attend for part in attentions[1:]] == before[1:]

@@ -8,8 +8,10 @@ Shapes: R rows of a step, V vocabulary.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from heedful.cache import SlotCache
 from heedful.errors import HeedfulError
 from heedful.generation.decoder_state import DecoderState, EncoderDecoderState, create_state, learned_positions
 from heedful.generation.decoding import limits_of
+from heedful.generation.exact_rows import EACH, exact_row_counts
 from heedful.generation.options import FIELDS, Options
 from heedful.generation.processors import (
     MinP,
@@ -36,9 +39,10 @@ from heedful.kernels import captured
 from heedful.kernels.compiled_step import reads_prompts
 from heedful.kernels.decode_attention import store_for
 from heedful.kernels.few_rows import CompiledLinear
-from heedful.kernels.plan import decoding_kernels
+from heedful.kernels.plan import attending, decoding_kernels, two_query_attention
 from heedful.util.exact import exact_dtype
 
+ALIGNED_SLOTS = 16  # kernels work in blocks of rows, and may round the rest of a block otherwise
 WARPERS = (Temperature, TopK, TopP, MinP, TypicalP)  # processors that do not read the history
 
 
@@ -148,10 +152,12 @@ class SlotDecoder:
         chunk: number of tokens of prompts that are read in a step, by default 64, or 128 for 16 slots and more, whose
             steps take longer. A longer prompt is read in equal parts, each of at most one and a half times as many.
         exact: computes the same bits for a row whatever the other rows are (on a GPU always: a step there computes all
-            slots). The price depends on the kernels: see docs/decoding.md.
+            slots). The price depends on the kernels: see docs/decoding.md. The number of threads must not change
+            afterwards.
 
     Raises:
-        HeedfulError: for a model that is no decoder with a language-model head.
+        HeedfulError: for a model that is no decoder with a language-model head, and for ``exact`` if a row's bits
+            depend on its place in the batch with this model and processor.
 
     >>> import heedful
     >>> from heedful.generation.options import resolve
@@ -178,28 +184,51 @@ class SlotDecoder:
             self.capacity = min(capacity, learned_positions(stack) or capacity)
             self._reader.make_cache(None)
             self._reader.prefill()  # the cache then has the shapes and the dtype of keys and values
+            self._prefix, self._attend, self._graph = self._reader.cache, None, None
             is_fixed = model.device.type != "cpu" or captured.can_capture(model.device)
-            self._cache = SlotCache(
-                self._reader.cache,
-                slots,
-                capacity=self.capacity,
-                windows=stack.windows,
-                is_fixed=is_fixed,
-                together=chunk if self._is_joint else 1,
-                store=store_for(model.device),
-            )
-            self._reader.cache = self._cache  # type: ignore[assignment]  # it has all that a step uses
-            self._least_rows = slots if is_fixed else 1
-            limits = [part.most_rows for part in model.head.modules() if isinstance(part, CompiledLinear)]
-            self._head_rows = min([slots, *limits]) if exact else slots
-            self._graph = self._captured_step() if is_fixed else None
             if exact and not is_fixed:
-                self._cache.compiled_rows = slots
-                self._least_rows = self._least_exact_rows()
-                self._is_joint = self._is_joint and self._least_rows == 1
+                self._make_exact()
+            else:
+                self._make_cache(slots, is_fixed)
+                self._row_counts, self._head_rows = [slots] if is_fixed else list(range(1, slots + 1)), slots
+                self._graph = self._captured_step() if is_fixed else None
         self._live: list[SlotRow] = []  # row i is in slot i
         self._waiting: list[SlotRow] = []  # the first one is being read
         self._end = frozenset(model.config.special.end)
+
+    def _make_cache(self, slots: int, is_fixed: bool = False) -> None:
+        self._cache = SlotCache(
+            self._prefix,
+            slots,
+            capacity=self.capacity,
+            windows=self._reader.stack.windows,
+            is_fixed=is_fixed,
+            together=self.chunk if self._is_joint else 1,
+            store=store_for(self.model.device),
+        )
+        self._reader.cache = self._cache  # type: ignore[assignment]  # it has all that a step uses
+
+    def _make_exact(self) -> None:
+        """Chooses the numbers of rows that steps compute, and the kernel of attention, so that a row has the same bits
+        in each of them.
+        """
+        aligned = -(-self.slots // ALIGNED_SLOTS) * ALIGNED_SLOTS
+        limits = [part.most_rows for part in self.model.head.modules() if isinstance(part, CompiledLinear)]
+        for slots, attend in product(dict.fromkeys((self.slots, aligned)), (None, two_query_attention)):
+            self._make_cache(slots)
+            self._cache.compiled_rows, self._head_rows, self._attend = slots, min([slots, *limits]), attend
+            with attending(self.model, attend):
+                self._row_counts = exact_row_counts(self._logits, self._cache, self.capacity)
+            if self._row_counts:
+                break
+        else:
+            raise HeedfulError(
+                "exact is not possible: with this model, processor and number of threads "
+                f"({torch.get_num_threads()}) the bits of a row depend on its place in the batch; leave exact out, or "
+                "try one thread (OMP_NUM_THREADS=1), compiled kernels (compile) or bfloat16 weights"
+            )
+        any_number = range(1, min(slots, EACH) + 1)
+        self._is_joint = self._is_joint and self._row_counts[: len(any_number)] == list(any_number)
 
     @staticmethod
     def takes(options: Options) -> bool:
@@ -321,7 +350,7 @@ class SlotDecoder:
             raise HeedfulError("record() and intervene() do not work in slots; leave them before the next step")
         if self.model.training:
             self.model.eval()
-        with decoding_kernels(self.model):
+        with decoding_kernels(self.model), attending(self.model, self._attend):
             if self._waiting and self._is_joint:
                 return self._read_and_decode()
             if self._waiting:
@@ -368,7 +397,8 @@ class SlotDecoder:
     def _decode(self) -> list[SlotToken]:
         """Decodes one token of every live row."""
         rows = list(self._live)
-        padding = [0] * (self._least_rows - len(rows))  # rows that nobody reads
+        count = self._row_counts[bisect_left(self._row_counts, len(rows))]
+        padding = [0] * (count - len(rows))  # rows that nobody reads
         logits = self._logits([row.newest for row in rows] + padding, [row.length for row in rows] + padding)
         return self._choose(rows, logits[: len(rows)])
 
@@ -398,23 +428,6 @@ class SlotDecoder:
             lambda: SlotGraph(self._reader, torch.zeros(self.slots, dtype=torch.int64, device=device)),
         )
         return graph
-
-    def _least_exact_rows(self) -> int:
-        """Returns the number of rows from which on every number of rows gives a row the same bits, by trying.
-
-        A processor's kernels for a single row, or a few, may round otherwise. In the worst case a step always computes
-        all slots.
-        """
-        most = self.slots
-        tokens = [number * 7 % self._reader.vocab_size for number in range(most)]
-        lengths = [number * 5 % self.capacity for number in range(most)]
-        logits, least = self._logits(tokens, lengths), most
-        for rows in range(most - 1, 0, -1):
-            if rows <= 16 or rows % 8 in (0, 1, 7):  # kernels work in blocks of rows
-                if not torch.equal(self._logits(tokens[:rows], lengths[:rows]), logits[:rows]):
-                    break
-                least = rows
-        return least
 
     def _read(self) -> None:
         """Reads chunks of waiting prompts: one, then more as long as all have at most ``chunk`` tokens together."""

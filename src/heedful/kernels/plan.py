@@ -66,6 +66,17 @@ def traceable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: floa
     return explicit_attention(q, k, v, mask, scale, dropout)
 
 
+def two_query_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float, dropout: float = 0.0) -> Tensor:
+    """Computes ``fused_row_attention``; a single query is computed twice, in inference on a CPU.
+
+    The product of a matrix and a single query may round by the alignment of its memory, which differs from thread to
+    thread; a product of two queries does not. Heads that share keys are several queries already.
+    """
+    if q.size(2) != 1 or q.size(1) != k.size(1):
+        return fused_row_attention(q, k, v, mask, scale, dropout)
+    return fused_row_attention(q.repeat(1, 1, 2, 1), k, v, mask, scale, dropout)[:, :, :1]
+
+
 def filled_slots(residual: Residual, x: Tensor, real: Tensor | None, f: Sublayer, context: Mapping[str, Any]) -> Tensor:
     """Computes ``every_slot`` without the calls that change nothing: empty slots, dropout in evaluation and of rate 0.
 
@@ -220,7 +231,7 @@ SLOTS: dict[Any, str] = {
 }
 KERNELS: dict[str, tuple[Any, ...]] = {
     "attend": (
-        *(fused_attention, fused_row_attention, traceable_attention),
+        *(fused_attention, fused_row_attention, two_query_attention, traceable_attention),
         *(blocked_attention, blocked_row_attention, gpu_attention),
     ),
     "linear": (F.linear, onednn_linear, onednn_training_linear),
@@ -287,6 +298,24 @@ def using(model: nn.Module, plan: str | Plan) -> Iterator[None]:
         for part, slot, before, written in changes:
             if vars(part).get(slot) is written:  # it was not replaced meanwhile
                 setattr(part, slot, before)
+
+
+@contextmanager
+def attending(model: nn.Module, attend: Attend | None) -> Iterator[None]:
+    """Replaces PyTorch's fused attention by ``attend`` while entered; None changes nothing.
+
+    Custom attention, and the kernels of other plans, stay.
+    """
+    fused = (fused_attention, fused_row_attention)
+    parts = [] if attend is None else [part for part in model.modules() if slot_of(part) == "attend"]
+    before = [(vars(part), part.attend) for part in parts if part.attend in fused]
+    for attributes, _ in before:
+        attributes["attend"] = attend
+    try:
+        yield
+    finally:
+        for attributes, former in before:
+            attributes["attend"] = former
 
 
 def plan_of(plan: str | Plan) -> Plan:

@@ -119,6 +119,11 @@ class Service:
         if isinstance(pipe.task, Continues):
             capacity = min(self.limits.max_tokens, pipe.task.reads or self.limits.max_tokens)
             self.decoder = SlotDecoder(pipe.model, slots=self.limits.slots, capacity=capacity, exact=exact)
+        elif exact:
+            raise HeedfulError(
+                f"exact is for models that continue texts, not for {pipe.task.name}, whose batches may round otherwise "
+                "than an input alone; leave --exact out"
+            )
         self.max_tokens = self.limits.max_tokens if self.decoder is None else self.decoder.capacity
         special = getattr(pipe.model.config, "special", None)
         self._ends = frozenset(special.end) if special is not None else frozenset()
