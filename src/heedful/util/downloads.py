@@ -7,6 +7,7 @@ earlier downloads.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -53,7 +54,9 @@ def fetched(
 
 def cached_folder(name: str, file: str) -> Path | None:
     """Returns the folder of an earlier download of the main revision of ``name`` that has ``file``; None without."""
-    from huggingface_hub import try_to_load_from_cache
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # in a notebook without ipywidgets: about the bar of downloads
+        from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(name, file)
     return Path(path).parent if isinstance(path, str) else None
