@@ -116,7 +116,7 @@ class DecoderSize(NamedTuple):
     vocabulary: int  # of other kinds than character, which has every character
     context: int
     epochs: int
-    windows: int  # in a batch of a new model; short ones are at least LEAST_TOKENS together
+    windows: int  # in a batch of a new model; of short ones as many as ``examples``, up to LEAST_TOKENS together
     examples: int  # in a batch of instructions, or of windows in fine-tuning
 
 
@@ -468,7 +468,9 @@ def decoder(size: DecoderSize, given: RunSettings, context: int, instructions: b
     The learning rate, its cosine decay to a tenth, the warm-up, weight decay and β₂ are those of nanoGPT
     (config/train_shakespeare_char.py).
     """
-    is_tuned = instructions or given.start_from is not None
+    tokens = context * size.examples
+    if not (instructions or given.start_from):
+        tokens = max(context * size.windows, min(tokens, LEAST_TOKENS))
     return replace(
         given,
         preset=None if given.start_from else given.preset or size.preset,
@@ -480,7 +482,7 @@ def decoder(size: DecoderSize, given: RunSettings, context: int, instructions: b
             schedule="cosine",
             min_lr_ratio=0.1 if given.training.schedule in (None, "cosine", "linear") else None,
             warmup=min(100, (given.max_steps or 10**9) // 10 + 1),
-            batch_tokens=context * size.examples if is_tuned else max(LEAST_TOKENS, context * size.windows),
+            batch_tokens=tokens,
             label_smoothing=0.0,
             weight_decay=0.1,
             betas=(0.9, 0.99),
