@@ -189,7 +189,7 @@ def llama(
     A ``factor`` above 1 is Llama 3.1's scaling of the rotary positions, for ``factor`` times the 8,192 of Llama 3. With
     ``std`` the first weights are GPT-2's, of this standard deviation.
     """
-    first = {} if std is None else {"init": "scaled", "init_std": std}
+    first: dict[str, Any] = {} if std is None else {"init": "scaled", "init_std": std}
     position = RotaryPosition(base=base, length=length)
     if factor > 1:
         position = replace(position, scaling="llama3", factor=factor, original_length=8192)
