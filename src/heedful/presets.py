@@ -174,7 +174,7 @@ def llama(
     dim: int,
     depth: int,
     heads: int,
-    kv_heads: int,
+    kv_heads: int | None,
     ff_dim: int,
     vocab: int = 32000,
     base: float = 10000.0,
@@ -182,11 +182,14 @@ def llama(
     special: SpecialTokens | None = None,
     length: int = 2048,
     factor: float = 1.0,
+    std: float | None = None,
 ) -> DecoderConfig:
     """Returns the configuration of a Llama (Touvron et al. 2023): RMS pre-norm, rotary positions, SwiGLU, no biases.
 
-    A ``factor`` above 1 is Llama 3.1's scaling of the rotary positions, for ``factor`` times the 8,192 of Llama 3.
+    A ``factor`` above 1 is Llama 3.1's scaling of the rotary positions, for ``factor`` times the 8,192 of Llama 3. With
+    ``std`` the first weights are GPT-2's, of this standard deviation.
     """
+    first: dict[str, Any] = {} if std is None else {"init": "scaled", "init_std": std}
     position = RotaryPosition(base=base, length=length)
     if factor > 1:
         position = replace(position, scaling="llama3", factor=factor, original_length=8192)
@@ -205,6 +208,7 @@ def llama(
             ff_bias=False,
             position=position,
             causal=True,
+            **first,
         ),
         head=LanguageHead(tied=tied),
         special=special or SpecialTokens(start=1, end=(2,)),
@@ -385,6 +389,8 @@ PRESETS: dict[str, tuple[str, int, Callable[[], ModelConfig]]] = {
     "gpt3-175b": ("Brown et al. 2020, table 2.1", 174_604_259_328, lambda: gpt3(12288, 96, 96)),
     "gpt-mini": ("laptop", 10_770_816, lambda: gpt2(384, 6, 6, 65, 256, 0.2, 0.035, "gelu")),
     "gpt-micro": ("laptop", 809_856, lambda: gpt2(128, 4, 4, 65, 64, 0.0, 0.06, "gelu")),
+    "llama-mini": ("laptop", 10_646_784, lambda: llama(384, 6, 6, None, 1024, 65, tied=True, length=256, std=0.035)),
+    "llama-micro": ("laptop", 800_000, lambda: llama(128, 4, 4, None, 344, 65, tied=True, length=256, std=0.06)),
     "tinyllama-1.1b": ("Zhang et al. 2024", 1_100_048_384, lambda: llama(2048, 22, 32, 4, 5632)),
     "llama2-7b": ("Touvron et al. 2023", 6_738_415_616, lambda: llama2(4096, 32, 32, 32, 11008)),
     "llama2-13b": ("Touvron et al. 2023", 13_015_864_320, lambda: llama2(5120, 40, 40, 40, 13824)),

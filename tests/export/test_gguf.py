@@ -463,7 +463,7 @@ def test_the_default_language_model_is_that_of_llama_cpp(size: tuple[float, Deco
     command += ["--tokenizer.kind", kind, "--tokenizer.size=400", "--data.max-length", str(context)]
     assert cli.main([*command, "--model.dim=32", "--model.depth=1", "--training.lr=0.01", "--json"]) == 0
     told = export(tmp_path / "run", "gguf", tmp_path / "model.gguf")
-    assert told["context_length"] == context
+    assert (told["architecture"], told["context_length"]) == ("llama", context)
     task, model = TextGeneration.load(tmp_path / "run"), load(tmp_path / "run")
     with engine(tmp_path / "model.gguf") as opened:
         for part in ("the cat sat", LETTERS, "한국어\n\n\t🎉 9"):

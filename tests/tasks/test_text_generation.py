@@ -180,11 +180,14 @@ def test_what_the_data_suggests() -> None:
     small, large = rows(BOOK), rows("x" * 3_000_000)
     asked = RunSettings(task="text-generation", train=("-",), out="-")
     made = TextGeneration.suggested_settings(small, asked)
-    assert (made.preset, made.tokenizer.kind, made.data.max_length) == ("gpt-micro", "character", 64)
+    assert (made.preset, made.tokenizer.kind, made.data.max_length) == ("llama-micro", "character", 256)
     assert made.tokenizer.size == 4 + len(set(BOOK))
     assert TextGeneration.prepare(small, made).tokenizer.vocab_size == made.tokenizer.size
     assert TextGeneration.suggested_settings(large, asked).tokenizer.kind == "bpe"
     assert made.max_epochs == 40
+    for length, tokens in ((None, 768), (16, 192), (64, 768), (256, 768), (512, 1536)):
+        given = RunSettings(task="text-generation", train=("-",), out="-", data=DataSettings(max_length=length))
+        assert TextGeneration.suggested_settings(small, given).training.batch_tokens == tokens
     ended = TextGeneration.suggested_settings(
         small, RunSettings(task="text-generation", train=("-",), out="-", max_steps=50)
     )

@@ -210,7 +210,7 @@ class TextGeneration(Task):
         tokenizer = TokenizerSettings()
         if given.start_from is None:
             tokenizer = TokenizerSettings(kind=kind, size=vocabulary)  # type: ignore[arg-type]  # words of the table
-        return replace(defaults.decoder(size, given, context), tokenizer=tokenizer)
+        return replace(defaults.decoder(size, given, context, instructions), tokenizer=tokenizer)
 
     @classmethod
     def prepare(cls, rows: Sequence[Row], settings: RunSettings) -> Self:
@@ -274,7 +274,7 @@ class TextGeneration(Task):
 
         A model with learned positions has as many of them as a window has tokens.
         """
-        config = preset_of(settings.preset or "gpt-micro", DecoderConfig, self.name)
+        config = preset_of(settings.preset or "llama-micro", DecoderConfig, self.name)
         stack = with_settings(config.decoder, settings.model, settings.model.decoder_depth)
         return replace(
             config,

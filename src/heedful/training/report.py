@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -182,10 +183,12 @@ def save_verdict(
         improving=still_improving,
         more=_more_examples(settings),
     )
-    advised = remedy(judgement, settings, outcome.met, _start(task, train, settings))
-    entry = {"verdict": {**judgement.as_dict(), "remedy": advised}}
-    write(out / HEEDFUL_JSON, to_json({**read_card(out), **entry}))
+    start = _start(task, train, settings)
+    inside, here = (remedy(judgement, one, outcome.met, start) for one in (replace(settings, out=""), settings))
+    stored = {"verdict": {**judgement.as_dict(), "remedy": inside}}  # without the folder's path, so that it can move
+    write(out / HEEDFUL_JSON, to_json({**read_card(out), **stored}))
     describe(out)
+    entry = {"verdict": {**judgement.as_dict(), "remedy": here}}
     return {**entry, **_baseline_entry(baseline, guess, task.main_metric)}
 
 
