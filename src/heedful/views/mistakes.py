@@ -38,7 +38,7 @@ td:first-child { width: 60%; }
 .bar :first-child { fill: var(--edge); }
 @media (max-width: 40rem) {
   tbody, td:first-child { display: block; }
-  tr { display: grid; grid-template-columns: 1fr 1fr 5.5rem; column-gap: .8rem; border-bottom: 1px solid var(--edge); }
+  tr { display: grid; grid-template-columns: 1fr 1fr 5.4rem; column-gap: .4rem; border-bottom: 1px solid var(--edge); }
   th, td { border: 0; padding-inline-end: 0; }
   th:first-child { display: none; }
   td:first-child { grid-column: 1 / -1; width: auto; padding-bottom: 0; }

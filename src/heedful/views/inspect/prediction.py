@@ -65,8 +65,8 @@ def lead(opened: OpenedModel, request: Request, prediction: tuple[Any, Any] | No
             for text, said, best in _parts(*prediction)
         ]
         lines.append(f'<p class="predicted"><span class="quiet">prediction</span> {" · ".join(parts)}</p>')
-    if count:
-        name = escaped(opened.source.backend.id_to_token(opened.source.unknown) or "")
+    if count and (unknown := opened.source.unknown) is not None:
+        name = escaped(opened.source.pieces([unknown])[0].strip())
         unit = "piece is" if count == 1 else "pieces are"
         lines.append(
             f'<p class="quiet">{UNKNOWN} marks what is not in the vocabulary: {count} {unit} read as {name}.</p>'
