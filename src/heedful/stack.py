@@ -119,6 +119,7 @@ class Block(nn.Module):
         self.cross_residual = Residual(config) if config.cross else Skip()
         self.feed_forward = feed_forward_of(config)
         self.feed_forward_residual = Residual(config)
+        self.is_causal, self.has_window = config.causal, config.window is not None
         self.run: BlockCall = called  # or the kernel of a plan: heedful.kernels.plan
 
     def forward(
@@ -132,7 +133,16 @@ class Block(nn.Module):
         memory_mask: Mask = None,
         cache: tuple[AttentionCache, AttentionCache] = (NO_ATTENTION_CACHE, NO_ATTENTION_CACHE),
     ) -> Tensor:
-        """Maps ``x`` (B, T, D) to (B, T, D), under ``mask``, with ``memory`` (B, S, D) for cross-attention."""
+        """Maps ``x`` (B, T, D) to (B, T, D), under ``mask``, with ``memory`` (B, S, D) for cross-attention.
+
+        Without a mask, a block of a causal stack is causal; if the stack has windows, a mask is needed for several
+        tokens. Positions that attention takes are given as ``position``; relative ones (Shaw, Transformer-XL, DeBERTa)
+        are required. Raises ``HeedfulError`` for what is missing.
+        """
+        if mask is None and self.is_causal and x.size(1) > 1:  # a single query is the last token
+            if self.has_window:
+                raise HeedfulError("this block's window is known to its stack; give mask, or call the stack")
+            mask = "causal" if position is None else position.join("causal")
         return self.run(self.sublayers, x, real, mask, position, memory, memory_mask, cache)
 
     def sublayers(

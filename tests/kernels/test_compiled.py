@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import hashlib
 import logging
 import os
 import pickle
 import platform
 import re
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -683,6 +688,55 @@ def test_a_damaged_library_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tm
         few_rows.library()
         assert file.stat().st_size == len(content)
         assert few_rows._is_whole(file)
+
+
+PLANTED = """#include <cstdio>
+__attribute__((constructor)) void planted() { FILE* file = fopen("%s", "w"); if (file) fclose(file); }
+extern "C" { void run() {} long interleaved() { return 0; } }
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that others may enter, unlike pytest's own: in a closed one nobody reaches the folders below."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder).resolve()
+
+
+@pytest.mark.usefixtures("fresh_library")
+@pytest.mark.parametrize("planted", ["by another", "writable", "in a shared folder", "in a folder of another"])
+def test_no_library_of_another_user_is_loaded(
+    planted: str, monkeypatch: pytest.MonkeyPatch, open_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if "another" in planted and os.getuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    monkeypatch.setenv("HEEDFUL_CACHE", str(open_folder / "cache"))
+    monkeypatch.setattr(few_rows, "FLAGS", ("-std=c++17", "-fopenmp", "-fPIC"))  # quick
+    with monkeypatch.context() as patched:  # a second library of one path would not be loaded
+        patched.setattr(few_rows.ctypes, "CDLL", lambda path: SimpleNamespace(run=Mock(), interleaved=Mock()))
+        few_rows.library()
+    (file,) = open_folder.rglob("*.so")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file)]
+    (open_folder / "planted.cpp").write_text(PLANTED % (open_folder / "started"))
+    command = ["g++", "-shared", "-fPIC", str(open_folder / "planted.cpp"), "-o", str(open_folder / "planted.so")]
+    subprocess.run(command, check=True)
+    content = (open_folder / "planted.so").read_bytes()
+    file.write_bytes(content + hashlib.sha256(content).digest())
+    file.chmod(0o666 if planted == "writable" else 0o644)
+    if planted == "by another":
+        os.chown(file, 65534, -1)
+    if planted == "in a shared folder":
+        file.parent.parent.chmod(0o777)
+    if planted == "in a folder of another":
+        os.chown(file.parent, 65534, -1)
+    few_rows.library.cache_clear()
+    caplog.clear()
+    assert few_rows.library()
+    assert not (open_folder / "started").exists()
+    assert "compiling the kernels" in caplog.text
+    assert ("other users may write to" in caplog.text) == ("in a" in planted)
+    assert modes == [0o700, 0o700]
 
 
 @pytest.mark.usefixtures("fresh_library")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.config import AlibiPosition, RotaryPosition, StackConfig
 from heedful.errors import HeedfulError
 from heedful.layers import Alibi, Attention, Relative, Rotary, attention_weights, explicit_attention, fused_attention
 from heedful.layers.attention import AttentionCache
+from heedful.stack import Block, Stack
 from tolerances import assert_close
 
 BODIES = [fused_attention, explicit_attention]
@@ -274,3 +278,30 @@ def test_a_bias_of_another_precision_is_not_misread(body: Callable[..., Tensor])
 def test_a_part_alone_refuses_what_it_cannot_be(make: Callable[[], Attention], said: str) -> None:
     with pytest.raises(HeedfulError, match=said):
         make()
+
+
+@pytest.mark.parametrize("position", [None, RotaryPosition(), AlibiPosition()])
+@pytest.mark.parametrize("kv_heads", [None, 2])
+def test_a_block_of_a_causal_stack_alone_is_causal(position: Any, kv_heads: int | None) -> None:
+    torch.manual_seed(0)
+    config = StackConfig(dim=16, depth=1, heads=4, kv_heads=kv_heads, causal=True)
+    config = config if position is None else replace(config, position=position)
+    stack, x, p = Stack(config).eval(), torch.randn(2, 5, 16), torch.arange(5)[None]
+    block, own = stack.block[0], stack.encoding(p, p)
+    prefixes = []
+    for n in range(1, 6):  # a query attends to all tokens of the text up to itself
+        prefix = stack.encoding(p[:, :n], p[:, :n])
+        everything = prefix.join(torch.ones(n, n, dtype=torch.bool))
+        prefixes.append(block(x[:, :n], mask=everything, position=prefix)[:, -1:])
+    assert_close(block(x, position=own), torch.cat(prefixes, 1), "layer")
+    y = block(x)
+    changed = x.clone()
+    changed[:, -1] += 1
+    assert_close(block(changed)[:, :-1], y[:, :-1], "layer")
+
+
+def test_a_block_with_a_window_needs_a_mask() -> None:
+    block = Block(StackConfig(dim=16, depth=1, heads=4, causal=True, window=2))
+    with pytest.raises(HeedfulError, match=r"window .* give mask"):
+        block(torch.randn(1, 3, 16))
+    assert block(torch.randn(1, 3, 16), mask="causal").shape == (1, 3, 16)

@@ -22,8 +22,10 @@ from heedful.config import (
     StackConfig,
     TransformerXLPosition,
 )
+from heedful.errors import HeedfulError
 from heedful.inspection import intervene
 from heedful.kernels import using
+from heedful.kernels.fused_projections import FusedAttention, plain_linear
 from heedful.layers import relative
 from heedful.layers.position import PositionScheme, RelativeEncoding, log_bucket
 from heedful.stack import Stack
@@ -98,6 +100,44 @@ def test_transformer_xl_is_xlnets_attention(biases: Any) -> None:
     expected = theirs.rel_attn_core(q, k, v, r)  # (T, B, H, E)
     expected = ours.out(expected.transpose(0, 1).flatten(2))
     torch.testing.assert_close(attended(stack, x), expected, atol=1e-6, rtol=0)  # their sinusoids are float32
+
+
+@SCHEMES
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_attention_alone_computes_its_positions_under_every_mask(position: Any, fused: bool) -> None:
+    stack, x = stack_of(position), torch.randn(B, T, D).double()
+    attention: Any = stack.block[0].attention
+    if fused:
+        attention = FusedAttention(attention, plain_linear)
+    p = torch.arange(T)[None]
+    encoding, expected = stack.encoding(p, p), attended(stack, x)
+    assert_close(attention(x, position=encoding), expected)
+    # a causal query attends to the tokens up to itself, as the last query of a shorter text does
+    prefixes = [attended(stack, x[:, :length])[:, -1:] for length in range(1, T + 1)]
+    allowed = torch.ones(T, T, dtype=torch.bool).tril()
+    bias = torch.zeros(T, T).double().masked_fill(~allowed, float("-inf"))
+    for mask in ("causal", allowed, allowed[None, None], bias):
+        assert_close(attention(x, mask=mask, position=encoding), torch.cat(prefixes, 1))
+
+
+@SCHEMES
+@pytest.mark.parametrize("mask", [None, "causal", torch.ones(T, T, dtype=torch.bool), torch.zeros(T, T)])
+def test_without_positions_an_attention_refuses(position: Any, mask: Any) -> None:
+    stack = stack_of(position)
+    for part in (stack.block[0].attention, stack.block[0]):
+        with pytest.raises(HeedfulError, match=r"needs the distances of queries and keys; give position, .*the stack"):
+            part(torch.randn(B, T, D).double(), mask=mask)
+
+
+@SCHEMES
+def test_a_causal_block_alone_is_causal(position: Any) -> None:
+    stack, x, p = stack_of(position, causal=True), torch.randn(B, T, D).double(), torch.arange(T)[None]
+    own = stack.encoding(p, p)
+    expected = stack.block[0](x, mask=own.join("causal"), position=own)
+    assert_close(stack.block[0](x, position=own), expected)
+    changed = x.clone()
+    changed[:, -1] += 1
+    assert_close(stack.block[0](changed, position=own)[:, :-1], expected[:, :-1])
 
 
 def test_few_queries_are_projected_in_place_of_the_rows() -> None:

@@ -38,7 +38,7 @@ from heedful.kernels.prepacked_linear import (
     PrepackedLinear,
     activation_name,
 )
-from heedful.util.files import cache_folder
+from heedful.util.files import cache_folder, read_own_bytes, shared_folder
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
@@ -174,10 +174,7 @@ def library() -> Any:
         )
     try:
         key = "\n".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, *command, _version(command), _processor()))
-        file = cache_folder() / "kernels" / f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-        if not _is_whole(file):
-            _compile(command, file)
-        loaded = ctypes.CDLL(str(file))
+        loaded = _loaded(command, f"few-rows-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so")
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
         raise HeedfulError(
             f"the compiled kernels cannot be stored or loaded: {error}; set HEEDFUL_CACHE to another folder, or leave "
@@ -199,18 +196,41 @@ def _version(command: tuple[str, ...]) -> str:
     return done.stdout
 
 
+def _loaded(command: tuple[str, ...], name: str) -> ctypes.CDLL:
+    """Loads a library from the user's cache folder, which it is compiled into first unless it is there.
+
+    A library runs as this user, so none is loaded that another user may have written: in a folder that others may write
+    to it is compiled for this process alone.
+    """
+    folder = cache_folder() / "kernels"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = folder.resolve()
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(0o700)
+    shared = shared_folder(folder)
+    if shared is not None:
+        log.warning("other users may write to %s, so that the compiled kernels are not kept there: chmod go-w", shared)
+        with tempfile.TemporaryDirectory() as own:
+            file = Path(own, name)
+            _compile(command, file)
+            return ctypes.CDLL(str(file))
+    if not _is_whole(folder / name):
+        _compile(command, folder / name)
+    return ctypes.CDLL(str(folder / name))
+
+
 def _is_whole(file: Path) -> bool:
-    """Returns True if a library exists and ends with its digest: loading a truncated file would crash the process."""
-    if not file.exists():
-        return False
-    content = file.read_bytes()
-    return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
+    """Returns True if a library exists, only this user may write it, and it ends with its digest.
+
+    Loading a truncated file would crash the process.
+    """
+    content = read_own_bytes(file)
+    return content is not None and hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
 
 
 def _compile(command: tuple[str, ...], file: Path) -> None:
     """Compiles the source into ``file`` atomically, and appends a digest."""
     log.warning("compiling the kernels for this processor: a few seconds, once")
-    file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         objects, shared = Path(folder, "few_rows.o"), Path(folder, "few_rows.so")
         # linked without -fopenmp: its functions are those of the library that PyTorch has loaded, so that both use the
@@ -225,6 +245,7 @@ def _compile(command: tuple[str, ...], file: Path) -> None:
                 )
         with shared.open("ab") as end:
             end.write(hashlib.sha256(shared.read_bytes()).digest())
+        shared.chmod(0o700)
         shared.replace(file)
 
 

@@ -60,8 +60,8 @@ class FusedAttention(Attention):
         k, v = cache.update(lambda: (position.rotate(self.key_norm(k)), v))
         q, dropout = position.rotate(self.query_norm(q)), self.dropout if self.training else 0.0
         attend = self.probe or self.attend
-        if self.relative is not None and mask is not None:
-            attend, mask = self.with_terms(mask, q)
+        if self.relative is not None:
+            attend, mask = self.with_terms(mask, position, q)
         y = attend(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -270,6 +270,10 @@ def float_mask(mask: Mask, scores: Tensor) -> Tensor:
     return tensor
 
 
+def _is_plain(mask: Any) -> bool:
+    return mask is None or isinstance(mask, str | Tensor)
+
+
 BIASES = {"all": (True, True), "qkv": (True, False), "out": (False, True), "none": (False, False)}
 
 
@@ -380,14 +384,15 @@ class Attention(nn.Module):
 
         ``mask`` is None, "causal", or a tensor that broadcasts to (B, H, T, S), boolean (True: may attend) or a float
         bias. ``position`` is the encoding that a scheme's ``prepare`` returned; ``cache`` stores keys and values.
+        Raises ``HeedfulError`` without it, if the scores depend on the distance of query and key (``relative``).
         """
         source = x if source is None else source
         position, cache = position or NO_ENCODING, cache or NO_ATTENTION_CACHE
         q = position.rotate(self.query_norm(self.split(self.query(x))))  # (B, H, T, E)
         k, v = cache.update(lambda: self.project(source, position))  # (B, K, S, E)
         attend, dropout = self.probe or self.attend, self.dropout if self.training else 0.0
-        if self.relative is not None and mask is not None:
-            attend, mask = self.with_terms(mask, q)
+        if self.relative is not None:
+            attend, mask = self.with_terms(mask, position, q)
         y = attend(q, k, v, mask, self.scale, dropout)  # (B, H, T, E)
         return self.out(y.transpose(1, 2).flatten(2))  # (B, T, H E) → (B, T, D)
 
@@ -395,9 +400,20 @@ class Attention(nn.Module):
         """Returns the kernel, if it is not the fused one."""
         return "" if self.attend is fused_attention else f"attend={getattr(self.attend, '__name__', self.attend)}"
 
-    def with_terms(self, mask: Any, q: Tensor) -> tuple[Attend, Any]:
-        """Returns the kernel and the mask for positions that depend on the queries (B, H, T, E) and keys."""
+    def with_terms(self, mask: Any, position: PositionEncoding, q: Tensor) -> tuple[Attend, Any]:
+        """Returns the kernel and the mask for positions that depend on the queries (B, H, T, E) and keys.
+
+        A stack has joined its masks with the positions; a plain mask is joined here. Raises ``HeedfulError`` without
+        positions.
+        """
         assert self.relative is not None  # asked by the caller
+        if _is_plain(mask):
+            mask = position.join(mask)
+        if _is_plain(mask):
+            raise HeedfulError(
+                f"{type(self.relative).__name__} needs the distances of queries and keys; give position, as the "
+                "stack's encoding(queries, keys) returns it, or call the stack"
+            )
         mask = mask.bind(self.relative, self.project_rows, q.size(0) * q.size(2))
         return self.probe or partial(attend_by, self.attend), mask
 

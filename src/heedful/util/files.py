@@ -102,6 +102,34 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heedful"
 
 
+def shared_folder(folder: Path) -> Path | None:
+    """Returns the first folder on a resolved path in which another user may put files; None if there is none.
+
+    Folders of root are trusted, and so are those in which files belong to their writers, such as ``/tmp``. Below a
+    folder that only its owner may enter, nobody else reaches the others.
+    """
+    is_closed = False
+    for part in (*reversed(folder.parents), folder):
+        status = part.stat()
+        is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, os.getuid()) or (is_shared and not is_closed):
+            return part
+        is_closed = is_closed or not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+    return None
+
+
+def read_own_bytes(path: Path) -> bytes | None:
+    """Returns the bytes of a regular file that only this user (or root) may write; None for any other."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(number, "rb") as file:
+        status = os.fstat(number)
+        is_own = status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return file.read() if is_own and stat.S_ISREG(status.st_mode) else None
+
+
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Renames ``source`` to ``target`` and replaces an existing ``target``, by ``os.replace``.
 
