@@ -52,7 +52,8 @@ EXAMPLES, MIN_EXAMPLES = 200, 16  # of an evaluation: wanted, and minimum
 # Width of a model below which no time is short enough: members of an ensemble and small images learn with 64.
 MIN_DIM = {"encoder": 64, "ensemble": 64, "vision": 64, "decoder": 128, "encoder-decoder": 128}
 QUIET = 0.25  # quantile of the measured steps that tells the machine's speed without its other programs
-CLOSING, MAX_SLOWDOWN = 3.0, 10.0  # seconds of work at the end of a run, and the largest factor that it may take longer
+# seconds of work at the end of a run, most for its simple baseline, and the largest factor that it may take longer
+CLOSING, MAX_SLOWDOWN = 6.0, 10.0
 WRITTEN, BYTES_A_SECOND = 3, 1e8  # copies of the weights that are written at the end of a run, and how fast
 TRIAL_STEPS = 30  # maximum steps of a measurement
 TOO_LONG = 3  # a first step that takes this factor of the measurement's seconds is the only one
