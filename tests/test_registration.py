@@ -915,11 +915,18 @@ def test_an_import_beside_the_settings_file_is_found(mine: Path, monkeypatch: py
     assert cli.main([*train, "--config=../own.toml"]) == 0
 
 
-def test_the_settings_of_a_model_folder_import_nothing(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (mine / "model").mkdir()
+@pytest.mark.parametrize("place", ["model/run.toml", "model/sub/deep/run.toml", "link.toml", "linked/run.toml"])
+def test_the_settings_of_a_model_folder_import_nothing(
+    mine: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    folder = mine / "model" / "sub" / "deep"
+    folder.mkdir(parents=True)
     (mine / "model" / "config.json").write_text("{}", encoding="utf-8")
-    (mine / "model" / "run.toml").write_text('import = "mine.py"\n', encoding="utf-8")
-    assert cli.main([*TRAIN, "--config=model/run.toml"]) == 2
+    for file in (mine / "model" / "run.toml", folder / "run.toml"):
+        file.write_text('import = "mine.py"\n', encoding="utf-8")
+    (mine / "link.toml").symlink_to(folder / "run.toml")
+    (mine / "linked").symlink_to(folder)
+    assert cli.main([*TRAIN, f"--config={place}"]) == 2
     assert "import has no effect in a model's folder" in capsys.readouterr().err
     assert "mine" not in sys.modules
 

@@ -182,6 +182,15 @@ def test_a_forced_token_that_the_model_does_not_have(pairs, prompts):
 
 # ------------------------------------------------------------------------------------------------- folders, old and new
 
+
+@pytest.mark.parametrize("forbidding", [{"begin_suppress_tokens": [5]}, {"suppress_tokens": [5]}])
+@pytest.mark.parametrize("method", [{}, {"num_beams": 3}, {"do_sample": True, "seed": 0}])
+def test_a_forced_end_is_written_even_if_it_is_forbidden(pairs, prompts, forbidding, method):
+    options = {"max_new_tokens": 1, "forced_eos_token_id": 5, **forbidding, **method}
+    ids, *_ = decode(pairs["gpt2"](0).ours, *prompts([4, 4]), **options)
+    assert ids[:, -1].tolist() == [5, 5]
+
+
 OLD = {"num_beams": 3, "max_length": 14, "bad_words_ids": [[3]], "forced_eos_token_id": 5, "no_repeat_ngram_size": 2}
 
 

@@ -494,3 +494,56 @@ def test_bodies_of_all_requests_are_bounded(serving: Callable[..., Running], tal
         half.close()
     server.until(lambda: guard.received == 0)
     assert server.post("/v1/completions", **large)["choices"]
+
+
+BROKEN = "a\udc80"
+TEXT_FIELDS: list[tuple[str, str, Any]] = [
+    ("text-generation", "/v1/completions", {"prompt": BROKEN}),
+    ("text-generation", "/v1/completions", {"prompt": ["a", BROKEN]}),
+    ("text-generation", "/v1/completions", {"prompt": "a", "stop": BROKEN}),
+    ("text-generation", "/v1/completions", {"prompt": "a", "stop_strings": [BROKEN]}),
+    ("text-generation", "/v1/completions", {"prompt": "a", "model": BROKEN}),
+    ("text-generation", "/v1/completions", {"prompt": "a", BROKEN: 1}),
+    ("text-generation", "/v1/chat/completions", {"messages": [{"role": "user", "content": BROKEN}]}),
+    ("text-generation", "/v1/chat/completions", {"messages": [{"role": BROKEN, "content": "a"}]}),
+    ("text-generation", "/predict", {"inputs": BROKEN}),
+    ("text-generation", "/predict", {"inputs": "a", "options": {"stop_strings": [BROKEN]}}),
+    ("text-generation", "/predict", {"inputs": "a", "options": {BROKEN: 1}}),
+    ("text-generation", "/", {"inputs": "a", "parameters": {"stop": [BROKEN]}}),
+    ("text-classification", "/v1/attention", {"input": BROKEN}),
+    ("text-classification", "/v1/attention", {"input": "a", "view": BROKEN}),
+    ("feature-extraction", "/embed", {"inputs": BROKEN}),
+    ("feature-extraction", "/v1/embeddings", {"input": ["a", BROKEN]}),
+    ("feature-extraction", "/rerank", {"query": BROKEN, "texts": ["a"]}),
+    ("feature-extraction", "/rerank", {"query": "a", "texts": [BROKEN]}),
+    ("feature-extraction", "/", {"inputs": {"source_sentence": "a", "sentences": [BROKEN]}}),
+    ("feature-extraction", "/", {"inputs": BROKEN}),
+    ("question-answering", "/predict", {"inputs": {"question": "a", "context": BROKEN}}),
+]
+
+
+@pytest.fixture(scope="module")
+def served(
+    serving: Callable[..., Running], folder_of: Callable[[str], Path], talking: Pipeline
+) -> Callable[[str], Running]:
+    """A server of a task, started once."""
+    made: dict[str, Running] = {}
+
+    def server(task: str) -> Running:
+        if task not in made:
+            made[task] = serving(talking if task == "text-generation" else heedful.pipeline(None, folder_of(task)))
+        return made[task]
+
+    return server
+
+
+@pytest.mark.parametrize(("task", "path", "body"), TEXT_FIELDS)
+def test_half_characters_are_the_clients_error(
+    served: Callable[[str], Running], task: str, path: str, body: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = served(task)
+    capfd.readouterr()
+    response = server.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert response.status_code == 400, response.text
+    assert set(response.json()["error"]) == {"message", "type", "code", "param"}
+    assert capfd.readouterr().err == ""

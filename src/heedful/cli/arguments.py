@@ -144,7 +144,8 @@ def _import_files(sources: Any, path: str) -> None:
     sources = [sources] if isinstance(sources, str) else sources
     if not isinstance(sources, list) or not all(isinstance(source, str) and source for source in sources):
         raise HeedfulError(f'{path}: import is {sources!r}; give a file, or a list of files: import = ["mine.py"]')
-    if sources and any((Path(path).parent / name).exists() for name in ("config.json", "heedful.json")):
+    folders = {*Path(path).resolve().parents, Path(path).parent.resolve(), *Path(path).parent.resolve().parents}
+    if sources and any((folder / name).exists() for folder in folders for name in ("config.json", "heedful.json")):
         raise HeedfulError(
             f"{path}: import has no effect in a model's folder, which may come from others; give --import "
             f"{shlex.quote(sources[0])}"

@@ -147,8 +147,10 @@ class Options:
         bad_words_ids: rows of ids that are forbidden.
         suppress_tokens: forbidden ids.
         begin_suppress_tokens: ids that are forbidden as the first.
-        forced_bos_token_id: the id that must follow a single token: an encoder-decoder's start token.
-        forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit.
+        forced_bos_token_id: the id that must follow a single token: an encoder-decoder's start token, even if it is
+            forbidden.
+        forced_eos_token_id: the id, or ids, one of which must be the last token of a row that reaches its limit, even
+            if it is forbidden.
         renormalize_logits: normalises log-probabilities again after the other options, before beams sum them.
         stop_strings: texts that end a row with the token that completes one, whatever ``min_new_tokens`` says; in a
             beam search it counts as an end token. One string or several. Only generated text counts, decoded without

@@ -338,10 +338,11 @@ def processors_of(options: Options, state: DecoderState, limits: Tensor, end: Se
         (words, NoBadWords(words)),
         (options.min_length and end, MinLength(options.min_length, end)),
         (options.min_new_tokens and end, MinNewTokens(prompt, options.min_new_tokens, end)),
-        (first is not None, ForcedBOSToken(first or 0)),
-        (last_ids, ForcedEOSToken(last_ids, limits, state)),
         (options.suppress_tokens, SuppressTokens(options.suppress_tokens)),
         (begin, SuppressTokensAtBegin(begin, first is not None, state)),
+        # after what forbids tokens: a row whose scores are all −∞ would end with an arbitrary one
+        (first is not None, ForcedBOSToken(first or 0)),
+        (last_ids, ForcedEOSToken(last_ids, limits, state)),
         (options.temperature != 1, Temperature(options.temperature)),
         (options.top_k and options.method == "sampling", TopK(options.top_k)),
         (options.top_p < 1, TopP(options.top_p)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from heedful.data.lazy_image import LazyImage
 from heedful.errors import HeedfulError
@@ -24,6 +24,7 @@ OWN = frozenset({"batch_tokens", "prefill_chunk_size", "context_keep", "cache_im
 SIDE = 1 << 16  # pixels; a line of one pixel takes several times as long as it should
 CHARACTERS = 3  # of a token, for an estimate that is rather too high
 ROOM = 50  # tokens of an answer, if neither the request nor the folder says
+SURROGATE = re.compile("[\ud800-\udfff]")
 CONFIG = ConfigDict(extra="forbid", strict=True)
 HELP = {
     option.name: option.metadata["help"]
@@ -32,10 +33,39 @@ HELP = {
 }
 
 
+def check_text(values: Any) -> Any:
+    """Returns a request's fields; raises ``RequestError`` for half of a surrogate pair, which UTF-8 cannot encode."""
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if _has_surrogate(name) or _has_surrogate(value):
+            shown = name.encode("ascii", "backslashreplace").decode()
+            raise RequestError(400, f"{shown} has half of a surrogate pair; send whole characters", param=shown)
+    return values
+
+
+def _has_surrogate(value: Any) -> bool:
+    """Returns True if any text in a JSON value has a lone surrogate."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if SURROGATE.search(item):
+                return True
+        elif isinstance(item, Mapping):
+            waiting += (*item, *item.values())
+        elif isinstance(item, list):
+            waiting += item
+    return False
+
+
 class Fields(BaseModel):
     """A request's fields; any other field is an error."""
 
     model_config = CONFIG
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_text(cls, values: Any) -> Any:
+        return check_text(values)
 
 
 if TYPE_CHECKING:
