@@ -187,8 +187,10 @@ def test_a_part_trains_resumes_generates_and_is_recorded(part: str, page: dict[s
         new = tokens[:, IDS.size(1) :]
         assert torch.equal(whole[:, IDS.size(1) - 1 :].argmax(-1)[new != 0], new[new != 0])  # 0: after the end
     copied, unpickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
-    assert torch.equal(copied(IDS % 15), plain)
-    assert torch.equal(unpickled(IDS % 15), plain)
+    for other in (copied, unpickled):  # the same weights; products may round by where these lie in memory
+        weights = other.state_dict()
+        assert all(torch.equal(weights[name], weight) for name, weight in model.state_dict().items())
+        assert_close(other(IDS % 15), plain, "forward")
     assert_close(optimize(copied)(IDS % 15), plain, "forward")
 
 
