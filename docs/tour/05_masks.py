@@ -26,7 +26,6 @@ from heedful.layers import (
     prefix_mask,
 )
 from heedful.presets import transformer
-from heedful.stack import bidirectional
 from heedful.views.figures import functions, masks
 
 target = torch.tensor([[1, 2, 3, 4, 0]])  # 0 is padding
@@ -147,14 +146,16 @@ def trained(broken: bool) -> list[float]:
     """The loss on new random targets, every five steps."""
     learner = replace(config, decoder=replace(config.decoder, position=LearnedPosition(length=10)))
     model = heedful.create(learner, seed=1)
-    if broken:
-        model.decoder.attention_masks = {None: bidirectional}  # what the wrong join comes to
+    everything = torch.ones(64, 8, 8, dtype=torch.bool)  # what the wrong join comes to
+    mask = everything if broken else None  # None: causal
     optimiser = torch.optim.Adam(model.parameters(), lr=6e-3)
     losses = []
     for _ in range(151):
         source, target = torch.randint(1, 18, (2, 64, 8))
         given = F.pad(target[:, :-1], (1, 0))  # the decoder's input: shifted by one position
-        loss = F.cross_entropy(model(source, given).flatten(0, 1), target.flatten())
+        loss = F.cross_entropy(
+            model(source, given, target_mask=mask).flatten(0, 1), target.flatten()
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

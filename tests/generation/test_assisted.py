@@ -222,7 +222,7 @@ def test_it_cannot_be_recorded(pairs, prompts):
     other = assistant(pairs, "gpt2", "near")
     for watched, options in ((model, {"assistant_model": other}), (other, {"assistant_model": other}),
                              (model, {"prompt_lookup_num_tokens": 2})):  # fmt: skip
-        with heedful.record(watched), pytest.raises(HeedfulError, match="computes several tokens in one forward pass"):
+        with pytest.raises(HeedfulError, match="computes several tokens in one forward pass"), heedful.record(watched):
             decode(model, ids, mask, max_new_tokens=3, **options)
     with heedful.record(model) as seen:
         decode(model, ids, mask, max_new_tokens=3)

@@ -474,7 +474,7 @@ def test_a_recorded_model_makes_no_step() -> None:
     model = heedful.create("gpt-micro", seed=0)
     decoder = SlotDecoder(model, slots=1, capacity=50)
     decoder.join([1], resolve({}), limit=4)
-    with heedful.record(model), pytest.raises(HeedfulError, match="do not work in slots"):
+    with pytest.raises(HeedfulError, match="do not work in slots"), heedful.record(model):
         decoder.step()
     assert len(decoder.step()) == 1
 

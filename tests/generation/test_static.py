@@ -302,7 +302,7 @@ def test_other_values_are_refused_and_a_folders_value_is_ignored() -> None:
 
 def test_a_recorded_model_is_refused() -> None:
     model = heedful.create("gpt-micro", seed=0)
-    with heedful.record(model, "pattern"), pytest.raises(HeedfulError, match="cache_implementation='static'"):
+    with pytest.raises(HeedfulError, match="cache_implementation='static'"), heedful.record(model, "pattern"):
         model.generate(torch.tensor([[1, 2, 3]]), **STATIC)
 
 

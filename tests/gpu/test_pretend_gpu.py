@@ -424,11 +424,11 @@ def test_no_step_of_a_run_waits_or_copies_but_its_batch(
     """Evaluations of the run compute in its precision."""
     inner, dtypes = Validation._measured, set()
 
-    def measured(self: Validation, model: Any, examples: Any) -> Any:
+    def measured(self: Validation, model: Any, examples: Any, most: int) -> Any:
         block = next(module for module in model.modules() if isinstance(module, Block))
         hook = block.feed_forward.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
         try:
-            return inner(self, model, examples)
+            return inner(self, model, examples, most)
         finally:
             hook.remove()
 

@@ -265,13 +265,15 @@ def test_the_best_weights_of_a_sharded_run_are_measured_on_the_cpu(
     is_sharded: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heedful.training.validation.load", lambda folder, dtype: made("gpt-micro"))
-    monkeypatch.setattr(Validation, "_measured", lambda self, model, examples: model.device.type)
+    monkeypatch.setattr(Validation, "_measured", lambda self, model, examples, most: model.device.type)
     training = SimpleNamespace(shard=is_sharded, precision="bf16", evaluate_examples=None)
-    settings: Any = SimpleNamespace(training=training, data=SimpleNamespace(max_length=None))
+    settings: Any = SimpleNamespace(
+        training=training, data=SimpleNamespace(max_length=None), start_from=None, max_minutes=None
+    )
     with pretend_gpu():
         model, examples = mock.Mock(device=torch.device(CUDA)), mock.Mock(rows=[None])
         validation = Validation(mock.Mock(columns={}), model, examples, settings)
-        validation.measure_folder(Path())
+        validation.measure_folder(Path(), step=100)
     assert validation.best == device
 
 

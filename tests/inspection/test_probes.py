@@ -83,6 +83,7 @@ def test_any_order_of_entering_and_leaving() -> None:
         managers = {number: makers[number]() for number in entered}
         for number in entered:
             managers[number].__enter__()
+        model(IDS)
         for number in left:
             managers[number].__exit__(None, None, None)
     assert is_left_alone(model)
@@ -104,6 +105,7 @@ def test_a_probe_of_ones_own_is_neither_ignored_nor_lost(own: Any) -> None:
 def test_what_is_put_there_meanwhile_stays() -> None:
     model = gpt()
     with record(model):
+        model(IDS)
         for block in model.decoder.block:
             block.attention.attend = explicit_attention
     assert all(block.attention.attend is explicit_attention for block in model.decoder.block)
@@ -131,7 +133,9 @@ def test_the_compiler_is_as_it_was_when_the_last_has_left() -> None:
     first, second = record(compiled, "stream"), record(compiled, "stream")
     first.__enter__()
     seen = second.__enter__()
+    compiled(IDS)
     first.__exit__(None, None, None)
+    seen.clear()
     compiled(IDS)
     assert len(seen) == 5
     second.__exit__(None, None, None)

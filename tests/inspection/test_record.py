@@ -173,7 +173,7 @@ def test_a_recording_in_which_the_model_did_not_run_is_an_error() -> None:
     model, other = (heedful.create("gpt-micro", seed=0) for _ in range(2))
     ids = torch.tensor([[1, 2]])
     with (
-        pytest.raises(HeedfulError, match=r"no call of this model .*pipe\.model"),
+        pytest.raises(HeedfulError, match=r"no call of this model reached .*pipe\.model"),
         heedful.record(model, "pattern"),
     ):
         other(ids)
@@ -186,8 +186,7 @@ def test_a_recording_in_which_the_model_did_not_run_is_an_error() -> None:
     assert not any(part._forward_pre_hooks for part in model.modules())
 
 
-def test_a_recorded_encoder_that_ran_alone_is_no_error() -> None:
+def test_a_call_that_reaches_no_recorded_point_is_an_error() -> None:
     model = heedful.create("transformer-tiny", seed=0)
-    with heedful.record(model, "cross_attention.pattern") as recorded:
+    with pytest.raises(HeedfulError, match="reached the recorded"), heedful.record(model, "cross_attention.pattern"):
         model.encode(torch.tensor([[1, 2]]))
-    assert not recorded

@@ -68,7 +68,7 @@ def test_a_completion_is_that_of_the_pipeline(client: openai.OpenAI, talking: Pi
     output = talking("the fig", max_new_tokens=40, **ours)["output"]
     (choice,) = done.choices
     assert "the fig" + choice.text == output
-    assert choice.finish_reason == "length"
+    assert choice.finish_reason == ("length" if done.usage.completion_tokens == 40 else "stop")
     assert done.usage is not None
     assert done.usage.completion_tokens == 40
     assert done.usage.prompt_tokens == len(talking.task.prompt_ids(["the fig"])[0])  # type: ignore[attr-defined]

@@ -638,8 +638,8 @@ def test_the_verdict_is_of_all_rows_or_of_those_for_which_time_is_planned(
 
 def test_a_busy_machine_keeps_more_time_for_the_end() -> None:
     model = heedful.create("vit-micro", seed=0)
-    quiet, busy, busiest = (ending_seconds(SUGGESTED, model, slowdown) for slowdown in (0.5, 3.0, 1000.0))
-    assert 3 < quiet < busy < busiest <= 0.15 * 180
+    quiet, busy, busiest = (ending_seconds(SUGGESTED, model, slowdown) for slowdown in (0.5, 1.5, 1000.0))
+    assert 6 < quiet < busy < busiest <= 0.1 * 180
 
 
 def test_evaluations_are_of_the_same_part_of_the_validation_rows() -> None:
@@ -668,5 +668,7 @@ def test_a_checkpoint_without_the_seconds_before_the_steps_is_read() -> None:
         "seconds": 3.0,
         "spent_seconds": 0.0,
         "evaluation_seconds": 0.0,
-        "use_seconds": {"steps": 0.0, "evaluations": 0.0, "rest": 0.0},
+        "steps_seconds": 0.0,
+        "evaluations_seconds": 0.0,
+        "rest_seconds": 0.0,
     }

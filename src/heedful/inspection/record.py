@@ -6,11 +6,9 @@ the probe, computes the attention weights for each observer, and calls ``Recorde
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -161,7 +159,7 @@ def record(
 
     Raises:
         HeedfulError: for a name, layer, head or query that the model does not have; when a generation begins before the
-            recorded one has ended, or reads a text anew in a shorter context; at the end, if no call of the model ran.
+            recorded one has ended, or reads a text anew in a shorter context; at the end, if nothing was recorded.
 
     >>> import heedful, torch
     >>> model = heedful.create("gpt-micro", seed=0)
@@ -180,31 +178,12 @@ def record(
             stack.enter_context(_recording(recorder, point))
         stack.enter_context(watching_generations(model, recorder))
         stack.enter_context(eager())
-        calls = stack.enter_context(_counting_calls(model))
         yield recorder.recorded
-    if not calls and not recorder.recorded:
+    if not recorder.recorded and recorder.generation is None:  # a stream may go on after the block
         raise HeedfulError(
-            "nothing was recorded, since no call of this model ran in the block; record the model that computes, which "
-            "is pipe.model of a pipeline: pipe = heedful.pipeline(None, FOLDER)"
+            "nothing was recorded, since no call of this model reached the recorded points; record the model that "
+            "computes, which is pipe.model of a pipeline: pipe = heedful.pipeline(None, FOLDER)"
         )
-
-
-@contextmanager
-def _counting_calls(model: nn.Module) -> Iterator[Counter[str]]:
-    """Context manager that counts the calls of ``model``, of every model inside it, and of the parts of these."""
-    calls = Counter[str]()
-
-    def count(part: nn.Module, inputs: Any) -> None:
-        calls["calls"] += 1
-
-    wholes = [model, *(part for part in model.modules() if isinstance(part, Model))]
-    parts = dict.fromkeys(part for whole in wholes for part in (whole, *whole.children()))
-    hooks = [part.register_forward_pre_hook(count) for part in parts]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

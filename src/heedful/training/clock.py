@@ -192,12 +192,12 @@ class Clock:
             "seconds": self.seconds,
             "spent_seconds": self.beginning,
             "evaluation_seconds": self.evaluation_seconds,
-            "use_seconds": dict(self.spent),
+            **{f"{use}_seconds": seconds for use, seconds in self.spent.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores a ``state`` from a checkpoint; early checkpoints of version 0.1 hold only ``seconds``."""
         self.seconds = self.updated = state["seconds"]
-        self.spent.update(state.get("use_seconds", {}))
+        self.spent = {use: state.get(f"{use}_seconds", 0.0) for use in self.spent}
         self.beginning = state.get("spent_seconds", 0.0)
         self.evaluation_seconds = state.get("evaluation_seconds", 0.0)

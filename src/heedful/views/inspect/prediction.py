@@ -103,8 +103,8 @@ def _parts(chosen: Any, likeliest: Any) -> list[tuple[str, str, bool]]:
 def _percent(share: float) -> str:
     """Returns a probability in percent, as the pages write it.
 
-    >>> [_percent(share) for share in (1.0, 0.345, 0.05, 0.0001, 0.0)]
-    ['100 %', '34 %', '5.0 %', '<0.1 %', '0 %']
+    >>> [_percent(share) for share in (1.0, 0.346, 0.05, 0.0001, 0.0)]
+    ['100 %', '35 %', '5.0 %', '&lt;0.1 %', '0 %']
     """
     if share >= 0.0995:
         return f"{math.floor(100 * share + 0.5)} %"
