@@ -69,8 +69,8 @@ def test_a_completion_is_that_of_the_pipeline(client: openai.OpenAI, talking: Pi
     (choice,) = done.choices
     assert "the fig" + choice.text == output
     assert choice.finish_reason == ("length" if done.usage.completion_tokens == 40 else "stop")
+    assert done.usage.completion_tokens <= 40
     assert done.usage is not None
-    assert done.usage.completion_tokens == 40
     assert done.usage.prompt_tokens == len(talking.task.prompt_ids(["the fig"])[0])  # type: ignore[attr-defined]
     assert done.usage.total_tokens == done.usage.prompt_tokens + 40
     again = client.completions.create(model="tiny", prompt="the fig", max_tokens=40, stream=True, **options)
