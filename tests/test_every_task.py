@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -178,9 +179,13 @@ def test_a_folder_answers_alone_together_and_empty(run: tuple[str, Path, list[st
 
 
 def test_the_command_that_a_run_suggests_runs(
-    run: tuple[str, Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: tuple[str, Path, list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, folder, command = run
+    _, whole, command = run
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
     monkeypatch.setattr(report, "remedy", lambda *given: None)
     assert cli.main([*command, "--out", str(folder), "--max-steps=6", "--resume"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]

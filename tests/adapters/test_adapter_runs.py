@@ -47,7 +47,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "book.txt").write_text("\n".join(f"{a} and {b}" for a, b in PAIRS * 4), encoding="utf-8")
     base = ["--train", first, "--out", str(desk / "base"), "--tokenizer.size=150", "--max-steps=4", *SMALL]
     assert cli.main(["train", "text-classification", *base]) == 0
-    book = ["--train", str(desk / "book.txt"), "--out", str(desk / "writer"), "--max-steps=3", *SMALL]
+    book = [
+        "--train",
+        str(desk / "book.txt"),
+        "--out",
+        str(desk / "writer"),
+        "--preset=gpt-micro",
+        "--max-steps=3",
+        *SMALL,
+    ]
     assert cli.main(["train", "text-generation", *book]) == 0
     assert cli.main([*adapting(desk, "--max-steps=20"), "--train", second]) == 0
     return desk

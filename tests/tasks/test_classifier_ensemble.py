@@ -353,7 +353,7 @@ def test_one_model_in_its_place_opens_in_transformers(run: Any, tmp_path: Path, 
     transformers = pytest.importorskip("transformers")
     command = ["--model.members=1" if word == "--model.members=4" else word for word in run[1]]
     assert cli.main([*command, "--out", str(tmp_path / "one"), "--max-steps=2"]) == 0
-    assert json.loads(capsys.readouterr().out)["example"] in dict(TEXTS)
+    assert json.loads(capsys.readouterr().out)["next"][-1] in dict(TEXTS)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "one").eval()
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")(ASKED[0], return_tensors="pt")
     with torch.inference_mode():

@@ -22,6 +22,7 @@ VERDICTS = {kind for kind in get_args(Kind) if " " not in kind}
 def test_every_option_and_file_is_there() -> None:
     known = {f"--{key.replace('_', '-')}" for key in keys(RunSettings)} | {"--lr-range-test", "--config"}
     known |= {"--port", "--no-open", "--json"}  # of heedful watch
+    known |= {"--python"}  # of the benchmark of a busy machine
     assert set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", PAGE)) <= known
     for file in re.findall(r"`(\w+/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "heedful" / file).is_file(), file
