@@ -111,8 +111,8 @@ def test_far_too_slow_a_machine_tries_the_smallest_model_alone() -> None:
         return 4.0 if settings.model.dim is None else 0.5
 
     chosen = plan(seconds).settings.model
-    assert (chosen.dim, chosen.depth) == (128, 2)
-    assert tried == [None, 128]
+    assert (chosen.dim, chosen.depth) == (64, 2)
+    assert tried == [None, 64]
 
 
 def test_time_that_is_over_before_the_first_step_is_told() -> None:
@@ -179,6 +179,16 @@ def test_cheap_evaluations_are_many_and_dear_ones_few() -> None:
     dear = divide_time(settings, ASKED, Speed(0.01, 100, 0.01, 0.02), 300.0, 1000)
     assert cheap.evaluations > 2 * (settings.training.patience or 0)
     assert dear.evaluations <= 10
+
+
+def test_no_model_is_narrower_than_64() -> None:
+    for preset, sizes in (
+        ("transformer-small", [(128, 4), (128, 2), (64, 2)]),
+        ("bert-tiny", [(64, 2), (64, 1)]),
+        ("vit-micro", [(64, 2)]),
+    ):
+        shapes = smaller_sizes(ASKED, SUGGESTED, presets.get(preset))
+        assert [(shape["dim"], shape["depth"]) for shape in shapes] == sizes
 
 
 def test_a_smaller_model_has_a_block_for_each_window() -> None:
@@ -499,7 +509,8 @@ def test_a_whole_run_is_fitted_saved_and_resumed_with_the_same_bits(
     said = capsys.readouterr().out
     assert [line for line in said.splitlines() if line.startswith("time ")]
     kept = read_toml(once / "run.toml")
-    assert (kept.model.dim, kept.model.depth) == (128, 1)
+    assert (kept.model.dim, kept.model.depth) == (64, 1)
+    assert "! a width of 64 is below the 128 that such models are known to need" in said
     assert kept.training.planned_steps is not None
     assert kept.training.batch_tokens == 60, "as set"
     assert kept.training.evaluate_examples == 3, "as set"
