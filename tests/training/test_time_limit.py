@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -405,6 +406,14 @@ def test_a_machine_that_becomes_slower_or_quicker_is_noticed(toy: Any, clock: Cl
         assert rates[-1] < 0.05 * max(rates)
 
 
+def test_a_plan_that_shrinks_is_not_made_anew_at_every_step(toy: Any, clock: Clock) -> None:
+    loop, _, saved = paced(toy, clock, lambda step: 1.0, 400)
+    loop.fit()
+    steps = [step for step, _ in saved[-1]]
+    assert len(steps) > 4
+    assert min(after - before for before, after in pairwise(steps)) >= 2
+
+
 def test_late_in_a_run_its_plan_becomes_no_longer(toy: Any, clock: Clock) -> None:
     loop, rates, _ = paced(toy, clock, lambda step: 1.0 if step < 45 else 0.1, 50)
     loop.fit()
@@ -608,6 +617,15 @@ def test_a_resumed_run_with_more_minutes_has_more_planned_steps(
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert records[-1]["step"] == 8
     assert slow == []
+
+
+@pytest.mark.parametrize("options", [("--training.replanned=20",), ("--training.replanned=20:300",)], ids=str)
+def test_changes_of_no_plan_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    assert train(data, tmp_path / "out", "--max-minutes=1", *options) == 2
+    assert "--training.replanned" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_planned_steps_without_a_limit_are_refused(

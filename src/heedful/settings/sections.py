@@ -362,6 +362,8 @@ class RunSettings(Settings):
             raise HeedfulError("--resume continues a run and --overwrite replaces it; give one of them")
         if self.training.planned_steps is not None and self.max_minutes is None and not self.resume:
             raise HeedfulError("--training.planned-steps has no effect without --max-minutes; give --max-steps instead")
+        if self.training.replanned and self.training.planned_steps is None and not self.resume:
+            raise HeedfulError("--training.replanned changes --training.planned-steps; give that too, or leave it out")
         if self.preset is not None and self.start_from is not None:
             raise HeedfulError("--preset creates a new model and --from fine-tunes one; give one of them")
         if self.lora.rank is not None and self.start_from is None and not self.resume:

@@ -15,6 +15,7 @@ from heedful.training.clock import Clock
 # after LAST_LONGER a plan can only become shorter, and then the rate falls faster.
 SHARES = (0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.85, 0.93)
 LAST_LONGER = 0.65
+SPACING = 0.04  # share of the planned steps between two decisions, at least: a plan that shrinks passes several shares
 USED = 0.97  # share of the remaining seconds that is planned
 LEAST_CHANGE = 0.03  # share of the planned steps below which they stay
 TOLD = 0.15  # share of the steps that were told last from which on people are told the new number
@@ -37,16 +38,18 @@ class Pace:
 
     def begin(self, step: int, seconds: float) -> int:
         """Begins after ``step`` steps, which took ``seconds``; returns the planned steps there."""
-        before = [planned for at, planned in self.changes if at <= step]
-        self.planned = before[-1] if before else self.first
+        before = [change for change in self.changes if change[0] <= step]
+        self._decided_at, self.planned = before[-1] if before else (0, self.first)
         self._decided = len(before)
         self._mark = step, seconds  # step and seconds of all steps at the last decision
         return self.planned
 
     def is_due(self, step: int) -> bool:
         """Returns True if the rest of the run is to be planned after ``step`` steps; all ranks return the same."""
-        shares_left = SHARES[self._decided : self._decided + 1]
-        return any(share * self.planned <= step < self.planned for share in shares_left) and step > self._mark[0]
+        if self._decided == len(SHARES) or not self._mark[0] < step < self.planned:
+            return False
+        share = max(SHARES[self._decided], self._decided_at / self.planned + SPACING)
+        return step >= share * self.planned
 
     def recorded(self, step: int) -> int | None:
         """Returns the planned steps that were decided after ``step`` before the run was killed; None: not known."""
@@ -75,7 +78,7 @@ class Pace:
         if self.recorded(step) is None:
             self.changes = [*self.changes[: self._decided], (step, planned)]
             self.save(self.changes)
-        self.planned = planned
+        self._decided_at, self.planned = step, planned
         self._decided += 1
         self._mark = step, seconds
         if abs(planned - self._told) < TOLD * self._told:
