@@ -414,11 +414,35 @@ def test_a_plan_that_shrinks_is_not_made_anew_at_every_step(toy: Any, clock: Clo
     assert min(after - before for before, after in pairwise(steps)) >= 2
 
 
-def test_late_in_a_run_its_plan_becomes_no_longer(toy: Any, clock: Clock) -> None:
-    loop, rates, _ = paced(toy, clock, lambda step: 1.0 if step < 45 else 0.1, 50)
-    loop.fit()
-    falling = rates[rates.index(max(rates)) :]
-    assert falling[35:] == sorted(falling[35:], reverse=True), "the rate does not rise again"
+def test_late_in_a_run_more_steps_do_not_raise_its_learning_rate(toy: Any, clock: Clock, tmp_path: Path) -> None:
+    def seconds(step: int) -> float:
+        return 1.0 if step < 36 else 0.25
+
+    loop, rates, _ = paced(toy, clock, seconds, 50)
+    outcome = loop.fit()
+    assert outcome.steps > 70, "there is time for more than the 50 planned steps"
+    assert 54 <= clock.now - 1000 <= 60
+    falling = rates[36:]
+    assert falling == sorted(falling, reverse=True), "the rate does not rise again"
+    assert rates[-1] < 0.01 * max(rates)
+
+    class Killed(Exception):
+        pass
+
+    def killed(step: int) -> float:
+        if step == 44:
+            raise Killed
+        return seconds(step)
+
+    clock.now = 1000.0
+    changes = loop.pace.changes
+    assert any(36 < step < 44 for step, _ in changes), "a decision before the kill"
+    first, before, _ = paced(toy, clock, killed, 50, folder=tmp_path, save_every=1, changes=changes)
+    with pytest.raises(Killed):
+        first.fit()
+    second, after, _ = paced(toy, clock, seconds, 50, folder=tmp_path, save_every=1, changes=changes)
+    second.fit()
+    assert before + after == rates, "a resumed run has the same rates"
 
 
 def test_what_was_decided_before_a_kill_is_decided_again(toy: Any, clock: Clock, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ class Clock:
         self.spent: dict[Use, float] = {"steps": 0.0, "evaluations": 0.0, "rest": 0.0}  # what the seconds went into
         self.updated = 0.0  # seconds at the last update, the same on all ranks
         self.progress: float | None = None  # share of the run that is done; None: no limit
+        self.least_progress = 0.0  # share below which it does not fall, though the run has become longer
         self._mark = running_time()
 
     def start(self) -> None:
@@ -137,7 +138,8 @@ class Clock:
         """
         self.seconds = seconds
         self.updated = self.seconds
-        self.progress = self.limits.progress(steps=steps, epochs=epochs, seconds=self.seconds)
+        progress = self.limits.progress(steps=steps, epochs=epochs, seconds=self.seconds)
+        self.progress = None if progress is None else max(progress, self.least_progress)
         shares = self.limits.shares(steps=steps, epochs=epochs, seconds=self.seconds + reserved)
         return next((name for name, share in shares.items() if share >= 1), None)
 

@@ -347,10 +347,11 @@ class Loop:
             decided = self.engine.ranks.broadcast(pace.decide(step, clock, every or step / self._feed.epochs))
         if (line := pace.change(step, decided, clock.spent["steps"])) is not None:
             self.logging.log.note(line)
-        self._use_planned_steps(decided)
+        self._use_planned_steps(pace)
 
-    def _use_planned_steps(self, planned: int) -> None:
-        self.limits = self._clock.limits = replace(self.limits, planned_steps=planned)
+    def _use_planned_steps(self, pace: Pace) -> None:
+        self.limits = self._clock.limits = replace(self.limits, planned_steps=pace.planned)
+        self._clock.least_progress = pace.least_progress
 
     def _ends_at(self, step: int) -> bool:
         """Returns True if the run ends after ``step`` steps whatever the time; all ranks return the same."""
@@ -545,7 +546,8 @@ class Loop:
         self._counters = _Counters(**{field.name: numbers[field.name] for field in fields(_Counters)})
         self._clock.restore(numbers)
         if self.pace is not None:
-            self._use_planned_steps(self.pace.begin(self._counters.step, self._clock.spent["steps"]))
+            self.pace.begin(self._counters.step, self._clock.spent["steps"])
+            self._use_planned_steps(self.pace)
         self._best.restore(numbers)
         self._window = LogWindow(**{field.name: numbers[f"window_{field.name}"] for field in fields(LogWindow)})
         if self.engine.ranks.size == 1:  # several ranks never split
