@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import math
 import threading
@@ -20,6 +21,7 @@ from running_server import RELATIVE, Running
 import heedful
 from heedful import cli, tasks
 from heedful.inference.pipeline import Pipeline
+from heedful.serving.hub_shapes import SHAPES, shape_of
 from test_every_task import MADE, SMALL
 from tolerances import approx
 
@@ -294,6 +296,19 @@ def test_pairs_with_numbers_are_ranked(serving: Callable[..., Running], tmp_path
     assert server.post("/", inputs={"text": "fig 3", "text_pair": "saw 1"}) == [
         [{"label": "LABEL_0", "score": approx(scores[0], "layer")}]
     ]
+
+
+def test_every_task_has_a_shape_and_every_shape_a_task() -> None:
+    classes = {
+        base.__name__: kind
+        for entry in tasks.TASKS.values()
+        for path in (entry.path, *entry.families.values(), *entry.kinds.values())
+        for kind in [getattr(importlib.import_module(path.partition(":")[0]), path.partition(":")[2])]
+        for base in kind.__mro__
+    }
+    assert SHAPES.keys() <= classes.keys()
+    own = type("Stars", (classes["TextRegression"],), {"name": "stars"})
+    assert shape_of(own.__new__(own)) is SHAPES["TextRegression"], "a task of one's own has that of its base"
 
 
 def test_equal_options_are_computed_together_and_others_apart(served: Callable[..., Any]) -> None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from heedful.serving.admission import RequestError
 from heedful.serving.answer_text import TokenText
 from heedful.serving.generation import Answer, Answers, Question
+from heedful.serving.hub_shapes import shape_of
 from heedful.serving.openai_routes import with_greedy
 from heedful.serving.requests import Fields, estimated_tokens, inputs_of, resolved, takes_images
 from heedful.serving.responses import EventStream, json_response, while_connected
@@ -203,7 +204,7 @@ async def relevance(service: Service, query: str, texts: list[str]) -> list[floa
 async def hub_response(service: Service, request: Request, name: str | None) -> Response:
     """Returns the response to a request of the Hub's API, as ``huggingface_hub.InferenceClient`` sends it."""
     task = service.pipe.task
-    names = {task.name, *task.hub_tasks}
+    names = {task.name, *shape_of(task).tasks}
     if name is not None and name not in names:
         raise RequestError(404, f"this model is for {task.name}, not for {name}", "task_not_found")
     content = await request.body()
@@ -250,23 +251,25 @@ def hub_options(task: Task, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(nested, Mapping):
         raise RequestError(400, "generate_parameters is an object of parameters", param="generate_parameters")
     parameters |= nested
-    for name, value in task.hub_fixed.items():
+    shape = shape_of(task)
+    for name, value in shape.fixed(task).items():
         if name in parameters and parameters.pop(name) != value:
             raise RequestError(400, f"{name} is always {value!r} here; leave it out", "unsupported_field", name)
     for name in parameters:
-        if name not in task.options and name not in task.hub_names:
+        if name not in task.options and name not in shape.names:
             raise RequestError(400, f"{name} is not supported for {task.name}; leave it out", "unsupported_field", name)
-    return {task.hub_names.get(name, name): value for name, value in parameters.items()}
+    return {shape.names.get(name, name): value for name, value in parameters.items()}
 
 
 async def _hub_predictions(
     service: Service, request: Request, values: Sequence[Any], parameters: Mapping[str, Any], is_one: bool
 ) -> Response:
     task = service.pipe.task
-    options = {**task.hub_defaults, **hub_options(task, parameters)}
+    shape = shape_of(task)
+    options = {**shape.defaults, **hub_options(task, parameters)}
     predictions = await while_connected(request.receive, predicted(service, values, options))
-    outputs = [task.hub_output(prediction) for prediction in predictions]
-    return json_response(outputs[0] if is_one and not task.hub_lists_one else outputs)
+    outputs = [shape.output(prediction) for prediction in predictions]
+    return json_response(outputs[0] if is_one and not shape.lists_one else outputs)
 
 
 async def _generated(

@@ -108,8 +108,6 @@ class FeatureExtraction(EncoderTask):
     used_settings: ClassVar[frozenset[str]] = TEXTS | {f"pooling.{field.name}" for field in fields(PoolingSettings)}
     head: ClassVar[str | None] = PooledHead.kind
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
-    hub_tasks: ClassVar[frozenset[str]] = frozenset({"sentence-similarity"})
-    hub_lists_one: ClassVar[bool] = True
     families: ClassVar[tuple[type[Config], ...]] = (EncoderConfig, DecoderConfig)
     needs: ClassVar[str] = "an encoder or a decoder"
 
@@ -434,11 +432,6 @@ class FeatureExtraction(EncoderTask):
         vectors = self.vectors(model, [query, *texts])
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
         return [float(similarity) for similarity in vectors[1:] @ vectors[0]]
-
-    def hub_output(self, prediction: Prediction) -> list[float]:
-        """Returns the vector."""
-        vector: list[float] = prediction.output
-        return vector
 
     def _vectors(self, model: Model, texts: Sequence[Sequence[int]], tokens: int | None) -> NDArray[np.float32]:
         """Returns the vectors (N, D) of rows of ids."""

@@ -116,7 +116,6 @@ class FillMask(EncoderTask):
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"masking"}
     head_class: ClassVar[type[Head]] = MaskedHead
     options: ClassVar[frozenset[str]] = frozenset({"top_k", "batch_tokens"})
-    hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 5})
 
     def __init__(self, tokenizer: Tokenizer, window: int | None = None) -> None:
         self.tokenizer, self.window = tokenizer, window
@@ -453,18 +452,6 @@ class FillMask(EncoderTask):
             choices = zip(labels, guess.scores, texts, strict=True)
             lists.append([{"label": label, "score": score, "text": filled} for label, score, filled in choices])
         return lists[0] if len(lists) == 1 else lists
-
-    def hub_output(self, prediction: Prediction) -> list[Any]:
-        """Returns the most likely tokens with the text that each gives, in a list for each of several masks."""
-        names = {"label": "token_str", "text": "sequence", "score": "score"}
-
-        def shaped(choices: list[Any]) -> list[Any]:
-            return [
-                shaped(choice) if isinstance(choice, list) else {names[name]: value for name, value in choice.items()}
-                for choice in choices
-            ]
-
-        return shaped(prediction.output)
 
     def logged_samples(self, model: Model, rows: Rows, measured: Measured) -> list[LoggedSample]:
         """Returns samples for the run's log: the first words of some texts, with the last word masked and predicted."""

@@ -110,10 +110,6 @@ class GeneratedAnswers(Task):
     columns: Mapping[str, Kind] = MappingProxyType({"question": "text", "context": "text", "answers": "references"})
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     main_metric: str = "f1"
-    hub_names: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"doc_stride": "stride", "max_answer_len": "max_new_tokens", "top_k": "num_return_sequences"}
-    )
-    hub_tasks: ClassVar[frozenset[str]] = frozenset({"question-answering"})
 
     answer_room: int = 0  # tokens of a decoder's context that are kept for the answer
     window: int | None = None  # tokens of a window in training; None: as many as the model reads
@@ -357,22 +353,6 @@ class GeneratedAnswers(Task):
             for window, (nats, count) in zip(split.windows, self.answer_losses(model, examples), strict=True):
                 results[window.row].null = min(results[window.row].null, -float(nats) / float(count))
         return results, len(split.cut)
-
-    def hub_output(self, prediction: Prediction) -> Any:
-        """Returns the answer with its score as a probability; with several outputs a list of answers.
-
-        The score is the geometric mean of the probabilities of the answer's tokens. ``start`` and ``end`` are there if
-        the context contains the answer.
-        """
-        if isinstance(prediction.output, list):
-            return [self._hub_answer(prediction.input, one["text"], one["score"]) for one in prediction.output]
-        return self._hub_answer(prediction.input, prediction.output, prediction.score)
-
-    def _hub_answer(self, value: Any, answer: str, log_p: float | None) -> dict[str, Any]:
-        _, context = question_and_context(value, self.name)
-        start = context.find(answer) if answer else 0
-        place = {"start": start, "end": start + len(answer)} if start >= 0 else {}
-        return {"answer": answer, "score": 0.0 if log_p is None else math.exp(min(0.0, log_p)), **place}
 
     def expected(self, row: Row) -> str:
         """Returns the first answer of a row; "" if it has none."""

@@ -42,7 +42,6 @@ class GenerativeQuestionAnswering(GeneratedAnswers, BoundedSequenceToSequence):
 
     used_settings: ClassVar[frozenset[str]] = BoundedSequenceToSequence.used_settings | {"data.stride"}
     options: ClassVar[frozenset[str]] = BoundedSequenceToSequence.options | {"stride", "null_threshold"}
-    hub_lists_one: ClassVar[bool] = False
     known_models: ClassVar[known_models.KnownModels | None] = known_models.SEQUENCE_TO_SEQUENCE
     default_length: ClassVar[int] = 512
     default_new_tokens: ClassVar[int] = NEW_TOKENS

@@ -99,8 +99,6 @@ class ImageClassification(Task):
         {"image", "image.mixup", "model.patch_size", "model.class_token"}
     )
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k", "mirror"})
-    hub_fixed: Mapping[str, Any] = MappingProxyType({"function_to_apply": "softmax"})
-    hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 5})
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
     def __init__(self, labels: Sequence[str], preprocessing: Preprocessing) -> None:
@@ -343,11 +341,6 @@ class ImageClassification(Task):
                 first = best[0]
                 predictions[index] = Prediction(images[index].name, best if top_k else first["label"], first["score"])
         return predictions
-
-    def hub_output(self, prediction: Prediction) -> list[dict[str, Any]]:
-        """Returns labels with their probabilities, best first."""
-        labels: list[dict[str, Any]] = prediction.output
-        return labels
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``17.png (28 × 28) → boot``."""

@@ -68,7 +68,7 @@ from heedful.tasks.task import (
     arrow_joined,
     short,
 )
-from heedful.tasks.token_batches import hub_text, outputs_of_call, prediction_of
+from heedful.tasks.token_batches import outputs_of_call, prediction_of
 from heedful.text import Tokenizer
 
 PATCHES_PER_SIDE = 8.0  # of a small image: a patch is smaller than the things that a text names
@@ -105,7 +105,6 @@ class ImageToText(EncoderDecoderTask):
     main_metric: str = "cider"
     used_settings: ClassVar[frozenset[str]] = TEXTS | SIDES | {"image", "model.patch_size", "model.class_token"}
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options - {"encoder_no_repeat_ngram_size"}
-    hub_lists_one: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -371,10 +370,6 @@ class ImageToText(EncoderDecoderTask):
         for i, outputs in self.generated_texts(model, lengths, keys, batch_of, decoding, batch_tokens, logprobs):
             predictions[i] = prediction_of(images[i].name, outputs, decoding)
         return predictions
-
-    def hub_output(self, prediction: Prediction) -> Any:
-        """Returns ``{"generated_text"}``; with several outputs a list."""
-        return hub_text(prediction, "generated_text")
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``17.png (32 × 32) → a red circle above a blue square``."""

@@ -94,9 +94,6 @@ class QuestionAnswering(EncoderTask):
         {"batch_tokens", "top_k", "stride", "max_answer_length", "null_threshold", "align_to_words"}
     )
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
-    hub_names: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"doc_stride": "stride", "max_answer_len": "max_answer_length"}
-    )
 
     def __init__(
         self,
@@ -476,12 +473,6 @@ class QuestionAnswering(EncoderTask):
             reason = f"cut to {half:,} tokens (half of a window of {self.longest:,}, without its special tokens)"
             log.warning(CountWarning(cut, len(inputs), reason, "question"))
         return predictions
-
-    def hub_output(self, prediction: Prediction) -> Any:
-        """Returns the answer with its score, or with ``top_k`` a list of answers."""
-        if isinstance(prediction.output, list):
-            return prediction.output
-        return {**prediction.output, "score": prediction.score or 0.0}
 
     def trial_inputs(self, texts: Sequence[str]) -> list[Any]:
         """Returns inputs for trying a model: a general question on each text."""

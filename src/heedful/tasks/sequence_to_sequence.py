@@ -26,7 +26,7 @@ from heedful.tasks.model_setup import positions_of, preset_of, special_id
 from heedful.tasks.published import encoder_decoder_of, prefix_of, task_specific_params
 from heedful.tasks.r_drop import agreement_of
 from heedful.tasks.task import EVALUATED, Encoded, Prediction, arrow_joined, check_texts
-from heedful.tasks.token_batches import hub_text, outputs_of_call, padded_with_mask, prediction_of
+from heedful.tasks.token_batches import outputs_of_call, padded_with_mask, prediction_of
 from heedful.text import Tokenizer
 from heedful.text.bpe_dropout import BpeDropout
 from heedful.util.input_warnings import CountWarning, InputWarning
@@ -47,8 +47,6 @@ class SequenceToSequence(EncoderDecoderTask):
         *("data.prefix", "tokenizer.shared", "tokenizer.dropout", "model.r_drop")
     }
     options: ClassVar[frozenset[str]] = EncoderDecoderTask.options | {"prefix"}
-    hub_lists_one: ClassVar[bool] = True
-    hub_key: ClassVar[str] = "generated_text"  #: name of the output in the Hub's API
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]]  # defaults by the number of pairs
     default_length: ClassVar[int]  # default maximum number of tokens of a side
     truncates: ClassVar[bool] = False  # True: a source that is too long is truncated; False: its pair is left out
@@ -335,10 +333,6 @@ class SequenceToSequence(EncoderDecoderTask):
         for index, prediction in zip(filled, ranked, strict=True):
             predictions[index] = prediction
         return predictions
-
-    def hub_output(self, prediction: Prediction) -> Any:
-        """Returns the output under ``hub_key``; with several outputs a list."""
-        return hub_text(prediction, self.hub_key)
 
     def _encode_inputs(self, texts: Sequence[str], indices: Sequence[int], limit: int) -> list[list[int]]:
         """Returns the ids of the inputs at ``indices``, truncated to ``limit`` and to the model's limit."""

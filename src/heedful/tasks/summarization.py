@@ -45,7 +45,6 @@ class Summarization(BoundedSequenceToSequence):
     columns: Mapping[str, Kind] = MappingProxyType({"text": "text", "summary": "text"})
     main_metric: str = "rougeL"
     options: ClassVar[frozenset[str]] = BoundedSequenceToSequence.options | {"stride"}
-    hub_key: ClassVar[str] = "summary_text"
     known_models: ClassVar[known_models.KnownModels | None] = known_models.SEQUENCE_TO_SEQUENCE
     default_length: ClassVar[int] = 512
     default_new_tokens: ClassVar[int] = 128

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -122,13 +121,6 @@ class Task(ABC):
     display_options: ClassVar[frozenset[str]] = frozenset()  #: options that change the output shown, but no score
     #: the columns of a file of inputs; by default the first of ``columns``. Those not in ``columns`` are texts
     input_names: ClassVar[tuple[str, ...]] = ()
-    #: our options for parameters of the Hub's API with another name, and the parameters that it sets if unset
-    hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: parameters of the Hub's API that have a single value here
-    hub_fixed: Mapping[str, Any] = MappingProxyType({})
-    hub_tasks: ClassVar[frozenset[str]] = frozenset()  #: further names of the task in the Hub's API
-    hub_lists_one: ClassVar[bool] = False  #: True if the Hub's API answers one input with a list of one answer
     known_models: ClassVar[KnownModels | None] = None  #: small models of the Hub to start from: ``--from auto``
 
     # --------------------------------------------------------------------------------------------------------- creation
@@ -373,10 +365,6 @@ class Task(ABC):
     @abstractmethod
     def predict(self, model: Model, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """Returns the prediction for each input, in order. The task's ``options`` are the names of accepted options."""
-
-    def hub_output(self, prediction: Prediction) -> Any:
-        """Returns a prediction in the shape of the Hub's API for the task; by default its output and score."""
-        return {"output": prediction.output, "score": prediction.score}
 
     def relevance(self, model: Model, query: str, texts: Sequence[str]) -> list[float]:
         """Returns a number for each text, the higher the better it fits the query.

@@ -94,8 +94,6 @@ class TextClassification(TextPairTask):
         *("model.r_drop", "model.members", "pooling.kind"),
     }
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "top_k"})
-    hub_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"top_k": 100})
-    hub_lists_one: ClassVar[bool] = True
     known_models: ClassVar[known_models.KnownModels | None] = known_models.TEXT_CLASSIFICATION
     display_options: ClassVar[frozenset[str]] = frozenset({"top_k"})
 
@@ -111,7 +109,6 @@ class TextClassification(TextPairTask):
         self.tokenizer, self.labels, self.multi_label = tokenizer, list(labels), multi_label
         self.threshold = threshold
         self.columns = MappingProxyType(dict(columns or type(self).columns))
-        self.hub_fixed = MappingProxyType({"function_to_apply": "sigmoid" if multi_label else "softmax"})
         if multi_label:
             self.main_metric = "micro_f1"
         self.agreement = 0.0  # α of R-Drop
@@ -443,11 +440,6 @@ class TextClassification(TextPairTask):
 
         empty: Any = [] if self.multi_label or top_k else ""
         return self.predictions(model, inputs, empty, compute, options.get("batch_tokens"))
-
-    def hub_output(self, prediction: Prediction) -> list[dict[str, Any]]:
-        """Returns labels with their probabilities, best first."""
-        labels: list[dict[str, Any]] = prediction.output
-        return labels
 
     def row_line(self, row: Row) -> str:
         """Returns a row as one line for people: ``text → label`` or ``text + pair → label``."""

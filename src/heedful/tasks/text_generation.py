@@ -148,8 +148,6 @@ class TextGeneration(Task):
         "tokenizer.chat_template",
     }
     options: ClassVar[frozenset[str]] = frozenset({*NAMES, "batch_tokens", "logprobs"}) | RANKING
-    hub_names: ClassVar[Mapping[str, str]] = MappingProxyType({"stop": "stop_strings"})
-    hub_fixed: Mapping[str, Any] = MappingProxyType({"watermark": False, "decoder_input_details": False})
     display_options: ClassVar[frozenset[str]] = frozenset({"logprobs", "num_return_sequences"})
 
     def __init__(

@@ -56,7 +56,6 @@ class TextRegression(TextPairTask):
     main_metric: str = "r2"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.label_kind", "pooling.kind"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
-    hub_lists_one: ClassVar[bool] = True
 
     def __init__(
         self, tokenizer: Tokenizer, *, columns: Mapping[str, Kind] | None = None, mean: float = 0.0, factor: float = 1.0
@@ -230,10 +229,6 @@ class TextRegression(TextPairTask):
             return [(number, None) for number in self.logits(model, batch)[:, 0].tolist()]
 
         return self.predictions(model, inputs, None, compute, options.get("batch_tokens"))
-
-    def hub_output(self, prediction: Prediction) -> list[dict[str, Any]]:
-        """Returns the number as the score of a label; no label for an input without text."""
-        return [] if prediction.output is None else [{"label": OUTPUT, "score": prediction.output}]
 
     @property
     def ranks_texts(self) -> bool:

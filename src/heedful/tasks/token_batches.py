@@ -93,17 +93,6 @@ def prediction_of(value: Any, outputs: Sequence[GeneratedText], decoding: Option
     return Prediction(value, *outputs[0])
 
 
-def hub_text(prediction: Prediction, key: str) -> Any:
-    """Returns the generated text in the shape of the Hub's API, ``{key: text}``; a list of these for several outputs.
-
-    >>> hub_text(Prediction("How are you?", "Ça va ?", -0.1), "translation_text")
-    {'translation_text': 'Ça va ?'}
-    """
-    if isinstance(prediction.output, list):
-        return [{key: output["text"]} for output in prediction.output]
-    return {key: prediction.output}
-
-
 def by_prompt(outputs: Iterable[GeneratedText], decoding: Options) -> list[list[GeneratedText]]:
     """Groups the outputs of a batch by prompt: ``num_return_sequences`` adjacent ones each."""
     rows, size = list(outputs), decoding.num_return_sequences

@@ -97,7 +97,6 @@ class TokenClassification(EncoderTask):
     main_metric: str = "f1"
     used_settings: ClassVar[frozenset[str]] = TEXTS | {"data.stride", "data.strip_prefix"}
     options: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "stride"})
-    hub_fixed: Mapping[str, Any] = MappingProxyType({"aggregation_strategy": "first"})
 
     def __init__(
         self,
@@ -384,11 +383,6 @@ class TokenClassification(EncoderTask):
                 score = _joint_probability(predicted) if text.first else None
                 predictions.append(Prediction(value, self._output(text.text, text.spans, predicted), score))
         return predictions
-
-    def hub_output(self, prediction: Prediction) -> list[dict[str, Any]]:
-        """Returns the entities, as of the Hub's aggregation strategy "first"."""
-        names = {"label": "entity_group", "text": "word"}
-        return [{names.get(name, name): value for name, value in entity.items()} for entity in prediction.output]
 
     def _encode_inputs(self, inputs: Sequence[Any]) -> list[WordTokens]:
         """Returns the tokens of each input."""

@@ -60,7 +60,6 @@ class Translation(SequenceToSequence):
     columns: Mapping[str, Kind] = MappingProxyType({**PAIR, "language": "tag?"})
     main_metric: str = "bleu"
     options: ClassVar[frozenset[str]] = SequenceToSequence.options | RANKING
-    hub_key: ClassVar[str] = "translation_text"
     default_length: ClassVar[int] = 256
     lowercase: bool = False  # scores in lower case even if the model writes capitals
     sizes: ClassVar[defaults.Sizes[defaults.EncoderDecoderSize]] = defaults.TRANSLATION
