@@ -17,7 +17,7 @@ import pytest
 import heedful
 from heedful import cli, presets, tasks
 from heedful.errors import HeedfulError
-from heedful.settings import RunSettings
+from heedful.settings import RunSettings, keys
 
 
 class Calls(dict[str, Any]):
@@ -149,6 +149,33 @@ def test_train_takes_every_kind_of_option(calls: Calls, folder: Path) -> None:
     assert settings.tokenizer.kind == "unigram"
     assert settings.model.dim is None
     assert settings.tokenizer.lowercase is None
+
+
+@pytest.mark.parametrize("task", ["", *tasks.TASKS])
+def test_help_shows_what_the_task_takes_and_help_all_the_rest(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(flag: str) -> list[str]:
+        assert cli.main(["train", *([task] if task else []), flag]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    monkeypatch.setenv("COLUMNS", "80")
+    everything = "\n".join(shown("--help-all"))
+    lines = shown("--help")
+    text = "\n".join(lines)
+    flags = set(re.findall(r"--[a-z][\w.-]+", text)) - {"--help-all", "--help", "--import", "--training.lr"}
+    assert {"--train", "--out", "--max-minutes", "--from"} <= flags <= set(re.findall(r"--[a-z][\w.-]+", everything))
+    for option in keys(RunSettings):
+        if option not in ("training.gradient_checkpointing",):  # its name is broken over two lines
+            assert f"--{option.replace('_', '-')}" in everything
+    assert "--help-all" in text
+    if not task:
+        return
+    assert len(lines) <= 70
+    for flag in flags:
+        name = flag.removeprefix("--").replace("-", "_")
+        if {name, name.partition(".")[0]} & tasks.specific_settings():
+            assert tasks.uses(task, name) or tasks.uses(task, name.partition(".")[0]), flag
 
 
 @pytest.mark.parametrize(

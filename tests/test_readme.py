@@ -182,10 +182,11 @@ def test_every_option_exists(capsys: pytest.CaptureFixture[str]) -> None:
         "inspect",
         "summary",
     ):
-        cli.main([*command.split(), "--help"])
+        cli.main([*command.split(), "--help-all" if command == "train" else "--help"])
         known += capsys.readouterr().out
     for option in set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", " ".join((README, *OTHERS)))) - {
         "--help",
+        "--help-all",
         "--nproc-per-node",
         "--index-url",
         "--torch-backend",

@@ -37,6 +37,7 @@ def run(folder: Path, code: str, *tokens: str) -> subprocess.CompletedProcess[st
         ([], 0, "heedful demo"),
         (["--help"], 0, "heedful demo"),
         (["train", "--help"], 0, "--training.lr"),
+        (["train", "--help-all"], 0, "--training.betas"),
         (["predict", "--help"], 0, "--num-beams"),
         (["--version"], 0, "."),
         (["tasks"], 0, "translation"),

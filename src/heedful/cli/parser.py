@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Parameter, default_name_transform
 
@@ -22,9 +23,11 @@ from heedful.settings import (
     ModelSettings,
     PoolingSettings,
     PreferenceSettings,
+    RunSettings,
     TokenizerSettings,
     TrainingSettings,
     TuningSettings,
+    common_keys,
 )
 
 for _section, _title in (
@@ -57,6 +60,8 @@ Decoding = Annotated[DecodingSettings, Parameter(name="*")]
 Answering = Annotated[AnsweringSettings, Parameter(name="*")]
 
 PREFIX = "HEEDFUL_"  # of environment variables that set options
+HELP, HELP_ALL = {"--help", "-h"}, "--help-all"
+COMMON_FLAGS = ("--config", "--json")  # of ``train``, besides the common settings
 OTHER_VARIABLES = ("HEEDFUL_CACHE", "HEEDFUL_DEBUG", "HEEDFUL_IMPORT")
 
 
@@ -98,3 +103,56 @@ app = App(
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
+
+
+def with_help_of_task(tokens: Sequence[str]) -> list[str]:
+    """Returns the tokens of a command line; where they ask for the help of ``train``, sets what it shows.
+
+    That is the common options that the task uses, and after ``--help-all`` all options.
+    """
+    end = [*tokens, "--"].index("--")
+    asked = {*tokens[:end]} & {*HELP, HELP_ALL}
+    if tokens[:1] != ["train"] or not asked:
+        return list(tokens)
+    train, task = app["train"], next((token for token in tokens[1:end] if not token.startswith("-")), "")
+    if HELP_ALL in asked:
+        train.help_formatter, train.help_prologue = "default", ""
+        return ["train", "--help"]
+    shown = _options_of(task)
+    train.help_formatter = _shortened(shown)
+    train.help_prologue = (
+        f"The common options; all of them: heedful train {HELP_ALL}; those of a task: heedful train TASK --help"
+        if shown is COMMON
+        else f"The common options of {task}; all options: heedful train {HELP_ALL}"
+    )
+    return list(tokens)
+
+
+COMMON = frozenset({f"--{key.replace('_', '-')}" for key in common_keys(RunSettings)} | {*COMMON_FLAGS, "--task"})
+
+
+def _options_of(task: str) -> frozenset[str]:
+    """Returns the common options that a task uses; for another word all common options."""
+    from heedful.tasks import TASKS, unused_settings
+
+    if task not in TASKS:
+        return COMMON
+    unused = unused_settings(task)
+    return frozenset(
+        flag
+        for flag in COMMON
+        if not {name := flag.removeprefix("--").replace("-", "_"), name.partition(".")[0]} & unused
+    )
+
+
+def _shortened(shown: frozenset[str]) -> Any:
+    """Returns a formatter of the help that shows these options alone."""
+    from cyclopts.help import DefaultFormatter, HelpPanel
+
+    class Shortened(DefaultFormatter):
+        def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
+            entries = [entry for entry in panel.entries if shown.intersection(entry.positive_names)]
+            if entries:
+                super().__call__(console, options, panel.copy(entries=entries))
+
+    return Shortened()

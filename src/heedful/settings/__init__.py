@@ -8,7 +8,7 @@ None means *auto* in settings as given: the value comes from the recipe, else fr
 (:mod:`heedful.training.resolve`). To add an option, add a field to a section. Nothing here imports torch.
 """
 
-from heedful.settings.base import Settings, key, keys, resolve
+from heedful.settings.base import Settings, common_keys, key, keys, resolve
 from heedful.settings.resolved import (
     ResolvedAveraging,
     ResolvedSettings,
@@ -58,6 +58,7 @@ __all__ = [
     "TokenizerSettings",
     "TrainingSettings",
     "TuningSettings",
+    "common_keys",
     "key",
     "keys",
     "read_toml",

@@ -64,12 +64,13 @@ FOREIGN_NAMES = {
 }
 
 
-def option(help: str, default: Any = None, words: Sequence[str] = (), **bounds: float) -> Any:
+def option(help: str, default: Any = None, words: Sequence[str] = (), common: bool = False, **bounds: float) -> Any:
     """Returns a field with its line of help and the bounds of its numbers (above, least, below, most).
 
-    A field with ``words`` takes one of them, or a name that ``heedful.register`` added.
+    A field with ``words`` takes one of them, or a name that ``heedful.register`` added. ``--help`` shows ``common``
+    options, and ``--help-all`` all.
     """
-    return field(default=default, metadata={"help": help, "words": tuple(words), **bounds})
+    return field(default=default, metadata={"help": help, "words": tuple(words), "common": common, **bounds})
 
 
 class _OldNames(type):
@@ -184,6 +185,19 @@ def keys(cls: type[Settings]) -> list[str]:
     for f in fields(cls):
         nested = hints[f.name]
         names += keys(nested) if isinstance(nested, type) and issubclass(nested, Settings) else [key(cls, f.name)]
+    return names
+
+
+def common_keys(cls: type[Settings]) -> set[str]:
+    """Returns the keys of the options that ``--help`` shows: those marked as common, and those without a default."""
+    hints = type_hints(cls)
+    names: set[str] = set()
+    for f in fields(cls):
+        nested = hints[f.name]
+        if isinstance(nested, type) and issubclass(nested, Settings):
+            names |= common_keys(nested)
+        elif f.metadata.get("common") or (f.default is MISSING and f.default_factory is MISSING):
+            names.add(key(cls, f.name))
     return names
 
 

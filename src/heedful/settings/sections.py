@@ -21,18 +21,18 @@ class DataSettings(Settings):
 
     section: ClassVar[str] = "data"
 
-    columns: tuple[str, ...] | None = option("columns, source first: names as en,fr, numbers from 1, or column=name")
-    label_kind: Literal["class", "number"] | None = option("labels are classes, or numbers (regression)")
-    label_separator: str | None = option("separator of several labels of an example")
-    valid_fraction: float | None = option(
-        "share of the rows for validation without --valid; 5 %, of few rows up to 20 %",
-        above=0,
-        below=1,
+    columns: tuple[str, ...] | None = option(
+        "columns, source first: names as en,fr, numbers from 1, or column=name", common=True
     )
-    max_length: int | None = option("maximum tokens of an example (a language model's context)", least=1)
-    limit: int | None = option("maximum number of rows to read", least=1)
+    label_kind: Literal["class", "number"] | None = option("labels are classes, or numbers (regression)", common=True)
+    label_separator: str | None = option("separator of several labels of an example", common=True)
+    valid_fraction: float | None = option(
+        "share of the rows for validation without --valid; 5 %, of few rows up to 20 %", above=0, below=1, common=True
+    )
+    max_length: int | None = option("maximum tokens of an example (a language model's context)", least=1, common=True)
+    limit: int | None = option("maximum number of rows to read", least=1, common=True)
     stride: int | None = option("tokens shared by neighbouring windows of a long text", least=0)
-    prefix: str | None = option('text before every source, as for a T5: "summarize: "')
+    prefix: str | None = option('text before every source, as for a T5: "summarize: "', common=True)
     strip_prefix: str | None = option("prefix to remove from words, such as en: in WikiANN")
     document_mask: bool | None = option("documents that share a window do not attend to each other")
 
@@ -47,10 +47,12 @@ class TokenizerSettings(Settings):
 
     section: ClassVar[str] = "tokenizer"
 
-    kind: Literal["bpe", "unigram", "wordpiece", "word", "character"] | None = option("tokenization algorithm")
-    size: int | None = option("vocabulary size", least=1)
+    kind: Literal["bpe", "unigram", "wordpiece", "word", "character"] | None = option(
+        "tokenization algorithm", common=True
+    )
+    size: int | None = option("vocabulary size", least=1, common=True)
     shared: bool | None = option("one vocabulary for source and target (=false for two)")
-    lowercase: bool | None = option("lowercase all text")
+    lowercase: bool | None = option("lowercase all text", common=True)
     dropout: float | None = option("probability of leaving out a BPE merge in training", least=0, below=1)
     chat_template: Literal["plain", "llama2", "llama3"] | None = option("form in which messages are written")
 
@@ -61,10 +63,10 @@ class ImageSettings(Settings):
 
     section: ClassVar[str] = "image"
 
-    size: int | None = option("image height and width in pixels; images are resized", least=1)
-    channels: Literal[1, 3] | None = option("1 grey, 3 colour")
+    size: int | None = option("image height and width in pixels; images are resized", least=1, common=True)
+    channels: Literal[1, 3] | None = option("1 grey, 3 colour", common=True)
     crop_padding: int | None = option("random crops: pixels of padding on each side", least=0)
-    flip: bool | None = option("mirror half of the images at random")
+    flip: bool | None = option("mirror half of the images at random", common=True)
     rand_augment: int | None = option("RandAugment operations an image; 0 for none", least=0)
     random_erasing: float | None = option("share of the images with a rectangle of noise", least=0, most=1)
     mixup: float | None = option("alpha of mixup; 0 for none", least=0)
@@ -76,7 +78,9 @@ class MaskingSettings(Settings):
 
     section: ClassVar[str] = "masking"
 
-    probability: float | None = option("share of the tokens to mask; each epoch masks other tokens", above=0, below=1)
+    probability: float | None = option(
+        "share of the tokens to mask; each epoch masks other tokens", above=0, below=1, common=True
+    )
     unit: Literal["token", "word", "span"] | None = option("mask single tokens, whole words, or spans of words")
     span_length: float | None = option("mean length of a span in words; for an encoder-decoder in tokens", least=1)
 
@@ -100,7 +104,9 @@ class PreferenceSettings(Settings):
 
     section: ClassVar[str] = "preference"
 
-    beta: float | None = option("scale of the rewards: larger keeps the model nearer to its start", above=0)
+    beta: float | None = option(
+        "scale of the rewards: larger keeps the model nearer to its start", above=0, common=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +115,9 @@ class ModelSettings(Settings):
 
     section: ClassVar[str] = "model"
 
-    members: int | None = option("classifiers of an ensemble; 1 is a single model", least=1)
-    dim: int | None = option("hidden size", least=1)
-    depth: int | None = option("number of blocks in every stack", least=1)
+    members: int | None = option("classifiers of an ensemble; 1 is a single model", least=1, common=True)
+    dim: int | None = option("hidden size", least=1, common=True)
+    depth: int | None = option("number of blocks in every stack", least=1, common=True)
     encoder_depth: int | None = option("number of blocks in the encoder", least=1)
     decoder_depth: int | None = option("number of blocks in the decoder", least=1)
     heads: int | None = option("number of attention heads", least=1)
@@ -155,18 +161,18 @@ class TrainingSettings(Settings):
     section: ClassVar[str] = "training"
 
     optimiser: str | None = option("adamw, or muon for the matrices of the blocks", words=("adamw", "muon"))
-    lr: float | None = option("peak learning rate", above=0)
+    lr: float | None = option("peak learning rate", above=0, common=True)
     schedule: str | None = option(
         "after the warm-up: inverse_sqrt, cosine, linear, constant or wsd",
         words=("inverse_sqrt", "cosine", "linear", "constant", "wsd"),
     )
-    warmup: int | None = option("steps of linear warm-up", least=0)
+    warmup: int | None = option("steps of linear warm-up", least=0, common=True)
     min_lr_ratio: float | None = option(
         "final learning rate of cosine, linear and wsd, as a share of the peak", least=0, below=1
     )
     decay_ratio: float | None = option("share of the run in which wsd decays; 0.2 by default", above=0, most=1)
-    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1)
-    batch_size: int | None = option("maximum examples of a batch", least=1)
+    batch_tokens: int | None = option("maximum tokens of a batch, with padding", least=1, common=True)
+    batch_size: int | None = option("maximum examples of a batch", least=1, common=True)
     accumulate: int | None = option("batches of a step, over all processes (gradient accumulation)", least=1)
     label_smoothing: float | None = option("label smoothing; 0 for none", least=0, below=1)
     clip: float | None = option("maximum norm of the gradient; 0 for no clipping", least=0)
@@ -176,14 +182,14 @@ class TrainingSettings(Settings):
     weight_decay: float | None = option("decoupled weight decay", least=0)
     betas: tuple[float, float] | None = option("Adam's beta1 and beta2", least=0, below=1)
     eps: float | None = option("Adam's epsilon", above=0)
-    precision: Literal["fp32", "bf16"] | None = option("precision of the forward pass")
+    precision: Literal["fp32", "bf16"] | None = option("precision of the forward pass", common=True)
     tf32: bool | None = option("round float32 products on NVIDIA GPUs to TF32; false: exact")
     kernels: Literal["auto", "plain"] | None = option("plain: no optimised kernels, slower, to look for a bug")
     compile: bool | None = option("compile the blocks with torch.compile: faster steps, a slow start")
     gradient_checkpointing: bool | None = option("recompute activations in the backward pass: less memory")
     shard: bool | None = option("shard the weights over the processes of torchrun (fully_shard)")
     patience: int | None = option(
-        "evaluations without a better metric or lower loss before stopping; 0: never", least=0
+        "evaluations without a better metric or lower loss before stopping; 0: never", least=0, common=True
     )
     evaluate_every: int | None = option("steps between evaluations", least=1)
     evaluate_examples: int | None = option(
@@ -275,7 +281,7 @@ class LoraSettings(Settings):
 
     section: ClassVar[str] = "lora"
 
-    rank: int | None = option("train an adapter of this rank beside the frozen model", least=1)
+    rank: int | None = option("train an adapter of this rank beside the frozen model", least=1, common=True)
     alpha: float | None = option("the adapter's output is scaled by alpha / rank; 2 x rank by default", above=0)
     dropout: float | None = option("dropout probability of the adapter's input", least=0, below=1)
     targets: tuple[str, ...] | None = option("query,key,value,out,up,down,gate, or all; query,value by default")
@@ -323,19 +329,25 @@ class RunSettings(Settings):
     train: tuple[str, ...] = field(
         metadata={"help": "training data: a file, a folder, or one file per language; - is standard input"}
     )
-    valid: tuple[str, ...] | None = option("validation data; a part of --train by default")
-    unlabelled: tuple[str, ...] | None = option("texts without labels to learn from too, a text a line, or tables")
+    valid: tuple[str, ...] | None = option("validation data; a part of --train by default", common=True)
+    unlabelled: tuple[str, ...] | None = option(
+        "texts without labels to learn from too, a text a line, or tables", common=True
+    )
     out: str = field(metadata={"help": "run folder, which holds the model"})
     recipe: str | None = option("published training settings; heedful recipes lists them")
-    preset: str | None = option("size of a new model (heedful presets lists them), or a .json file")
-    start_from: str | None = option("model to fine-tune: a folder, a name on the Hub, or auto: a small one")
-    seed: int | None = option("seed of initial weights, data order and dropout; 0 by default", least=0, most=2**63 - 1)
+    preset: str | None = option("size of a new model (heedful presets lists them), or a .json file", common=True)
+    start_from: str | None = option(
+        "model to fine-tune: a folder, a name on the Hub, or auto: a small one", common=True
+    )
+    seed: int | None = option(
+        "seed of initial weights, data order and dropout; 0 by default", least=0, most=2**63 - 1, common=True
+    )
     max_steps: int | None = option("stop after this many steps", least=1)
-    max_epochs: int | None = option("stop after this many epochs", least=1)
-    max_minutes: float | None = option("stop after this many minutes", above=0)
-    resume: bool = option("resume the run in --out, or start it there", default=False)
-    overwrite: bool = option("replace the run in --out", default=False)
-    device: str | None = option("cpu, cuda, cuda:1, mps")
+    max_epochs: int | None = option("stop after this many epochs", least=1, common=True)
+    max_minutes: float | None = option("stop after this many minutes", above=0, common=True)
+    resume: bool = option("resume the run in --out, or start it there", default=False, common=True)
+    overwrite: bool = option("replace the run in --out", default=False, common=True)
+    device: str | None = option("cpu, cuda, cuda:1, mps", common=True)
     deterministic: bool | None = option("make GPU runs repeatable bit for bit, too; slower")
     data: DataSettings = field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)

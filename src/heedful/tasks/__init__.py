@@ -163,6 +163,12 @@ def uses(name: str, setting: str) -> bool:
     return any(setting in get(name, variant).used_settings for variant in (None, *TASKS[name].variants))
 
 
+def unused_settings(name: str) -> frozenset[str]:
+    """Returns the settings ("section" or "section.name") that other tasks use, and no variant of this task does."""
+    used = (get(name, variant).used_settings for variant in (None, *TASKS[name].variants))
+    return specific_settings().difference(*used)
+
+
 def chosen(settings: RunSettings) -> type[Task]:
     """Returns the task class of a run: the variant for the family of the model that the run trains.
 
