@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -33,13 +33,17 @@ from heedful.config import (
 )
 from heedful.errors import HeedfulError
 from heedful.models import Model
+from heedful.models.create import create
 from heedful.pretrained import load
 from heedful.pretrained.configuration import config_of, home
-from heedful.pretrained.fill_model import build_head
-from heedful.settings import ModelSettings
+from heedful.pretrained.fill_model import build_head, make_contiguous
+from heedful.settings import ModelSettings, RunSettings
 from heedful.stack import initialise
 from heedful.text import Tokenizer
 from heedful.util.random_state import seeded
+
+if TYPE_CHECKING:
+    from heedful.tasks.task import Task
 
 FAMILIES: dict[type[Config], str] = {
     EncoderConfig: "an encoder",
@@ -49,6 +53,21 @@ FAMILIES: dict[type[Config], str] = {
 }
 C = TypeVar("C", EncoderConfig, DecoderConfig, EncoderDecoderConfig, VisionConfig)
 M = TypeVar("M", bound=Model)
+
+
+def new_model(task: Task, settings: RunSettings) -> Model:
+    """Returns the model of a run with newly initialised weights."""
+    model = create(task.model_config(settings), seed=settings.seed)
+    task.initialise(model, settings)
+    return model
+
+
+def fresh_model(task: Task, settings: RunSettings, device: torch.device) -> Model:
+    """Returns the model of a run with newly initialised weights, ready for training."""
+    model = new_model(task, settings)
+    task.before_training(model, settings)
+    make_contiguous(model.to(device))
+    return model
 
 
 def preset_of(name: str, family: type[C], task: str) -> C:

@@ -37,7 +37,7 @@ from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
 from heedful.stack import set_drop_path
 from heedful.tasks.known_models import advice_for
-from heedful.tasks.model_setup import replace_head
+from heedful.tasks.model_setup import fresh_model, new_model, replace_head
 from heedful.tasks.run_data import counting_unreadable_images, equality_rule, read_run_data
 from heedful.tasks.task import Encoded, Measured, Task
 from heedful.training.averages import create_average
@@ -75,7 +75,7 @@ from heedful.training.run_folder import (
     write_starting_tensors,
 )
 from heedful.training.schedule import Limits, schedule
-from heedful.training.time_limit import TimePlan, ending_seconds, fresh_model, new_model, plan_run
+from heedful.training.time_limit import TimePlan, ending_seconds, plan_run
 from heedful.training.validation import Validation
 from heedful.util.busy_machine import sleep_while_waiting
 from heedful.util.locks import locked

@@ -22,10 +22,8 @@ import torch
 from heedful.config import ModelConfig
 from heedful.errors import plural
 from heedful.models import Model
-from heedful.models.create import create
-from heedful.pretrained.fill_model import make_contiguous
 from heedful.settings import ResolvedSettings, RunSettings
-from heedful.tasks.model_setup import stacks_of
+from heedful.tasks.model_setup import fresh_model, stacks_of
 from heedful.tasks.task import Encoded, Task
 from heedful.training.clock import ReservedTime, running_time
 from heedful.training.loader import Loader
@@ -456,21 +454,6 @@ class LoopTrial:
     def _own_random_numbers(self) -> AbstractContextManager[Any]:
         device = self.model.device
         return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
-def new_model(task: Task, settings: ResolvedSettings) -> Model:
-    """Returns the model of a run with newly initialised weights."""
-    model = create(task.model_config(settings), seed=settings.seed)
-    task.initialise(model, settings)
-    return model
-
-
-def fresh_model(task: Task, settings: ResolvedSettings, device: torch.device) -> Model:
-    """Returns the model of a run with newly initialised weights, ready for training."""
-    model = new_model(task, settings)
-    task.before_training(model, settings)
-    make_contiguous(model.to(device))
-    return model
 
 
 def ending_seconds(settings: ResolvedSettings, model: Model, slowdown: float) -> float:
